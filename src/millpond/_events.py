@@ -1,0 +1,39 @@
+"""What happens in a pool, as records: one seam for logs, metrics, tests and pictures.
+
+A pool that was given `on_event=` calls it with one `Event` for each thing that happens, in the thread where it
+happens. Without `on_event` no record is made. An observer that raises is logged and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+logger = logging.getLogger("millpond")
+logger.addHandler(logging.NullHandler())
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: its `name`, in which `pool`, when (wall clock), and what belongs to it."""
+
+    name: str
+    pool: str
+    time: float = field(default_factory=time.time)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+Observer: TypeAlias = Callable[[Event], object]
+
+
+def tell(observer: Observer | None, name: str, pool: str, **data: Any) -> None:
+    """Hand an event to `observer`, if there is one, and let no error of its out."""
+    if observer is None:
+        return
+    try:
+        observer(Event(name, pool, data=data))
+    except Exception:
+        logger.exception("on_event raised", extra={"millpond": {"event": name, "pool": pool}})

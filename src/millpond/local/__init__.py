@@ -1,0 +1,69 @@
+"""Local pools: run function calls in this process with bounded concurrency.
+
+Where to look:
+
+    _threads     ThreadPool, the face          _crew, _worker   its threads: the hot path and its rules
+    _processes   ProcessPool                   _async           AsyncPool
+    _task        Task, a lean Future           _bridge          from threads to an asyncio loop
+    _queues      which task is next            _seats           dedicated lines, keys, stealing
+    _rejection   what when it is full          _sizing          how many workers (pure), _scaling carries it out
+    _map, _group, _waiting, _subpool, _token, _options, _stats   one verb or noun each
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond._lazy import lazy
+
+__all__ = [
+    "AsyncPool",
+    "Block",
+    "CancelToken",
+    "Group",
+    "Priority",
+    "ProcessPool",
+    "Reaper",
+    "Snapshot",
+    "Statistics",
+    "SubPool",
+    "Task",
+    "ThreadPool",
+    "as_completed",
+    "current_token",
+    "wait",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "AsyncPool": "millpond.local._async",
+        "Block": "millpond.local._rejection",
+        "CancelToken": "millpond.local._token",
+        "Group": "millpond.local._group",
+        "Priority": "millpond.local._queues",
+        "ProcessPool": "millpond.local._processes",
+        "Reaper": "millpond.local._sizing",
+        "Snapshot": "millpond.local._sizing",
+        "Statistics": "millpond.local._stats",
+        "SubPool": "millpond.local._threads",
+        "Task": "millpond.local._task",
+        "ThreadPool": "millpond.local._threads",
+        "as_completed": "millpond.local._waiting",
+        "current_token": "millpond.local._token",
+        "wait": "millpond.local._waiting",
+    },
+)
+
+if TYPE_CHECKING:
+    from millpond.local._async import AsyncPool
+    from millpond.local._group import Group
+    from millpond.local._processes import ProcessPool
+    from millpond.local._queues import Priority
+    from millpond.local._rejection import Block
+    from millpond.local._sizing import Reaper, Snapshot
+    from millpond.local._stats import Statistics
+    from millpond.local._task import Task
+    from millpond.local._threads import SubPool, ThreadPool
+    from millpond.local._token import CancelToken, current_token
+    from millpond.local._waiting import as_completed, wait

@@ -1,0 +1,113 @@
+"""From a worker thread to an asyncio loop, with one wake-up per burst.
+
+`loop.call_soon_threadsafe` costs a write to a pipe and a pass of the loop, so one per task is what makes
+`run_in_executor` slow. Here the ended tasks of a loop gather in its `Mailbox`, and only the first of a burst
+rings; the loop then delivers all that have come in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from millpond.local._task import Task
+
+T = TypeVar("T")
+
+
+class Awaited(asyncio.Future[T]):
+    """The asyncio side of a task; cancelling it cancels the task if that has not started."""
+
+    task: Task[T]
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Cancel the wait, and the task when it is still in line."""
+        self.task.cancel()
+        return super().cancel(msg)
+
+
+class Mailbox:
+    """The ended tasks that a loop has yet to hear of."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._arrived: deque[Awaited[Any]] = deque()
+        self._is_ringing = False
+
+    def post(self, awaited: Awaited[Any]) -> None:
+        """Take in an ended task, from any thread, and ring unless a ring is on its way."""
+        self._arrived.append(awaited)
+        if self._is_ringing:
+            return
+        self._is_ringing = True
+        loop = self._loop()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_ringing = False  # before looking: whoever comes after this rings again
+        arrived = self._arrived
+        while arrived:
+            deliver(arrived.popleft())
+
+
+def deliver(awaited: Awaited[Any]) -> None:
+    """Hand the outcome of its task to `awaited`, in the loop's thread."""
+    if awaited.done():
+        return
+    task = awaited.task
+    if task.cancelled():
+        asyncio.Future.cancel(awaited)
+        return
+    error = task.exception()
+    if error is None:
+        awaited.set_result(task.result())
+    elif isinstance(error, StopIteration):  # asyncio refuses it: it would end the awaiting coroutine
+        awaited.set_exception(RuntimeError(f"task raised {error!r}"))
+    else:
+        awaited.set_exception(error)
+
+
+class _Post:
+    """The done-callback of an awaited task."""
+
+    __slots__ = ("awaited", "mailbox")
+
+    def __init__(self, awaited: Awaited[Any], mailbox: Mailbox) -> None:
+        self.awaited = awaited
+        self.mailbox = mailbox
+
+    def __call__(self, _: Any) -> None:
+        self.mailbox.post(self.awaited)
+
+
+_mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = weakref.WeakKeyDictionary()
+
+
+def wrap(task: Task[T]) -> Awaited[T]:
+    """Return an asyncio future of `task` for the running loop."""
+    loop = asyncio.get_running_loop()
+    mailbox = _mailboxes.get(loop)
+    if mailbox is None:
+        mailbox = _mailboxes[loop] = Mailbox(loop)
+    awaited: Awaited[T] = Awaited(loop=loop)
+    awaited.task = task
+    if task.done():
+        deliver(awaited)
+    else:
+        task.add_done_callback(_Post(awaited, mailbox))
+    return awaited
+
+
+def await_task(task: Task[T]) -> Generator[Any, None, T]:
+    """Wait for `task` in the running loop."""
+    if task.done():
+        return task.result()
+    return (yield from wrap(task))

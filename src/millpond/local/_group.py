@@ -1,0 +1,112 @@
+"""A group: tasks that belong together. The first error cancels those that have not started."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
+
+from millpond.local._task import CANCELLED, RAISED, Task
+from millpond.local._waiting import wait
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from millpond.local._pool import Pool
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Group:
+    """Tasks that belong together: `with pool.group() as group: group.submit(...)`.
+
+    Leaving the block waits for all of them. The first one that raises cancels the others that have not started
+    (what runs goes on to its end), later submits are refused, and its error is raised from the block. An error in
+    the block itself cancels them too.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._tasks: list[Task[Any]] = []
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
+        """Submit a task of this group; once the group has failed, a cancelled one is returned instead."""
+        if self._error is not None:
+            task: Task[T] = Task()
+            task.cancel()
+        else:
+            task = self._pool.submit(fn, *args, **kwargs)
+        with self._lock:
+            self._tasks.append(task)
+        task.add_done_callback(self._ended)
+        if self._error is not None:
+            task.cancel()
+        return task
+
+    def _ended(self, task: Task[Any]) -> None:
+        if task._status != RAISED or self._error is not None:
+            return
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = task._value
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the tasks that have not started."""
+        with self._lock:
+            tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every task has ended; False at time-out. Raises nothing of theirs."""
+        while True:
+            with self._lock:
+                tasks = list(self._tasks)
+            if wait(tasks, timeout=timeout).not_done:
+                return False
+            if len(tasks) == len(self._tasks):
+                return True
+
+    def results(self, timeout: float | None = None) -> list[Any]:
+        """Wait, and return the results in the order of submission; raise the first error if there was one."""
+        if not self.wait(timeout):
+            raise TimeoutError(f"the group has unfinished tasks after {timeout} s")
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            tasks = list(self._tasks)
+        if any(task._status == CANCELLED for task in tasks):
+            raise CancelledError("the group was cancelled")
+        return [task._value for task in tasks]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        if kind is not None:
+            self.cancel()
+            if issubclass(kind, Exception):
+                self.wait()
+            return False
+        self.wait()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self = None  # type: ignore[assignment]  # leave no cycle through the traceback
+        return False
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __repr__(self) -> str:
+        done = sum(task.done() for task in self._tasks)
+        return f"<Group of {len(self._tasks)} tasks, {done} done{', failed' if self._error is not None else ''}>"

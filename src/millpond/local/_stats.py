@@ -1,0 +1,79 @@
+"""What a pool tells of itself: counts, a line of text, and a small picture for notebooks."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of a pool's counts.
+
+    Everything is derived from what the pool holds anyway, so reading it costs a little and keeping it nothing; the
+    counts are exact when the pool is at rest and may be off by the tasks in motion while it works.
+    """
+
+    name: str
+    kind: str
+    """`"threads"`, `"processes"` or `"asyncio"`."""
+    max_workers: int
+    workers: int
+    """Workers alive now."""
+    idle: int
+    queued: int
+    """Tasks that wait in line."""
+    running: int
+    submitted: int
+    """Tasks taken in: the sum of those queued, running, completed and cancelled."""
+    completed: int
+    """Tasks that returned or raised."""
+    failed: int
+    """Those of `completed` that raised."""
+    cancelled: int
+    """Tasks cancelled before they started, dropped ones included."""
+    rejected: int
+    """Tasks turned away because the pool was full (raised or dropped)."""
+    waiting_submitters: int
+    largest: int
+    """The most workers there ever were at once."""
+    state: str
+    """`"open"`, `"paused"`, `"closed"` or `"broken"`."""
+
+
+def describe(now: Statistics) -> str:
+    """Return the text of `repr(pool)`."""
+    state = "" if now.state == "open" else f", {now.state}"
+    busy = f"{now.running}/{now.max_workers} busy"
+    return f"<{_CLASS[now.kind]} {now.name!r} {busy}, {now.queued} queued, {now.completed} done{state}>"
+
+
+_CLASS = {"threads": "ThreadPool", "processes": "ProcessPool", "asyncio": "AsyncPool", "subpool": "SubPool"}
+
+
+def picture(now: Statistics) -> str:
+    """Return the HTML of a pool: a gauge of its workers and its counts."""
+    width, height = 240, 14
+    unit = width / max(1, now.max_workers)
+    busy, alive = unit * now.running, unit * now.workers
+    cells = "".join(
+        f"<td style='padding:0 .8em 0 0'>{label}<br><b>{value:,}</b></td>"
+        for label, value in (
+            ("queued", now.queued),
+            ("running", now.running),
+            ("completed", now.completed),
+            ("failed", now.failed),
+            ("cancelled", now.cancelled),
+        )
+    )
+    title = html.escape(f"{_CLASS[now.kind]} {now.name}")
+    return (
+        f"<div style='font-family:sans-serif;font-size:13px'><b>{title}</b> &middot; {now.state} &middot; "
+        f"{now.workers} of {now.max_workers} workers alive"
+        f"<svg role='img' aria-label='{now.running} of {now.max_workers} workers busy' width='{width}' height='{height}' "
+        "style='display:block;margin:4px 0'>"
+        f"<rect width='{width}' height='{height}' fill='#e5e7eb'/>"
+        f"<rect width='{alive:.1f}' height='{height}' fill='#93c5fd'/>"
+        f"<rect width='{busy:.1f}' height='{height}' fill='#2563eb'/></svg>"
+        f"<table><tr>{cells}</tr></table></div>"
+    )

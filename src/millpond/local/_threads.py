@@ -1,0 +1,376 @@
+"""`ThreadPool`: the face. What it does is in `_crew.py`; this file makes tasks and hands them over."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Literal, ParamSpec, TypeVar
+
+import millpond.local._lifecycle  # noqa: F401  (registers what happens at exit and after fork)
+from millpond._events import Observer
+from millpond.local._calls import KeyedCall, ObservedCall
+from millpond.local._checks import check_callable, check_count, check_seconds
+from millpond.local._crew import Crew
+from millpond.local._map import map_in_threads
+from millpond.local._options import NO_OPTIONS, Options
+from millpond.local._pool import LooseHook, Pool
+from millpond.local._queues import Order, check_priority, line_maker
+from millpond.local._rejection import Bound, WhenFull, check_when_full
+from millpond.local._scaling import Scaling
+from millpond.local._seats import Seats
+from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, sizing_rule
+from millpond.local._stats import Statistics
+from millpond.local._subpool import SubCrew
+from millpond.local._task import Task, here
+from millpond.local._token import LimitedCall
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+_new_task = Task.__new__
+
+
+class OptionTask(Task[T]):
+    """A task with a priority or a key."""
+
+    __slots__ = ("key", "priority")
+
+
+class CrewPool(Pool):
+    """A pool whose tasks are run by a crew of threads."""
+
+    _crew: Crew
+    _order: Order
+    _kind = "threads"
+
+    # -- submitting ---------------------------------------------------------------------------------------------
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
+        """Run `fn(*args, **kwargs)` in the pool and return its future.
+
+        Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
+        """
+        # This is the hot path: `_build` and `Crew.place` for a plain task, written out.
+        if not callable(fn):
+            check_callable(fn)
+        crew = self._crew
+        task: Task[T] = _new_task(Task)
+        task._status = 0
+        task._hook = None
+        task._owner = crew
+        task._fn = partial(fn, **kwargs) if kwargs else fn
+        task._args = args
+        task._context = (copy_context() or None) if crew.carries_context else None
+        if crew.gate is not None:
+            return crew.gate(task)
+        crew.put(task)
+        if crew.parked:
+            try:
+                crew.parked.pop().lock.release()
+            except IndexError:  # another submitter was quicker
+                crew.wake(1, task)
+        elif crew.count < crew.size:
+            crew.grow(task)
+        return task
+
+    def submit_many(self, fn: Callable[..., T], arguments: Iterable[tuple[Any, ...]], /) -> list[Task[T]]:
+        """Run `fn(*each)` for each tuple of `arguments` and return their futures in order."""
+        tasks = [self._build(NO_OPTIONS, fn, tuple(each), {}) for each in arguments]
+        if self._crew.gate is not None:
+            return [self._crew.gate(task) for task in tasks]
+        self._crew.place_many(tasks)
+        return tasks
+
+    def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
+        check_callable(fn)
+        crew = self._crew
+        call = partial(fn, **kwargs) if kwargs else fn
+        task: Task[T] = _new_task(Task)
+        if options is not NO_OPTIONS:
+            self._check_options(options)
+            if options.priority is not None or options.key is not None:
+                special: OptionTask[T] = OptionTask.__new__(OptionTask)
+                special.priority, special.key = options.priority or 0, options.key
+                task = special
+        if self._observer is not None:
+            call = ObservedCall(call, self._observer, self.name)
+        if options.key is not None:
+            call = KeyedCall(call, task, crew)
+        if options.timeout is not None or options.cancel is not None:
+            call = LimitedCall(call, task, options.timeout, options.cancel)
+        task._status = 0
+        task._hook = None
+        task._owner = crew
+        task._fn = call
+        task._args = args
+        task._context = (copy_context() or None) if crew.carries_context else None
+        if options.key is not None and crew.seats is None:
+            self._take_seats()
+        if options.cancel is not None:
+            options.cancel._watch(task)
+        return task
+
+    def _check_options(self, options: Options) -> None:
+        if options.priority is not None:
+            check_priority(self._order, options.priority)
+
+    def _take_seats(self) -> None:
+        """Give every worker a seat, since the first task with a key has come."""
+        crew = self._crew
+        with crew.lock:
+            if crew.seats is None:
+                crew.seats = Seats(crew, dedicated=False)
+                if crew.gate is None:
+                    crew.gate = crew.admit_plain
+
+    def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        crew = self._crew
+        if options is not NO_OPTIONS or crew.gate is not None or self._observer is not None:
+            super()._go(options, fn, args, kwargs)
+            return
+        task = self._build(options, fn, args, kwargs)
+        task._hook = self._loose
+        crew.place(task)
+
+    _loose: LooseHook
+
+    def _admit(self, task: Task[T]) -> Task[T]:
+        return self._crew.admit(task)
+
+    def _try_admit(self, task: Task[T]) -> bool:
+        return self._crew.try_admit(task)
+
+    def map(  # type: ignore[override]
+        self,
+        fn: Callable[..., T],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+        ordered: bool = True,
+        progress: bool = False,
+    ) -> Iterator[T]:
+        """Call `fn` for the items of `iterables` and yield the results.
+
+        As in the standard library, the source is read here and now, in the caller's thread, and everything runs,
+        whether the results are taken or not; TimeoutError is raised `timeout` seconds after this call. Quick items
+        travel in chunks that adapt to their run time, unless `chunksize` fixes it. `buffersize=n` makes it lazy: at
+        most n items are ahead of the consumer, so that it fits endless sources. `ordered=False` yields results as
+        they come. `progress=True` shows a bar. When a call raises, its error comes in its place, and what has not
+        started is cancelled; so it is when the iterator is closed.
+        """
+        return map_in_threads(
+            self._crew, fn, iterables, timeout=timeout, chunk=chunksize, ahead=buffersize, ordered=ordered, progress=progress
+        )
+
+    # -- managing ---------------------------------------------------------------------------------------------------
+
+    def subpool(self, max_workers: int, *, name: str | None = None) -> SubPool:
+        """Return a pool that runs at most `max_workers` tasks at once, in the workers of this one."""
+        return SubPool(self, max_workers, name=name)
+
+    def pause(self) -> None:
+        """Start no more tasks until `resume()`; what runs goes on, what is submitted waits."""
+        self._crew.pause()
+
+    def resume(self) -> None:
+        """Start tasks again."""
+        self._crew.resume()
+
+    def purge(self) -> int:
+        """Cancel every task that has not started; return how many."""
+        return self._crew.purge()
+
+    def resize(self, max_workers: int) -> None:
+        """Change the number of workers; surplus ones leave as their tasks end."""
+        self._crew.resize(check_count("max_workers", max_workers, 1))
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
+        worker = getattr(here, "worker", None)
+        if worker is not None and worker.crew is self._crew.root:
+            raise RuntimeError(f"drain() inside a task of pool {self.name!r} would wait for itself; use a group()")
+        return self._crew.drain(timeout)
+
+    def restart(self) -> None:
+        """Open a pool again that was shut down, when its last tasks have ended."""
+        self._crew.join()
+        self._crew.reopen()
+
+    def shutdown(  # type: ignore[override]
+        self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None
+    ) -> bool:
+        """Take no more tasks; finish those queued (or cancel them) and wait for the workers to end.
+
+        Returns False when `timeout` seconds were not enough; the rest then goes on in the background. A paused pool
+        is resumed, so that what is queued can end.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if cancel_futures:
+            with self._crew.lock:
+                self._crew.is_closed = True
+                self._crew.gate = self._crew.refuse
+            self._crew.purge()
+        self._crew.close()
+        return self._crew.join(deadline) if wait else True
+
+    def _leave_at_once(self, why: str) -> None:
+        self._crew.is_interrupted = True
+        super()._leave_at_once(why)
+        self._crew.token.cancel(f"the pool was left by {why}")
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of the pool's counts."""
+        return self._crew.statistics(self._kind)
+
+
+class ThreadPool(CrewPool, ThreadPoolExecutor):
+    """A pool of threads: a `concurrent.futures.ThreadPoolExecutor` by type, many times faster, and bounded if asked.
+
+    Args:
+        max_workers: The most threads at once; by default as many as the standard pool has.
+        min_workers: Threads that are started at once and stay.
+        max_queued: How many tasks may wait while all workers are busy; None for any number.
+        when_full: What happens beyond that: `"block"`, `"raise"`, `"drop"`, `"drop_oldest"`, `"caller_runs"`,
+            `Block(timeout=, max_waiting=)` or a callable.
+        order: Which task is next: `"fifo"`, `"lifo"`, `"priority"` or `Priority(levels=)`.
+        sizing: When to start threads: `"fixed"`, `"eager"`, `"balanced"`, `"lazy"`, `"proactive"` or a callable.
+        idle_timeout: Seconds after which an idle thread leaves; None for never; a `Reaper(period=)` to do it on a beat.
+        queues: `"shared"` (workers pull from one line) or `"dedicated"` (a line for each, idle ones steal).
+        context: `"copy"` runs each task in a copy of its submitter's contextvars; None in the worker's own.
+        initializer: Called with `initargs` in each new worker; when it raises, the pool is broken.
+        finalizer: Called in each worker that leaves.
+        max_tasks_per_worker: Replace a worker after this many tasks.
+        name: Shown in thread names, statistics and events (`thread_name_prefix` says the same).
+        on_event: Called with an `Event` for each thing that happens.
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        min_workers: int = 0,
+        max_queued: int | None = None,
+        when_full: WhenFull = "block",
+        order: Order = "fifo",
+        sizing: SizingWord | Sizing = "eager",
+        idle_timeout: float | Reaper | None = 10.0,
+        queues: Literal["shared", "dedicated"] = "shared",
+        context: Literal["copy"] | None = "copy",
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        finalizer: Callable[[], object] | None = None,
+        max_tasks_per_worker: int | None = None,
+        name: str | None = None,
+        on_event: Observer | None = None,
+        thread_name_prefix: str = "",
+    ) -> None:
+        if max_workers is None:
+            max_workers = min(32, (os.cpu_count() or 1) + 4)
+        size = check_count("max_workers", max_workers, 1)
+        floor = check_count("min_workers", min_workers, 0)
+        if floor > size:
+            raise ValueError(f"min_workers ({floor}) must not be above max_workers ({size})")
+        check_when_full(when_full)
+        rule = sizing_rule(sizing)
+        if queues not in ("shared", "dedicated"):
+            raise ValueError(f"queues must be 'shared' or 'dedicated', not {queues!r}")
+        if context not in ("copy", None):
+            raise ValueError(f"context must be 'copy' or None, not {context!r}")
+        for label, call in (("initializer", initializer), ("finalizer", finalizer), ("on_event", on_event)):
+            if call is not None:
+                check_callable(call, label)
+        if max_tasks_per_worker is not None:
+            check_count("max_tasks_per_worker", max_tasks_per_worker, 1)
+        if max_queued is not None:
+            check_count("max_queued", max_queued, 0)
+        reaper = idle_timeout if isinstance(idle_timeout, Reaper) else None
+        patience = None if isinstance(idle_timeout, Reaper) else check_seconds("idle_timeout", idle_timeout)
+
+        self.name = name or thread_name_prefix or f"ThreadPool-{next(_numbers)}"
+        self._order = order
+        self._observer = on_event
+        self._loose = LooseHook(self.name, "a task given to go()", on_event)
+        self._crew = crew = Crew(
+            name=self.name,
+            size=size,
+            floor=size if rule is fixed else floor,
+            make_line=line_maker(order),
+            idle_timeout=patience,
+            carries_context=context == "copy",
+            initializer=initializer,
+            initargs=tuple(initargs),
+            finalizer=finalizer,
+            recycle_after=max_tasks_per_worker,
+            observer=on_event,
+        )
+        if max_queued is not None:
+            crew.bound = Bound(crew, max_queued, when_full)
+        if (rule is not eager and rule is not fixed) or reaper is not None:
+            crew.scaling = Scaling(crew, rule, reaper)
+        if queues == "dedicated":
+            crew.seats = Seats(crew, dedicated=True)
+        if crew.bound is not None or crew.seats is not None or on_event is not None:
+            crew.gate = crew.admit_plain
+        weakref.finalize(self, _abandon, crew).atexit = False
+        for _ in range(crew.floor):
+            with crew.lock:
+                worker = crew.enlist()
+            crew.start(worker)
+
+    # What people read of the standard pool although it is private.
+
+    @property
+    def _max_workers(self) -> int:
+        return self._crew.size
+
+    @property
+    def _threads(self) -> set[Any]:
+        return set(self._crew.threads)
+
+    @property
+    def _shutdown(self) -> bool:
+        return self._crew.is_closed
+
+    @property
+    def _work_queue(self) -> WorkQueue:
+        return WorkQueue(self._crew)
+
+
+class WorkQueue:
+    """The line of a pool, as far as people ask the standard pool for it."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def qsize(self) -> int:
+        """Return how many tasks wait."""
+        return self._crew.waiting()
+
+
+def _abandon(crew: Crew) -> None:
+    """Let the workers finish and leave: nobody has the pool any more."""
+    crew.close()
+
+
+class SubPool(CrewPool):
+    """A share of a pool: at most `max_workers` tasks at once, with a line of its own, in the parent's workers."""
+
+    _kind = "subpool"
+
+    def __init__(self, parent: CrewPool, max_workers: int, *, name: str | None = None) -> None:
+        size = check_count("max_workers", max_workers, 1)
+        self.name = name or f"{parent.name}/{next(_numbers)}"
+        self._order = parent._order
+        self._parent = parent
+        self._loose = LooseHook(self.name, "a task given to go()", parent._observer)
+        self._observer = parent._observer
+        self._crew = SubCrew(parent._crew, self.name, size)

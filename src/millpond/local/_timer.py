@@ -1,0 +1,120 @@
+"""One clock-watching thread for all pools of the process: it calls functions when their time has come.
+
+It starts with the first appointment and ends when there is none left, so an idle process has no such thread.
+What it calls must be quick and must not block.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from millpond._events import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Appointment:
+    """A call at a time; `cancel()` tells whether it came before the call."""
+
+    __slots__ = ("_call", "_lock", "_timer")
+
+    def __init__(self, timer: Timer, call: Callable[[], object]) -> None:
+        self._call: Callable[[], object] | None = call
+        self._lock = threading.Lock()
+        self._timer = timer
+
+    @property
+    def is_off(self) -> bool:
+        """Whether nothing is left to call."""
+        return self._call is None
+
+    def cancel(self) -> bool:
+        """Call it off; False when the call has been made or is being made."""
+        was_on = self._take() is not None
+        if was_on:
+            self._timer.reconsider(self)
+        return was_on
+
+    def keep(self) -> None:
+        """Make the call unless it was called off."""
+        call = self._take()
+        if call is not None:
+            try:
+                call()
+            except Exception:
+                logger.exception("a timer's call raised")
+
+    def _take(self) -> Callable[[], object] | None:
+        with self._lock:
+            call, self._call = self._call, None
+            return call
+
+
+class Timer:
+    """Keeps appointments in one thread of its own."""
+
+    def __init__(self) -> None:
+        self._reset()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._reset)
+
+    def _reset(self) -> None:
+        """Forget everything: in a forked child the thread is gone, and its appointments were the parent's."""
+        self._changed = threading.Condition()
+        self._heap: list[tuple[float, int, Appointment]] = []
+        self._order = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._sweep_at = 1000
+
+    def after(self, seconds: float, call: Callable[[], object]) -> Appointment:
+        """Call `call()` in `seconds` from now."""
+        appointment = Appointment(self, call)
+        with self._changed:
+            if len(self._heap) >= self._sweep_at:  # called-off ones stay in the heap until they surface
+                self._heap = [entry for entry in self._heap if not entry[2].is_off]
+                heapq.heapify(self._heap)
+                self._sweep_at = max(1000, 2 * len(self._heap))
+            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), appointment))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="millpond-timer", daemon=True)
+                self._thread.start()
+            elif self._heap[0][2] is appointment:
+                self._changed.notify()
+        return appointment
+
+    def reconsider(self, appointment: Appointment) -> None:
+        """Look again at when to wake, since `appointment` was called off."""
+        with self._changed:
+            if self._heap and self._heap[0][2] is appointment:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            due = self._next_due()
+            if due is None:
+                return
+            due.keep()
+            del due
+
+    def _next_due(self) -> Appointment | None:
+        """Wait for the next appointment; None when there is none left."""
+        with self._changed:
+            while True:
+                while self._heap and self._heap[0][2].is_off:
+                    heapq.heappop(self._heap)
+                if not self._heap:
+                    self._thread = None
+                    return None
+                wait = self._heap[0][0] - time.monotonic()
+                if wait <= 0:
+                    return heapq.heappop(self._heap)[2]
+                self._changed.wait(wait)
+
+
+timer = Timer()
