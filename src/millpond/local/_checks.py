@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 
 def check_callable(value: Any, name: str = "fn") -> None:
     """Refuse what cannot be called."""
     if not callable(value):
-        raise TypeError(
-            f"{name} must be callable, not {value!r}; pass the function itself and its arguments after it: submit(f, x)"
-        )
+        raise not_callable(value, name)
+
+
+def not_callable(value: Any, name: str = "fn") -> TypeError:
+    """Return the error for something that cannot be called."""
+    return TypeError(
+        f"{name} must be callable, not {value!r}; pass the function itself and its arguments after it: submit(f, x)"
+    )
+
+
+def check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:
+    """Refuse a word that has no meaning here."""
+    if value not in words:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {value!r}")
+
+
+def check_optional_count(name: str, value: Any, least: int) -> None:
+    """Refuse what is neither None nor a whole number of at least `least`."""
+    if value is not None:
+        check_count(name, value, least)
+
+
+def default_size() -> int:
+    """Return how many workers the standard library would take."""
+    return min(32, (os.cpu_count() or 1) + 4)
 
 
 def check_count(name: str, value: Any, least: int) -> int:

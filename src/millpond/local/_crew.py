@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 from millpond._events import logger, tell
 from millpond.errors import PoolClosed
-from millpond.local._seats import Seats
 from millpond.local._calls import ObservedCall
+from millpond.local._seats import Seats
 from millpond.local._stats import Statistics
 from millpond.local._task import CANCELLED, OPEN, RAISED, Task, here
 from millpond.local._token import CancelToken
@@ -116,6 +116,12 @@ class Crew:
         return self
 
     # -- coming in ----------------------------------------------------------------------------------------
+
+    def set_gate(self) -> None:
+        """Send submits through the rules if there are any; else they go straight to the line (under the lock)."""
+        if not self.is_closed:
+            has_rules = self.bound is not None or self.seats is not None or self.observer is not None
+            self.gate = self.admit_plain if has_rules else None
 
     def admit_plain(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it: the gate of a pool with rules."""
@@ -216,7 +222,8 @@ class Crew:
     def _take_back(self, tasks: tuple[Task[Any], ...]) -> None:
         if self.count:
             return  # those who are still here empty the line before they leave
-        if any([self.claim(task) for task in tasks]):
+        taken_back = [self.claim(task) for task in tasks]
+        if any(taken_back):
             raise self.refusal()
 
     def refusal(self) -> Exception:
@@ -253,6 +260,13 @@ class Crew:
             if not self.count:
                 raise
             logger.warning("pool %r could not start another thread: %s", self.name, error)
+
+    def warm_up(self) -> None:
+        """Start the workers that are always there."""
+        with self.lock:
+            newcomers = [self.enlist() for _ in range(self.floor - self.count)]
+        for worker in newcomers:
+            self.start(worker)
 
     # -- what a worker takes --------------------------------------------------------------------------------
 
@@ -643,8 +657,7 @@ class Crew:
             self.is_closed = self.is_interrupted = False
             self.broken = None
             self.token = CancelToken()
-            has_rules = self.bound is not None or self.seats is not None or self.observer is not None
-            self.gate = self.admit_plain if has_rules else None
+            self.set_gate()
 
     def join(self, deadline: float | None = None) -> bool:
         """Wait for every thread to end; False at the deadline."""
@@ -708,7 +721,9 @@ def _serve(worker: Worker) -> None:
     here.worker = worker
     if crew.initializer is not None:
         try:
-            Context().run(crew.initializer, *crew.initargs) if crew.carries_context else crew.initializer(*crew.initargs)
+            Context().run(crew.initializer, *crew.initargs) if crew.carries_context else crew.initializer(
+                *crew.initargs
+            )
         except BaseException as error:
             logger.critical("the initializer of pool %r raised", crew.name, exc_info=True)
             crew.break_down(f"the initializer of pool {crew.name!r} raised {error!r}, so no task can run")

@@ -51,10 +51,11 @@ class Group:
         if task._status != RAISED or self._error is not None:
             return
         with self._lock:
-            if self._error is not None:
-                return
-            self._error = task._value
-        self.cancel()
+            is_first = self._error is None
+            if is_first:
+                self._error = task._value
+        if is_first:
+            self.cancel()
 
     def cancel(self) -> None:
         """Cancel the tasks that have not started."""

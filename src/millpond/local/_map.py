@@ -14,7 +14,7 @@ import _thread
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import CancelledError
 from contextvars import Context, copy_context
 from itertools import islice, starmap
@@ -317,13 +317,19 @@ def open_source(
         check_count("chunksize", chunk, 1)
     if ahead is not None:
         check_count("buffersize", ahead, 1)
-    lengths = [len(each) if hasattr(each, "__len__") else None for each in iterables]
+    lengths = [len(each) if isinstance(each, Sized) else None for each in iterables]
     total = None if not lengths or None in lengths else min(length for length in lengths if length is not None)
     return (iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)), total
 
 
 def start(
-    run: Any, items: Iterator[Any], *, timeout: float | None, ahead: int | None, progress: bool, total: int | None
+    run: Any,
+    items: Iterator[Any],
+    *,
+    timeout: float | None,
+    ahead: int | None,
+    progress: bool,
+    total: int | None,
 ) -> Iterator[Any]:
     """Feed a map (all of it, or the first `ahead` items) and return the iterator of its results."""
     deadline = None if timeout is None else time.monotonic() + timeout

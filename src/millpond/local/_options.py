@@ -75,7 +75,12 @@ class OptionedPool:
         return [self._pool._submit(self._options, fn, each, {}) for each in arguments]
 
     def map(
-        self, fn: Callable[..., T], /, *iterables: Iterable[Any], timeout: float | None = None, buffersize: int | None = None
+        self,
+        fn: Callable[..., T],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        buffersize: int | None = None,
     ) -> Iterator[T]:
         """Like `Pool.map` in order, but with a task of its own for each item, since the options are each task's."""
         return self._pool._map_singly(self._options, fn, iterables, timeout, buffersize)

@@ -154,7 +154,11 @@ class Pool(Executor):
         now = self.statistics()
         self.shutdown(wait=False, cancel_futures=True)
         logger.warning(
-            "pool %r was left by %s: %d queued tasks cancelled, %d running tasks left behind", self.name, why, now.queued, now.running
+            "pool %r was left by %s: %d queued tasks cancelled, %d running tasks left behind",
+            self.name,
+            why,
+            now.queued,
+            now.running,
         )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Lines in which tasks wait: which one is next?
+"""Lines in which tasks wait, and which of them is next.
 
 Four verbs: `put`, `take` (IndexError when empty), `put_back` (a task that was taken and goes on later) and
 `oldest` (take the one that `when_full="drop_oldest"` gives up). Each is atomic on its own, without a lock
@@ -73,7 +73,8 @@ class Lanes:
         self._urgent_first = self._lanes[::-1]
 
     def _lane(self, task: Task[Any]) -> deque[Task[Any]]:
-        return self._lanes[_priority(task)]
+        lane: deque[Task[Any]] = self._lanes[_priority(task)]
+        return lane
 
     def put(self, task: Task[Any], /) -> None:
         self._lane(task).append(task)
@@ -186,14 +187,13 @@ def line_maker(order: Order) -> Callable[[], Line]:
     raise ValueError(f"order must be 'fifo', 'lifo', 'priority' or Priority(levels=...), not {order!r}")
 
 
-def check_priority(order: Order, priority: float) -> None:
+def check_priority(order: Order, priority: Any) -> None:
     """Refuse a priority that this order cannot honour."""
     if isinstance(priority, bool) or not isinstance(priority, int | float) or priority != priority:
         raise TypeError(f"priority must be a number, not {priority!r}")
     if order != "priority" and not isinstance(order, Priority):
         raise ValueError(
-            f"priority={priority!r} has no meaning in a pool with order={order!r}; "
-            "make the pool with order='priority'"
+            f"priority={priority!r} has no meaning in a pool with order={order!r}; make the pool with order='priority'"
         )
     levels = order.levels if isinstance(order, Priority) else None
     if levels is not None and not (isinstance(priority, int) and 0 <= priority < levels):

@@ -57,7 +57,9 @@ WhenFull: TypeAlias = Word | Block | Policy
 
 def check_when_full(when_full: WhenFull) -> None:
     """Refuse what is not a policy."""
-    if not (when_full in WORDS or isinstance(when_full, Block) or (callable(when_full) and not isinstance(when_full, type))):
+    if not (
+        when_full in WORDS or isinstance(when_full, Block) or (callable(when_full) and not isinstance(when_full, type))
+    ):
         words = ", ".join(map(repr, WORDS))
         raise ValueError(f"when_full must be one of {words}, Block(...) or a callable, not {when_full!r}")
 
@@ -121,7 +123,13 @@ class Bound:
         if self.try_enter():
             return "accept"
         policy = self.when_full
-        verdict: Verdict = "block" if isinstance(policy, Block) else policy(self._crew.statistics("threads"), task) if callable(policy) else policy
+        verdict: Verdict = (
+            "block"
+            if isinstance(policy, Block)
+            else policy(self._crew.statistics("threads"), task)
+            if callable(policy)
+            else policy
+        )
         worker = getattr(here, "worker", None)
         if verdict == "block" and worker is not None and worker.crew is self._crew.root:
             verdict = "caller_runs"

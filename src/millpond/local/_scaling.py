@@ -86,7 +86,9 @@ class Scaling:
             crew.start(worker)
         self._reap(crew)
         with crew.lock:
-            self._is_ticking = not (crew.is_closed or (crew.is_idle() and crew.count <= crew.floor) or self._may_rest(crew))
+            self._is_ticking = not (
+                crew.is_closed or (crew.is_idle() and crew.count <= crew.floor) or self._may_rest(crew)
+            )
             if self._is_ticking:
                 timer.after(TICK, self._tick)
 

@@ -70,8 +70,8 @@ def picture(now: Statistics) -> str:
     return (
         f"<div style='font-family:sans-serif;font-size:13px'><b>{title}</b> &middot; {now.state} &middot; "
         f"{now.workers} of {now.max_workers} workers alive"
-        f"<svg role='img' aria-label='{now.running} of {now.max_workers} workers busy' width='{width}' height='{height}' "
-        "style='display:block;margin:4px 0'>"
+        f"<svg role='img' aria-label='{now.running} of {now.max_workers} workers busy' "
+        f"width='{width}' height='{height}' style='display:block;margin:4px 0'>"
         f"<rect width='{width}' height='{height}' fill='#e5e7eb'/>"
         f"<rect width='{alive:.1f}' height='{height}' fill='#93c5fd'/>"
         f"<rect width='{busy:.1f}' height='{height}' fill='#2563eb'/></svg>"

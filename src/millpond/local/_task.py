@@ -204,7 +204,7 @@ class Task(Future[T], Generic[T]):
             self._settle(CANCELLED, None)
         return self._status == CANCELLED
 
-    def add_done_callback(self, fn: Callable[[Task[T]], object]) -> None:  # type: ignore[override]
+    def add_done_callback(self, fn: Callable[[Task[T]], object]) -> None:
         """Call `fn(task)` when the task is done (at once when it is); errors in `fn` are logged."""
         if self._status == OPEN:
             hook = self._look()
@@ -289,7 +289,7 @@ class Task(Future[T], Generic[T]):
         return _LOOKERS
 
     @property
-    def _state(self) -> str:
+    def _state(self) -> str:  # type: ignore[override]
         hook = self._hook
         if hook is not None and hook.waiters is not None:
             return hook.published
@@ -298,7 +298,7 @@ class Task(Future[T], Generic[T]):
         return _STATE[self._status]
 
     @property
-    def _waiters(self) -> list[Any]:
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
         hook = self._hook
         return _DEAF if hook is None or hook.waiters is None else hook.waiters
 

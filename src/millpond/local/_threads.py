@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -15,7 +14,15 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import millpond.local._lifecycle  # noqa: F401  (registers what happens at exit and after fork)
 from millpond._events import Observer
 from millpond.local._calls import KeyedCall, ObservedCall
-from millpond.local._checks import check_callable, check_count, check_seconds
+from millpond.local._checks import (
+    check_callable,
+    check_count,
+    check_optional_count,
+    check_seconds,
+    check_word,
+    default_size,
+    not_callable,
+)
 from millpond.local._crew import Crew
 from millpond.local._map import map_in_threads
 from millpond.local._options import NO_OPTIONS, Options
@@ -42,6 +49,9 @@ class OptionTask(Task[T]):
 
     __slots__ = ("key", "priority")
 
+    key: Hashable | None
+    priority: float
+
 
 class CrewPool(Pool):
     """A pool whose tasks are run by a crew of threads."""
@@ -59,7 +69,7 @@ class CrewPool(Pool):
         """
         # This is the hot path: `_build` and `Crew.place` for a plain task, written out.
         if not callable(fn):
-            check_callable(fn)
+            raise not_callable(fn)
         crew = self._crew
         task: Task[T] = _new_task(Task)
         task._status = 0
@@ -127,8 +137,7 @@ class CrewPool(Pool):
         with crew.lock:
             if crew.seats is None:
                 crew.seats = Seats(crew, dedicated=False)
-                if crew.gate is None:
-                    crew.gate = crew.admit_plain
+                crew.set_gate()
 
     def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         crew = self._crew
@@ -147,7 +156,7 @@ class CrewPool(Pool):
     def _try_admit(self, task: Task[T]) -> bool:
         return self._crew.try_admit(task)
 
-    def map(  # type: ignore[override]
+    def map(
         self,
         fn: Callable[..., T],
         /,
@@ -168,7 +177,14 @@ class CrewPool(Pool):
         started is cancelled; so it is when the iterator is closed.
         """
         return map_in_threads(
-            self._crew, fn, iterables, timeout=timeout, chunk=chunksize, ahead=buffersize, ordered=ordered, progress=progress
+            self._crew,
+            fn,
+            iterables,
+            timeout=timeout,
+            chunk=chunksize,
+            ahead=buffersize,
+            ordered=ordered,
+            progress=progress,
         )
 
     # -- managing ---------------------------------------------------------------------------------------------------
@@ -273,25 +289,19 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
         on_event: Observer | None = None,
         thread_name_prefix: str = "",
     ) -> None:
-        if max_workers is None:
-            max_workers = min(32, (os.cpu_count() or 1) + 4)
-        size = check_count("max_workers", max_workers, 1)
+        size = default_size() if max_workers is None else check_count("max_workers", max_workers, 1)
         floor = check_count("min_workers", min_workers, 0)
         if floor > size:
             raise ValueError(f"min_workers ({floor}) must not be above max_workers ({size})")
+        check_word("queues", queues, ("shared", "dedicated"))
+        check_word("context", context, ("copy", None))
         check_when_full(when_full)
-        rule = sizing_rule(sizing)
-        if queues not in ("shared", "dedicated"):
-            raise ValueError(f"queues must be 'shared' or 'dedicated', not {queues!r}")
-        if context not in ("copy", None):
-            raise ValueError(f"context must be 'copy' or None, not {context!r}")
+        check_optional_count("max_queued", max_queued, 0)
+        check_optional_count("max_tasks_per_worker", max_tasks_per_worker, 1)
         for label, call in (("initializer", initializer), ("finalizer", finalizer), ("on_event", on_event)):
             if call is not None:
                 check_callable(call, label)
-        if max_tasks_per_worker is not None:
-            check_count("max_tasks_per_worker", max_tasks_per_worker, 1)
-        if max_queued is not None:
-            check_count("max_queued", max_queued, 0)
+        rule = sizing_rule(sizing)
         reaper = idle_timeout if isinstance(idle_timeout, Reaper) else None
         patience = None if isinstance(idle_timeout, Reaper) else check_seconds("idle_timeout", idle_timeout)
 
@@ -314,34 +324,30 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
         )
         if max_queued is not None:
             crew.bound = Bound(crew, max_queued, when_full)
-        if (rule is not eager and rule is not fixed) or reaper is not None:
+        if rule not in (eager, fixed) or reaper is not None:
             crew.scaling = Scaling(crew, rule, reaper)
         if queues == "dedicated":
             crew.seats = Seats(crew, dedicated=True)
-        if crew.bound is not None or crew.seats is not None or on_event is not None:
-            crew.gate = crew.admit_plain
-        weakref.finalize(self, _abandon, crew).atexit = False
-        for _ in range(crew.floor):
-            with crew.lock:
-                worker = crew.enlist()
-            crew.start(worker)
+        crew.set_gate()
+        weakref.finalize(self, crew.close).atexit = False
+        crew.warm_up()
 
     # What people read of the standard pool although it is private.
 
     @property
-    def _max_workers(self) -> int:
+    def _max_workers(self) -> int:  # type: ignore[override]
         return self._crew.size
 
     @property
-    def _threads(self) -> set[Any]:
+    def _threads(self) -> set[Any]:  # type: ignore[override]
         return set(self._crew.threads)
 
     @property
-    def _shutdown(self) -> bool:
+    def _shutdown(self) -> bool:  # type: ignore[override]
         return self._crew.is_closed
 
     @property
-    def _work_queue(self) -> WorkQueue:
+    def _work_queue(self) -> WorkQueue:  # type: ignore[override]
         return WorkQueue(self._crew)
 
 
@@ -354,11 +360,6 @@ class WorkQueue:
     def qsize(self) -> int:
         """Return how many tasks wait."""
         return self._crew.waiting()
-
-
-def _abandon(crew: Crew) -> None:
-    """Let the workers finish and leave: nobody has the pool any more."""
-    crew.close()
 
 
 class SubPool(CrewPool):

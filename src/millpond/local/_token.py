@@ -153,7 +153,9 @@ class LimitedCall:
 
     __slots__ = ("_is_over", "_lock", "_task", "_worker", "fn", "timeout", "token")
 
-    def __init__(self, fn: Callable[..., Any], task: Task[Any], timeout: float | None, token: CancelToken | None) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], task: Task[Any], timeout: float | None, token: CancelToken | None
+    ) -> None:
         self.fn = fn
         self.timeout = timeout
         self.token = token
@@ -171,9 +173,10 @@ class LimitedCall:
             if shared.cancelled:
                 task._settle(CANCELLED, None)
                 raise GivenUp(worker_is_lost=False)
-        own = shared if self.timeout is None else CancelToken()
-        if own is not shared:
-            own.deadline = time.monotonic() + (self.timeout or 0.0)
+        own = shared
+        if self.timeout is not None:
+            own = CancelToken()
+            own.deadline = time.monotonic() + self.timeout
             if shared is not None:
                 shared._watch(own)
         worker = getattr(here, "worker", None)

@@ -40,9 +40,7 @@ def wait(
     elif return_when in (FIRST_COMPLETED, FIRST_EXCEPTION):
         _wait_first(every, deadline, errors_only=return_when == FIRST_EXCEPTION)
     else:
-        raise ValueError(
-            f"return_when must be FIRST_COMPLETED, FIRST_EXCEPTION or ALL_COMPLETED, not {return_when!r}"
-        )
+        raise ValueError(f"return_when must be FIRST_COMPLETED, FIRST_EXCEPTION or ALL_COMPLETED, not {return_when!r}")
     done = {future for future in every if future.done()}
     return DoneAndNotDone(done, every - done)
 

@@ -26,7 +26,20 @@ DEEPEST = 40
 class Worker:
     """One thread of a crew."""
 
-    __slots__ = ("__weakref__", "crew", "depth", "done", "failed", "goes_home", "is_lost", "items", "lock", "seat", "take", "thread")
+    __slots__ = (
+        "__weakref__",
+        "crew",
+        "depth",
+        "done",
+        "failed",
+        "goes_home",
+        "is_lost",
+        "items",
+        "lock",
+        "seat",
+        "take",
+        "thread",
+    )
 
     def __init__(self, crew: Crew) -> None:
         self.crew = crew

@@ -1,0 +1,54 @@
+# Millpond. `make help` lists what there is. Every target sets up what it needs in .venv, with uv when it is on
+# PATH and with plain venv + pip otherwise.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+UV     := $(shell command -v uv 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check matrix format bench soak docs clean
+
+help:  ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(STAMP): pyproject.toml tools/venv.sh
+	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) dev
+	@touch $@
+
+setup: $(STAMP)  ## make .venv with everything that development needs
+
+demo: $(STAMP)  ## see the pools at work (ends by itself when there is no terminal)
+	@$(BIN)/millpond demo
+
+test: check matrix  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+	@echo "all green"
+
+check: $(STAMP)  ## format, lint, types, layers, and the tests on this Python with coverage
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -q -m "not soak" --cov --cov-report=term:skip-covered
+
+matrix: $(STAMP)  ## run the tests on every other supported Python that is installed
+	@$(BIN)/python tools/matrix.py
+
+format: $(STAMP)  ## format the code
+	$(BIN)/ruff format -q .
+	$(BIN)/ruff check -q --fix .
+
+bench: $(STAMP)  ## run the benchmarks side by side with their rivals; writes benchmarks/results and the tables
+	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) bench
+	$(BIN)/python benchmarks/run.py $(BENCH)
+
+soak: $(STAMP)  ## run the long storms
+	$(BIN)/python -m pytest -q -m soak --timeout 1800
+
+docs: $(STAMP)  ## build the documentation into site/
+	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) docs
+	$(BIN)/zensical build --clean
+
+clean:  ## remove what was built
+	rm -rf .venv .venv-* site dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
