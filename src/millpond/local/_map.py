@@ -351,8 +351,9 @@ def _consume(
                 raise TimeoutError(f"{pending} results were missing {timeout} s after map() was called") from None
             taken = len(values) + (error is not None)
             pending -= taken
-            yield from values
-            del values
+            values.reverse()
+            while values:  # keep no result alive that was handed out
+                yield values.pop()
             if error is not None:
                 try:
                     raise error

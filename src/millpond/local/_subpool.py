@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from millpond.local._crew import Crew
-from millpond.local._task import RAISED, Hook, Task
+from millpond.local._task import CANCELLED, RAISED, Hook, Task, here
 from millpond.local._worker import Worker, run
 
 TURN = 0.005
@@ -75,6 +75,13 @@ class SubCrew(Crew):
     def _turn(self, worker: Worker) -> None:
         """Run tasks for a while, inside a task of the parent."""
         until = time.monotonic() + TURN
+        here.worker.turn = worker
+        try:
+            self._work(worker, until)
+        finally:
+            here.worker.turn = None
+
+    def _work(self, worker: Worker, until: float) -> None:
         while True:
             try:
                 task = worker.take()
@@ -96,6 +103,9 @@ class SubCrew(Crew):
         if self.ghosts and self.lay(task):
             return False
         run(task, fn)
+        if task._status == CANCELLED:
+            self.note_cancelled(task)
+            return False
         worker.done += 1
         worker.failed += task._status == RAISED
         return True
@@ -105,9 +115,9 @@ class SubCrew(Crew):
         with self.lock:
             if self.count > self.size + self.extra:
                 self.count -= 1
-            elif not self._is_spare(worker):
+            elif not self.is_spare(worker):
                 return False
-            self._strike_out(worker)
+            self.strike_out(worker)
         self.tell_idlers()
         return True
 

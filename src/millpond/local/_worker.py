@@ -39,6 +39,7 @@ class Worker:
         "seat",
         "take",
         "thread",
+        "turn",
     )
 
     def __init__(self, crew: Crew) -> None:
@@ -51,6 +52,7 @@ class Worker:
         self.depth = 0
         self.is_lost = False
         self.goes_home = False
+        self.turn: Worker | None = None  # the worker of a subpool that this one is being
         self.seat: Any = None
         self.take: Callable[[], Task[Any]] = nothing
         self.thread: threading.Thread | None = None
@@ -122,9 +124,11 @@ class Worker:
         self.depth += 1
         try:
             perform(task)
-            self.done += 1
-            if task._status == RAISED:
-                self.failed += 1
+            if task._status == CANCELLED:
+                self.crew.note_cancelled(task)
+            else:
+                self.done += 1
+                self.failed += task._status == RAISED
         finally:
             self.depth -= 1
 
@@ -142,6 +146,8 @@ class Worker:
     def lose(self) -> None:
         """Give this worker up: its task does not end. Another takes its place."""
         self.is_lost = True
+        if self.turn is not None:
+            self.turn.lose()
         self.crew.replace(self)
 
 
@@ -188,8 +194,9 @@ def run(task: Task[Any], fn: Callable[..., Any]) -> None:
     try:
         context = task._context
         value = fn(*task._args) if context is None else context.run(fn, *task._args)
-    except GivenUp:
-        return
+    except GivenUp as gone:
+        if gone.worker_is_lost:
+            raise
     except BaseException as error:
         store_error(task, error)
         if task._hook is not None:
