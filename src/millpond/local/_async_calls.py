@@ -9,16 +9,14 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from millpond._events import Observer, tell
 from millpond.errors import TaskTimeout
 from millpond.local._bridge import Awaited, wrap
 from millpond.local._calls import name_of
+from millpond.local._threads import ThreadPool
 from millpond.local._token import CancelToken
-
-if TYPE_CHECKING:
-    from millpond.local._threads import ThreadPool
 
 T = TypeVar("T")
 
@@ -28,7 +26,7 @@ def is_coroutine_function(fn: Callable[..., Any]) -> bool:
     code = getattr(fn, "__code__", None)
     if code is not None and getattr(code, "co_flags", 0) & inspect.CO_COROUTINE:
         return True
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 class Patient(Awaited[T]):
@@ -48,8 +46,43 @@ class Patient(Awaited[T]):
         return True
 
 
+class Threads:
+    """The threads for plain functions: those given, or a pool of their own that is made when it is first needed."""
+
+    def __init__(self, given: ThreadPool | None, name: str, limit: int) -> None:
+        if given is not None and not isinstance(given, ThreadPool):
+            raise TypeError(f"threads must be a ThreadPool, not {given!r}")
+        if given is not None and given._crew.bound is not None:
+            raise ValueError(
+                f"threads={given!r} is bounded, so a submit to it could block the loop; "
+                "give max_queued to the AsyncPool instead"
+            )
+        self._is_given = given is not None
+        self._pool = given
+        self._name = name
+        self._limit = limit
+
+    def get(self) -> ThreadPool:
+        """Return the pool of threads."""
+        if self._pool is None:
+            self._pool = ThreadPool(min(32, self._limit), name=f"{self._name}-threads")
+        return self._pool
+
+    def resize(self, limit: int) -> None:
+        """Follow the pool's size."""
+        self._limit = limit
+        if self._pool is not None and not self._is_given:
+            self._pool.resize(min(32, limit))
+
+    def close(self) -> None:
+        """Let own threads go, without waiting for what was given up."""
+        if self._pool is not None and not self._is_given:
+            pool, self._pool = self._pool, None
+            pool.shutdown(wait=False)
+
+
 class InThread:
-    """A call of a plain function, in a thread, so that it never blocks the loop; what it returns is awaited if it can be."""
+    """A call of a plain function in a thread, so that it never blocks the loop; an awaitable result is awaited."""
 
     __slots__ = ("_threads", "_timeout", "fn")
 
@@ -61,7 +94,8 @@ class InThread:
     async def __call__(self, *args: Any) -> Any:
         began = time.monotonic()
         token = CancelToken()
-        waiter: Patient[Any] = wrap(self._threads.options(cancel=token, timeout=self._timeout).submit(self.fn, *args), Patient)
+        task = self._threads.options(cancel=token, timeout=self._timeout).submit(self.fn, *args)
+        waiter: Patient[Any] = wrap(task, Patient)
         waiter.token = token
         try:
             value = await waiter
@@ -92,7 +126,7 @@ class Limited:
         return await limited(self.fn(*args), self._timeout, self._timeout, self.fn)
 
 
-async def limited(awaitable: Awaitable[T], left: float, timeout: float, fn: Callable[..., Any]) -> T:
+async def limited(awaitable: Awaitable[T], left: float, whole: float, fn: Callable[..., Any]) -> T:
     """Await for `left` seconds at most, then cancel and raise TaskTimeout; a value that comes all the same is kept."""
     scope = asyncio.timeout(left)
     try:
@@ -101,7 +135,7 @@ async def limited(awaitable: Awaitable[T], left: float, timeout: float, fn: Call
     except TimeoutError as error:
         if scope.expired() and isinstance(error.__cause__, asyncio.CancelledError):
             raise TaskTimeout(
-                f"{name_of(fn)} ran longer than its timeout of {timeout} s and was cancelled; raise the timeout"
+                f"{name_of(fn)} ran longer than its timeout of {whole} s and was cancelled; raise the timeout"
             ) from None
         raise
 

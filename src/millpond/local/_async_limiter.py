@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond._events import Observer, logger, tell
 from millpond.local._async_ledger import Ledger
 from millpond.local._async_task import DONE, IN_LINE, RUNNING, AsyncTask, cancel_future
+from millpond.local._queues import Fifo
 
 if TYPE_CHECKING:
     from millpond.local._queues import Line
@@ -66,7 +66,7 @@ class Limiter(Ledger):
         parent: Limiter | None = None,
     ) -> None:
         super().__init__(name, limit, make_line, observer, parent)
-        self.is_fifo = isinstance(self.line, deque) and self.line.take == self.line.popleft
+        self.is_fifo = isinstance(self.line, Fifo)
         self.loop: asyncio.AbstractEventLoop | None = None  # of the root
         self.inners: dict[asyncio.Task[None], Entry] = {}  # of the root: what runs, by its asyncio task
         self.starting: Entry | None = None  # of the root: what takes its first step right now
@@ -349,7 +349,7 @@ class Limiter(Ledger):
 def spawn(loop: Any, entry: Entry, name: str) -> asyncio.Task[None]:
     """Make the asyncio task that runs `entry`; it may be done when this returns."""
     if EAGER and loop.get_task_factory() is None:
-        return asyncio.Task(
+        return asyncio.Task(  # type: ignore[call-arg]  # mypy is told to look with the eyes of 3.11
             entry._perform(False), loop=loop, name=name, context=entry._context, eager_start=True
         )
     body = entry._perform(True)

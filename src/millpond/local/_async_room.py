@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond._events import tell
 from millpond.errors import PoolFull
-from millpond.local._async_task import NEW, AsyncTask, cancel_future
+from millpond.local._async_task import IN_LINE, NEW, AsyncTask, cancel_future
 from millpond.local._async_waiting import until_ended
 from millpond.local._queues import Line
 from millpond.local._rejection import WORDS, Block, Verdict, Word
@@ -73,10 +73,10 @@ class Room:
         elif verdict == "accept":
             limiter.place(task)
         elif verdict == "raise":
-            self._reject()
+            self.reject()
             raise self._full("")
         elif verdict == "drop" or (verdict == "drop_oldest" and not self._drop_oldest(limiter.line)):
-            self._reject()
+            self.reject()
             cancel_future(task)
             limiter.place(task)  # which counts it as cancelled
         elif verdict == "drop_oldest":
@@ -95,18 +95,19 @@ class Room:
                 break
             if isinstance(oldest, AsyncTask):
                 self._limiter._ghosts -= 1  # it is out of the line, where a cancelled task usually stays
-                victim = None if oldest.done() else oldest
+                victim = oldest if oldest._stage == IN_LINE else None
             else:
                 kept.append(oldest)
         for driver in reversed(kept):
             line.put_back(driver)
         if victim is None:
             return False
-        self._reject()
+        self.reject()
         victim.cancel()
         return True
 
-    def _reject(self) -> None:
+    def reject(self) -> None:
+        """Count a task that was turned away."""
         self._limiter.rejected += 1
         tell(self._limiter.observer, "task_rejected", self._limiter.name)
 
@@ -119,7 +120,7 @@ class Room:
 
     async def _wait(self, task: AsyncTask[Any], block: Block) -> None:
         if block.max_waiting is not None and len(self._waiting) >= block.max_waiting:
-            self._reject()
+            self.reject()
             raise self._full(f", and {block.max_waiting} submitters wait already")
         gate: asyncio.Future[None] = task.get_loop().create_future()
         self._waiting.append((gate, task))
@@ -139,7 +140,7 @@ class Room:
 
     def _give_up(self, gate: asyncio.Future[None], timeout: float) -> None:
         if not gate.done():
-            self._reject()
+            self.reject()
             gate.set_exception(self._full(f", and no room came within {timeout} s"))
 
     def _strike(self, gate: asyncio.Future[None]) -> None:

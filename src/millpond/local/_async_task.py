@@ -16,8 +16,9 @@ import contextlib
 import threading
 import types
 from collections.abc import Awaitable, Callable, Generator, Hashable
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from millpond.local._async_waiting import until_done
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -91,19 +92,21 @@ class AsyncTask(asyncio.Future[T]):
 
     def _await_inside(self) -> Generator[Any, None, T]:
         """Wait inside a task of the same pool, which holds a place that this one may need."""
-        while self._stage < RUNNING and not self.done():
-            first = self._home.keys.first(self)
-            self._home.help(first)
-            if first is self:
-                break
-            waiter = self.get_loop().create_future()
-            first.add_done_callback(partial(_wake, waiter))
-            try:
-                yield from waiter
-            except asyncio.CancelledError:
-                self.cancel()
-                raise
+        try:
+            while (first := self._lend()) is not self:
+                yield from until_done(first).__await__()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
         return (yield from _await_future(self))
+
+    def _lend(self) -> AsyncTask[Any]:
+        """Inside a task of the same pool, start this one (or the first of its key); return the one to wait for."""
+        if self._stage >= RUNNING or self.done() or not self._home.is_inside():
+            return self
+        first = self._home.keys.first(self)
+        self._home.help(first)
+        return first
 
     async def _perform(self, is_primed: bool) -> None:
         """Run the call and settle: the body of the asyncio task."""
@@ -126,18 +129,13 @@ class AsyncTask(asyncio.Future[T]):
         elif self.cancelled():
             state = "cancelled"
         else:
-            error = self._exception  # type: ignore[attr-defined]  # exception() would count as having been retrieved
+            error = self._exception  # exception() would count as having been retrieved
             state = "returned" if error is None else f"raised {type(error).__name__}"
         return f"<AsyncTask at {id(self):#x} {state}>"
 
 
 class OptionTask(AsyncTask[T]):
     """A task with options of its own, or one that nobody holds."""
-
-
-def _wake(waiter: asyncio.Future[None], _: object) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 class Remote:
@@ -147,7 +145,7 @@ class Remote:
         self._task = task
         self._token = token
         self._thread = threading.get_ident()
-        token._watch(self)
+        token._watch(self)  # type: ignore[arg-type]  # it asks for nothing but cancel()
 
     def cancel(self) -> None:
         """Cancel the task, in its loop's thread."""
@@ -159,4 +157,4 @@ class Remote:
 
     def detach(self) -> None:
         """Watch no longer: the task is done."""
-        self._token._unwatch(self)
+        self._token._unwatch(self)  # type: ignore[arg-type]

@@ -4,7 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
+
+
+async def until_done(future: asyncio.Future[Any]) -> None:
+    """Wait until `future` is done; its error is not raised, and it is not cancelled when the wait is."""
+    waiter: asyncio.Future[None] = future.get_loop().create_future()
+    wake = partial(_wake, waiter)
+    future.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        future.remove_done_callback(wake)
+
+
+def _wake(waiter: asyncio.Future[None], _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def until_ended(futures: Iterable[asyncio.Future[Any]]) -> None:
@@ -13,7 +30,8 @@ async def until_ended(futures: Iterable[asyncio.Future[Any]]) -> None:
     When the caller is cancelled meanwhile, they are cancelled, waited for all the same, and then `CancelledError` is
     raised: so nothing runs on behind its back.
     """
-    pending = {each for each in futures if not each.done()}
+    me = asyncio.current_task()
+    pending = {each for each in futures if not each.done() and each is not me}
     cancellation: asyncio.CancelledError | None = None
     while pending:
         try:

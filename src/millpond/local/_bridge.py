@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millpond.local._task import Task
 
 T = TypeVar("T")
+W = TypeVar("W", bound="Awaited[Any]")
 
 
 class Awaited(asyncio.Future[T]):
@@ -91,13 +92,13 @@ class _Post:
 _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = weakref.WeakKeyDictionary()
 
 
-def wrap(task: Task[T]) -> Awaited[T]:
-    """Return an asyncio future of `task` for the running loop."""
+def wrap(task: Task[T], kind: type[W] = Awaited) -> W:  # type: ignore[assignment]
+    """Return an asyncio future of `task` for the running loop, of the given kind."""
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)
     if mailbox is None:
         mailbox = _mailboxes[loop] = Mailbox(loop)
-    awaited: Awaited[T] = Awaited(loop=loop)
+    awaited = kind(loop=loop)
     awaited.task = task
     if task.done():
         deliver(awaited)
@@ -110,4 +111,5 @@ def await_task(task: Task[T]) -> Generator[Any, None, T]:
     """Wait for `task` in the running loop."""
     if task.done():
         return task.result()
-    return (yield from wrap(task))
+    awaited: Awaited[T] = wrap(task)
+    return (yield from awaited)
