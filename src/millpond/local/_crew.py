@@ -97,7 +97,7 @@ class Crew(Roster):
         elif verdict == "drop":
             self.reject()
             task._settle(CANCELLED, None)
-        else:
+        elif verdict == "caller_runs":
             self._perform_here(task)
         return task
 
@@ -375,11 +375,8 @@ class Crew(Roster):
         self.resume()
         self.wake_all()
         with self.lock:
-            orphaned = self.waiting() and not self.count
-            if orphaned:  # it was paused, or its last worker left just now
-                last = self.enlist()
-        if orphaned:
-            self.start(last)
+            if self.waiting() and not self.count:  # it was paused, or its last worker left just now
+                self.hire()
         if self.bound is not None:
             self.bound.let_in()
 

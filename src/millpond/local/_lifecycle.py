@@ -13,20 +13,33 @@ from __future__ import annotations
 import atexit
 import os
 
-from millpond.local._crew import crews
+from millpond._events import logger
+from millpond.local._crew import Crew, crews
 
 
 def _finish_work() -> None:
     """Finish what is queued in every pool, then end their threads."""
     open_crews = [crew for crew in crews if not crew.is_interrupted]
-    while any(not crew.is_idle() for crew in open_crews):  # the last tasks of one may submit to another
-        for crew in open_crews:
-            crew.resume()
-            crew.drain(None)
+    while busy := [crew for crew in open_crews if not crew.is_idle()]:  # the last tasks of one may submit to another
+        for crew in busy:
+            if _can_work(crew):
+                crew.drain(None)
+            else:
+                open_crews.remove(crew)
     for crew in open_crews:
         crew.close()
     for crew in open_crews:
         crew.join()
+
+
+def _can_work(crew: Crew) -> bool:
+    """See that somebody works off what is queued; False, and said aloud, when no thread can be started any more."""
+    try:
+        crew.resume()
+        crew.catch_up()
+    except RuntimeError as error:
+        logger.error("pool %r leaves %d tasks undone at exit: %s", crew.name, crew.waiting(), error)
+    return crew.count > 0 or not crew.waiting()
 
 
 def _start_over() -> None:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
-from millpond._events import Observer, logger, tell
+from millpond._events import Observer, logger
 from millpond.local._bridge import wrap
-from millpond.local._calls import name_of
 from millpond.local._group import Group
 from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, OptionedPool, Options
@@ -119,7 +118,7 @@ class Pool(Executor):
 
     def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         task = self._build(options, fn, args, kwargs)
-        task._hook = LooseHook(self.name, name_of(fn), self._observer)
+        task._hook = LooseHook(self.name, self._observer)
         self._admit(task)
 
     def _run(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
@@ -169,23 +168,19 @@ class Pool(Executor):
 
 
 class LooseHook(Hook):
-    """Watches a task that nobody else watches, so that its error does not vanish."""
+    """Watches tasks that nobody else watches, so that their errors do not vanish; one serves all of a pool."""
 
-    __slots__ = ("_function", "_observer", "_pool")
+    __slots__ = ("_observer", "_pool")
 
-    def __init__(self, pool: str, function: str, observer: Observer | None) -> None:
+    def __init__(self, pool: str, observer: Observer | None) -> None:
         super().__init__()
         self._pool = pool
-        self._function = function
         self._observer = observer
 
     def wake(self, task: Task[Any]) -> None:
-        """Report the error, if there is one."""
+        """Log the error, if there is one and no observer was told of it."""
         super().wake(task)
-        if task._status != RAISED:
-            return
-        error = task._value
-        if self._observer is not None:
-            tell(self._observer, "task_failed", self._pool, function=self._function, error=error)
-        else:
-            logger.error("%s failed in pool %r", self._function, self._pool, exc_info=error)
+        if task._status == RAISED and self._observer is None:
+            trace = task._value.__traceback__
+            function = "a task" if trace is None else trace.tb_frame.f_code.co_qualname
+            logger.error("%s failed in pool %r", function, self._pool, exc_info=task._value)

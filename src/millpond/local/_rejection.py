@@ -13,7 +13,8 @@
 | a callable      | gets the pool's statistics and the task, and returns one of these words or `"accept"`    |
 
 A dropped task is a cancelled future. A worker that submits to its own full pool never blocks itself: where others
-would wait, it runs the task. Room is handed to the first waiting submitter directly, so nobody is overtaken.
+would wait, it runs the task. Whoever makes room puts the task of the first waiting submitter in line, so nobody is
+overtaken.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from millpond.local._task import Task
 
 Word: TypeAlias = Literal["block", "raise", "drop", "drop_oldest", "caller_runs"]
-Verdict: TypeAlias = Literal["raise", "drop", "drop_oldest", "caller_runs", "accept", "block"]
+Verdict: TypeAlias = Literal["raise", "drop", "drop_oldest", "caller_runs", "accept", "block", "placed"]
 WORDS = ("block", "raise", "drop", "drop_oldest", "caller_runs")
 
 
@@ -65,12 +66,14 @@ def check_when_full(when_full: WhenFull) -> None:
 
 
 class _Submitter:
-    """A submitter that waits for room."""
+    """A submitter that waits for room for its task."""
 
-    __slots__ = ("is_in", "lock")
+    __slots__ = ("is_in", "is_refused", "lock", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task[Any]) -> None:
+        self.task = task
         self.is_in = False
+        self.is_refused = False
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
 
@@ -134,8 +137,8 @@ class Bound:
         if verdict == "block" and worker is not None and worker.crew is self._crew.root:
             verdict = "caller_runs"
         if verdict == "block":
-            self._wait(policy if isinstance(policy, Block) else Block())
-            return "accept"
+            self._wait(task, policy if isinstance(policy, Block) else Block())
+            return "placed"
         if verdict == "raise":
             raise self._full("")
         if verdict == "drop_oldest":
@@ -165,9 +168,10 @@ class Bound:
             "raise max_queued, or choose another when_full"
         )
 
-    def _wait(self, block: Block) -> None:
+    def _wait(self, task: Task[Any], block: Block) -> None:
+        """Wait until somebody has put `task` in line for us."""
         crew = self._crew
-        me = _Submitter()
+        me = _Submitter(task)
         with crew.lock:
             if block.max_waiting is not None and len(self._waiting) >= block.max_waiting:
                 raise self._full(f", and {block.max_waiting} submitters wait already")
@@ -175,35 +179,36 @@ class Bound:
         self.let_in()
         try:
             me.lock.acquire(True, -1 if block.timeout is None else block.timeout)
-        except BaseException:
-            self._step_back(me)
+        except BaseException:  # Ctrl-C: leave, and take the task along if it has not started
+            if not self._step_back(me):
+                task.cancel()
             raise
-        with crew.lock:
-            if me.is_in:
-                if not crew.is_closed:
-                    return
-                self._accepted -= 1
-                raise crew.refusal()
-            self._waiting.remove(me)
-        raise self._full(f", and no room came within {block.timeout} s")
+        if me.is_refused:
+            raise crew.refusal()
+        if self._step_back(me):
+            raise self._full(f", and no room came within {block.timeout} s")
 
-    def _step_back(self, me: _Submitter) -> None:
-        """Leave the line of submitters, or give back the place just handed over: an exception came (Ctrl-C)."""
+    def _step_back(self, me: _Submitter) -> bool:
+        """Leave the line of submitters; False when the task is in by now."""
         with self._crew.lock:
             if me.is_in:
-                self._accepted -= 1
-            else:
+                return False
+            if not me.is_refused:
                 self._waiting.remove(me)
-        self.let_in()
+            return True
 
     def let_in(self) -> None:
-        """Hand places to waiting submitters while there is room (to all of them when the pool is closed)."""
+        """Put the tasks of waiting submitters in line while there is room; refuse them all when the pool is closed."""
         crew = self._crew
         with crew.lock:
             while self._waiting and (crew.is_closed or self._has_room()):
                 submitter = self._waiting.popleft()
-                submitter.is_in = True
-                self._accepted += 1
+                if crew.is_closed:
+                    submitter.is_refused = True
+                else:
+                    submitter.is_in = True
+                    self._accepted += 1
+                    crew.place(submitter.task)
                 submitter.lock.release()
 
     def letting_in(self, take: Callable[[], Task[Any]]) -> Callable[[], Task[Any]]:

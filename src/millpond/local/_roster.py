@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,7 @@ from millpond.local._task import here
 from millpond.local._worker import Worker, nothing, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from millpond._events import Observer
     from millpond.local._crew import Crew
@@ -89,6 +90,10 @@ class Roster(ABC):
         """Take tasks out of the line of a closed crew again, and raise, if nobody will run them."""
 
     @abstractmethod
+    def withdraw(self, task: Task[Any]) -> bool:
+        """Atomically take a task out of line to cancel it; False when it has started or ended."""
+
+    @abstractmethod
     def break_down(self, reason: str) -> None:
         """Refuse everything from now on: an initializer failed."""
 
@@ -118,9 +123,17 @@ class Roster(ABC):
                 return False
             if self.scaling is not None and not self.scaling.wants_more():
                 return False
-            worker = self.enlist()
-        self.start(worker)
+            try:
+                self.hire()
+            except RuntimeError:  # nobody is there to run them
+                for task in tasks:
+                    self.withdraw(task)
+                raise
         return True
+
+    def hire(self) -> None:
+        """Add a worker and start it (under the lock, so that nobody waits for a thread that has not started)."""
+        self.start(self.enlist())
 
     def enlist(self) -> Worker:
         """Add a worker to the books (under the lock)."""
@@ -155,9 +168,8 @@ class Roster(ABC):
     def warm_up(self) -> None:
         """Start the workers that are always there."""
         with self.lock:
-            newcomers = [self.enlist() for _ in range(self.floor - self.count)]
-        for worker in newcomers:
-            self.start(worker)
+            for _ in range(self.floor - self.count):
+                self.hire()
 
     # -- what a worker takes ------------------------------------------------------------------------------------------
 
@@ -274,11 +286,8 @@ class Roster(ABC):
             self.threads.discard(worker.thread)
         tell(self.observer, "worker_lost", self.name)
         with self.lock:
-            needs_one = bool(self.waiting()) and not self.is_closed
-            if needs_one:
-                substitute = self.enlist()
-        if needs_one:
-            self.start(substitute)
+            if self.waiting():
+                self.hire()
         if self.bound is not None:
             self.bound.let_in()
         self.tell_idlers()
@@ -314,9 +323,20 @@ class Roster(ABC):
         if self.bound is not None:
             self.bound.let_in()
 
-    def one_more(self) -> _OneMore:
-        """Lend the crew one more thread for the length of a `with` block."""
-        return _OneMore(self)
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Lend the crew one more worker for the length of a `with` block: one of it waits for what another must run."""
+        with self.lock:
+            self.extra += 1
+        try:
+            with self.lock:
+                self.hire()
+            yield
+        finally:
+            with self.lock:
+                self.extra -= 1
+                self.retake()
+            self.wake_all()
 
     def join(self, deadline: float | None = None) -> bool:
         """Wait for every thread to end; False at the deadline."""
@@ -331,27 +351,6 @@ class Roster(ABC):
                     return False
             with self.lock:
                 self.threads -= threads
-
-
-class _OneMore:
-    """One more thread for a crew while a worker of it waits for something that a thread must run."""
-
-    def __init__(self, crew: Roster) -> None:
-        self._crew = crew
-
-    def __enter__(self) -> None:
-        crew = self._crew
-        with crew.lock:
-            crew.extra += 1
-            worker = crew.enlist()
-        crew.start(worker)
-
-    def __exit__(self, *_: object) -> None:
-        crew = self._crew
-        with crew.lock:
-            crew.extra -= 1
-            crew.retake()
-        crew.wake_all()
 
 
 def _serve(worker: Worker) -> None:

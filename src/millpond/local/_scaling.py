@@ -79,11 +79,10 @@ class Scaling:
             now = self.snapshot(crew)
             want = now.workers + 1 if starved(now) else self._rule(now)
             missing = 0 if crew.is_closed or crew.is_paused else clamp(want, now) - now.workers
-            newcomers = [crew.enlist() for _ in range(missing)]
+            for _ in range(missing):
+                crew.hire()
             if starved(now):
                 self._stalled_for = 0.0
-        for worker in newcomers:
-            crew.start(worker)
         self._reap(crew)
         with crew.lock:
             self._is_ticking = not (

@@ -91,7 +91,7 @@ class Seats:
             return
         seat.worker = None
         if seat.pinned and not self.crew.is_paused and not self.crew.broken:
-            self.crew.start(self.crew.enlist())
+            self.crew.hire()
         elif seat in self._leaving:
             self._leaving.remove(seat)
         if self.dedicated and seat not in self._all:
@@ -137,7 +137,7 @@ class Seats:
         seat.pinned.put(task)
         if seat.worker is None:
             if not crew.is_paused:
-                crew.start(crew.enlist())  # `seat` prefers the seats with pinned tasks
+                crew.hire()  # `seat` prefers the seats with pinned tasks
             return
         try:
             crew.parked.remove(seat.worker)

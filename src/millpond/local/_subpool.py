@@ -8,6 +8,8 @@ nothing left to run it is gone.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from millpond.local._crew import Crew
@@ -120,6 +122,12 @@ class SubCrew(Crew):
             self.strike_out(worker)
         self.tell_idlers()
         return True
+
+    @contextmanager
+    def one_more(self) -> Iterator[None]:
+        """Lend this subpool a turn, and the parent a thread for it."""
+        with self.parent.one_more(), super().one_more():
+            yield
 
     def join(self, deadline: float | None = None) -> bool:
         """Wait until everything has ended; there are no threads to wait for."""

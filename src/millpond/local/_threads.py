@@ -308,7 +308,7 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
         self.name = name or thread_name_prefix or f"ThreadPool-{next(_numbers)}"
         self._order = order
         self._observer = on_event
-        self._loose = LooseHook(self.name, "a task given to go()", on_event)
+        self._loose = LooseHook(self.name, on_event)
         self._crew = crew = Crew(
             name=self.name,
             size=size,
@@ -372,6 +372,6 @@ class SubPool(CrewPool):
         self.name = name or f"{parent.name}/{next(_numbers)}"
         self._order = parent._order
         self._parent = parent
-        self._loose = LooseHook(self.name, "a task given to go()", parent._observer)
+        self._loose = LooseHook(self.name, parent._observer)
         self._observer = parent._observer
         self._crew = SubCrew(parent._crew, self.name, size)

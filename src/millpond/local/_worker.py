@@ -106,7 +106,7 @@ class Worker:
         if task._status == OPEN and task._fn is None:
             task._block(timeout)
             return
-        with crew.one_more():  # too deep, or not to be run here: lend it a thread for the time being
+        with task._owner.one_more():  # too deep, or not to be run here: lend it a thread for the time being
             task._block(timeout)
 
     def help_now(self, task: Task[Any]) -> bool:

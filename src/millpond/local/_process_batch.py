@@ -1,0 +1,295 @@
+"""A batch: calls that travel to a worker together, and what the pool does when their outcomes come, or do not.
+
+Two kinds: tasks from the line (each a future) and a slice of a `map` (no futures). To the worker they look the same, so
+crash recovery, recall and pickling errors are exact for each item of a map, too.
+
+Entries are settled in order; `settled` is how far that has come. An entry beyond it may be gone out of turn (it timed
+out, was cancelled by its token, or was recalled): then `gaps` is true and its place is empty.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from millpond._events import tell
+from millpond.local._process_child import name_of
+from millpond.local._process_frames import SKIPPED, UNLOADABLE
+from millpond.local._process_pickle import decode
+from millpond.local._task import RAISED, RETURNED, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millpond.local._process_crew import ProcessCrew
+    from millpond.local._process_map import ProcessMap
+    from millpond.local._process_worker import ProcessWorker
+
+
+class Batch:
+    """Calls that travel together."""
+
+    counts_items = False
+
+    def __init__(self, crew: ProcessCrew, fns: Sequence[Any], arguments: list[tuple[Any, ...]], expected: float) -> None:
+        self.crew = crew
+        self.fns = fns
+        self.arguments = arguments
+        self.count = len(arguments)
+        self.expected = expected
+        self.first = 0  # the number of its first call, once it is sent
+        self.settled = 0
+        self.gone = 0
+        self.is_alone = False
+        self.is_keyed = False
+
+    @property
+    def open(self) -> int:
+        """How many of its calls are still to be settled."""
+        return self.count - self.settled - self.gone
+
+    def name(self, position: int) -> str:
+        """Return the name of the function of an entry."""
+        return name_of(self.fn(position))
+
+    def fn(self, position: int) -> Any:
+        """Return the function of an entry."""
+        return self.fns[position if len(self.fns) > 1 else 0]
+
+    def has(self, position: int) -> bool:
+        """Tell whether an entry is still to be settled."""
+        raise NotImplementedError
+
+    def succeed(self, position: int, values: list[Any]) -> None:
+        """Settle entries from `position` on (the next one) with what they returned."""
+        raise NotImplementedError
+
+    def fail(self, position: int, error: BaseException) -> None:
+        """Settle an entry with what it raised."""
+        raise NotImplementedError
+
+    def drop(self, position: int) -> None:
+        """Forget an entry that others have settled, or will run."""
+        raise NotImplementedError
+
+    def requeue(self, low: int, high: int) -> int:
+        """Put the entries of a range that are still to be settled back in line, in their place; return how many."""
+        raise NotImplementedError
+
+    def settle(self, low: int, values: list[Any], specials: dict[int, tuple[Any, ...]]) -> tuple[int, int]:
+        """Settle entries from `low` on with their outcomes; return how many ended, and how many of them failed.
+
+        What is settled already is left alone.
+        """
+        skip = self.settled - low
+        if skip > 0:  # they were found in the journal before
+            values = values[skip:]
+            specials = {at - skip: special for at, special in specials.items() if at >= skip}
+            low = self.settled
+        was_open = self.open
+        failed = back = at = 0
+        for special_at, special in sorted(specials.items()):
+            if special_at > at:
+                self.succeed(low + at, values[at:special_at])
+            position = low + special_at
+            if self.has(position):
+                if special[0] in (SKIPPED, UNLOADABLE):
+                    if special[0] == UNLOADABLE:
+                        self.crew.encoder.try_harder(self.fn(position))
+                    back += self.requeue(position, position + 1)
+                else:
+                    raised, value = decode(self.name(position), special)
+                    failed += raised
+                    self.fail(position, value) if raised else self.succeed(position, [value])
+            if not self.has(position) and self.settled <= position:
+                self._pass(position)
+            at = special_at + 1
+        if at < len(values):
+            self.succeed(low + at, values[at:] if at else values)
+        return was_open - self.open - back, failed
+
+    def _pass(self, position: int) -> None:
+        """Move on past an entry that was settled out of turn."""
+        self.gone -= 1
+        self.settled = position + 1
+
+
+class TaskBatch(Batch):
+    """Tasks from the line."""
+
+    def __init__(
+        self,
+        crew: ProcessCrew,
+        tasks: list[Task[Any]],
+        fns: Sequence[Any],
+        arguments: list[tuple[Any, ...]],
+        expected: float,
+    ) -> None:
+        super().__init__(crew, fns, arguments, expected)
+        self.tasks: list[Task[Any] | None] = list(tasks)
+
+    def has(self, position: int) -> bool:
+        """Tell whether a task is still to be settled."""
+        return position >= self.settled and self.tasks[position] is not None
+
+    def succeed(self, position: int, values: list[Any]) -> None:
+        """Settle tasks from `position` on with what they returned. Hot: `Task._settle`, written out."""
+        end = position + len(values)
+        observer = self.crew.observer
+        for task, value in zip(self.tasks[position:end], values, strict=False):
+            if task is None:
+                self.gone -= 1
+                continue
+            task._args = None
+            task._value = value
+            task._status = RETURNED
+            if task._hook is not None:
+                task._hook.wake(task)
+            if type(task) is not Task:
+                self.crew.forget(task)
+        self.settled = end
+        if observer is not None:
+            for at in range(position, end):
+                if self.tasks[at] is not None:
+                    tell(observer, "task_finished", self.crew.name, function=self.name(at))
+
+    def fail(self, position: int, error: BaseException) -> None:
+        """Settle a task with what it raised."""
+        task = self.tasks[position]
+        assert task is not None
+        if position == self.settled:
+            self.settled += 1
+        else:
+            self.drop(position)
+        self.crew.forget(task)
+        tell(self.crew.observer, "task_failed", self.crew.name, function=self.name(position), error=error)
+        task._settle(RAISED, error)
+
+    def drop(self, position: int) -> None:
+        """Forget a task that others have settled, or will run."""
+        self.tasks[position] = None
+        self.gone += 1
+
+    def requeue(self, low: int, high: int) -> int:
+        """Put tasks back in line, in their place."""
+        back = 0
+        for position in reversed(range(max(low, self.settled), high)):
+            task = self.tasks[position]
+            if task is not None:
+                self.drop(position)
+                task._fn = self.fn(position)
+                self.crew.line_of(task).put_back(task)
+                back += 1
+        return back
+
+
+class SliceBatch(Batch):
+    """Items of a `map`, from number `start` on."""
+
+    counts_items = True
+
+    def __init__(self, run: ProcessMap[Any], start: int, items: list[tuple[Any, ...]], expected: float) -> None:
+        super().__init__(run.crew, [run.fn], items, expected)
+        self.run = run
+        self.start = start
+        self._is_gone: set[int] = set()
+
+    def has(self, position: int) -> bool:
+        """Tell whether an item is still to be settled."""
+        return position >= self.settled and position not in self._is_gone
+
+    def succeed(self, position: int, values: list[Any]) -> None:
+        """Hand over what items from `position` on returned."""
+        if not self._is_gone:
+            self.run.results.publish(self.start + position, values, None)
+        else:
+            for at, value in enumerate(values, position):
+                if at in self._is_gone:
+                    self.gone -= 1
+                else:
+                    self.run.results.publish(self.start + at, [value], None)
+        self.settled = position + len(values)
+
+    def fail(self, position: int, error: BaseException) -> None:
+        """Hand over what an item raised."""
+        if position == self.settled:
+            self.settled += 1
+        else:
+            self.drop(position)
+        self.run.results.publish(self.start + position, [], error)
+
+    def drop(self, position: int) -> None:
+        """Forget an item that will be run again."""
+        self._is_gone.add(position)
+        self.gone += 1
+
+    def requeue(self, low: int, high: int) -> int:
+        """Give items back to their map."""
+        low = max(low, self.settled)
+        back = 0
+        for position in reversed(range(low, high)):
+            if self.has(position):
+                self.drop(position)
+                self.run.give_back(self.start + position, [self.arguments[position]])
+                back += 1
+        return back
+
+
+def calls_of(batch: Batch) -> Sequence[Any]:
+    """Return the function of each call."""
+    return batch.fns if len(batch.fns) > 1 else list(repeat(batch.fns[0], batch.count))
+
+
+class Paces:
+    """How long a call of each function takes, and how large it is: learnt from the answers."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Pace] = {}
+
+    def of(self, fn: Any) -> Pace | None:
+        """Return the pace of `fn`; None when it is not known yet."""
+        return self._known.get(_kind(fn))
+
+    def learn(self, batch: Batch, number: int, seconds: float) -> None:
+        """Learn from `number` calls of a batch that took `seconds` together."""
+        if not number:
+            return
+        each = seconds / number
+        for fn in batch.fns if len(batch.fns) < 4 else {id(fn): fn for fn in batch.fns}.values():
+            kind = _kind(fn)
+            pace = self._known.get(kind)
+            if pace is None:
+                if len(self._known) >= 1024:
+                    self._known.clear()
+                self._known[kind] = pace = Pace(each)
+            pace.learn(each)
+
+    def learn_size(self, batch: Batch, length: int) -> None:
+        """Learn how large the calls of a batch are."""
+        pace = self._known.get(_kind(batch.fns[0]))
+        if pace is not None:
+            pace.size = length // batch.count
+
+
+class Pace:
+    """How long one call takes, in seconds, and how many bytes it is on its way."""
+
+    __slots__ = ("seconds", "size")
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.size = 0
+
+    def learn(self, seconds: float) -> None:
+        """Take a new measurement to heart: at once when it is slower, by half when it is quicker."""
+        self.seconds = seconds if seconds > self.seconds else (self.seconds + seconds) / 2
+
+
+def _kind(fn: Any) -> str:
+    fn = getattr(fn, "func", fn)
+    return getattr(fn, "__qualname__", None) or type(fn).__qualname__
+
+
+def load_of(worker: ProcessWorker) -> int:
+    """Count the calls that a worker has and that are not settled."""
+    return sum(batch.open for batch in worker.flight)

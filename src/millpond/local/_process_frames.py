@@ -1,0 +1,80 @@
+"""Messages between a process pool and its workers: what goes over the socket, and how it is cut into frames.
+
+A frame is its length (8 bytes) and then its body. To the worker the body is a batch: the number of its first call, the
+count of its calls, and a pickle. From the worker it is a pickled tuple that starts with one of the words below. Both
+sides read with an `Inbox`, which never asks for more than has come, so it serves blocking and non-blocking sockets.
+
+Loaded in every worker process, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+
+LENGTH = struct.Struct("<Q")
+BATCH = struct.Struct("<QQ")
+"""How a batch begins: the number of its first call, and how many there are."""
+
+READY, BROKEN, REPLY = 0, 1, 2
+"""The words of a worker: it is ready for work; its initializer failed; here are outcomes."""
+
+PICKLED, FAILED, SKIPPED, UNLOADABLE = 0, 1, 2, 3
+"""Outcomes other than a plain value: a pickle of the value; an exception; not run, as was asked; not understood."""
+
+ROOM = 1 << 16
+"""Bytes read at once; a longer frame gets a buffer of its own."""
+
+
+class Inbox:
+    """Puts the bytes of a socket together into frames."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(ROOM))
+        self._have = 0
+        self._long: memoryview | None = None  # a frame that does not fit into the buffer
+        self._long_have = 0
+
+    def receive(self, sock: socket.socket) -> list[bytes | memoryview] | None:
+        """Read once; return the frames that are complete now, or None at the end of the stream."""
+        if self._long is not None:
+            return self._receive_long(sock, self._long)
+        number = sock.recv_into(self._view[self._have :])
+        if not number:
+            return None
+        self._have += number
+        return self._cut()
+
+    def _receive_long(self, sock: socket.socket, long: memoryview) -> list[bytes | memoryview] | None:
+        number = sock.recv_into(long[self._long_have :])
+        if not number:
+            return None
+        self._long_have += number
+        if self._long_have < len(long):
+            return []
+        self._long = None
+        return [long]
+
+    def _cut(self) -> list[bytes | memoryview]:
+        frames: list[bytes | memoryview] = []
+        view, have, at = self._view, self._have, 0
+        while have - at >= 8:
+            (length,) = LENGTH.unpack_from(view, at)
+            start, end = at + 8, at + 8 + length
+            if end > have:
+                if length > ROOM - 8:
+                    self._long = memoryview(bytearray(length))
+                    self._long[: have - start] = view[start:have]
+                    self._long_have = have - start
+                    at = have
+                break
+            frames.append(bytes(view[start:end]))
+            at = end
+        if at and at < have:
+            rest = bytes(view[at:have])
+            view[: len(rest)] = rest
+        self._have = have - at
+        return frames

@@ -1,0 +1,164 @@
+"""Dedicated queues, work stealing, and key affinity."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import defaultdict
+
+import pytest
+
+from millpond import ThreadPool
+
+
+@pytest.mark.parametrize("queues", ["shared", "dedicated"])
+def test_tasks_of_a_key_run_in_one_worker_in_order(queues):
+    seen: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    random_keys = random.Random(1)
+    with ThreadPool(4, queues=queues) as pool:
+        for number in range(2000):
+            key = random_keys.randrange(10)
+            pool.options(key=key).submit(lambda k, n: seen[k].append((n, threading.get_ident())), key, number)
+            if number % 3 == 0:
+                pool.submit(int)
+    for of_key in seen.values():
+        numbers = [number for number, _ in of_key]
+        assert numbers == sorted(numbers)
+        assert len({thread for _, thread in of_key}) == 1
+    assert sum(map(len, seen.values())) == 2000
+
+
+def test_tasks_of_a_key_never_run_at_once_even_when_the_pool_is_resized():
+    running: dict[int, int] = defaultdict(int)
+    last: dict[int, int] = defaultdict(lambda: -1)
+    wrong = []
+
+    def step(key: int, number: int) -> None:
+        running[key] += 1
+        if running[key] != 1 or last[key] > number:
+            wrong.append((key, number))
+        last[key] = number
+        threading.Event().wait(0.0002)
+        running[key] -= 1
+
+    random_sizes = random.Random(2)
+    with ThreadPool(4) as pool:
+        for number in range(1500):
+            key = number % 7
+            pool.options(key=key).submit(step, key, number)
+            if number % 100 == 0:
+                pool.resize(random_sizes.randrange(1, 9))
+        assert pool.drain(20)
+        assert pool.statistics().completed == 1500
+    assert wrong == []
+
+
+def test_a_slow_key_does_not_hold_up_tasks_without_a_key():
+    go_on = threading.Event()
+    with ThreadPool(2) as pool:
+        slow = [pool.options(key="slow").submit(go_on.wait, 20) for _ in range(3)]
+        for _ in range(50):
+            pool.submit(int).result(10)
+        go_on.set()
+        assert all(task.result(10) for task in slow)
+
+
+def test_a_task_of_a_key_that_was_cancelled_does_not_block_the_key():
+    go_on = threading.Event()
+    with ThreadPool(2) as pool:
+        keyed = pool.options(key="k")
+        first, second, third = keyed.submit(go_on.wait, 20), keyed.submit(int), keyed.submit(lambda: "third")
+        assert second.cancel()
+        go_on.set()
+        assert first.result(10)
+        assert third.result(10) == "third"
+        assert pool._crew.seats is not None
+        assert pool.drain(10)
+        assert pool._crew.seats._keys == {}
+
+
+def test_a_task_may_wait_for_a_later_one_of_its_own_key():
+    with ThreadPool(2) as pool:
+        keyed = pool.options(key="k")
+        assert keyed.submit(lambda: keyed.submit(lambda: "inner").result(10)).result(10) == "inner"
+
+
+def test_keys_survive_recycling_idle_timeouts_and_pauses():
+    with ThreadPool(2, max_tasks_per_worker=2, idle_timeout=0.001) as pool:
+        ran: list[int] = []
+        for number in range(100):
+            if number % 20 == 10:
+                pool.pause()
+            pool.options(key="k").submit(ran.append, number)
+            if number % 20 == 15:
+                pool.resume()
+        assert pool.drain(10)
+    assert ran == list(range(100))
+
+
+def test_dedicated_queues_run_everything():
+    with ThreadPool(4, queues="dedicated") as pool:
+        assert [task.result(10) for task in [pool.submit(pow, n, 2) for n in range(2000)]] == [
+            n * n for n in range(2000)
+        ]
+        assert list(pool.map(abs, range(-100, 0))) == list(range(100, 0, -1))
+
+
+def test_a_dedicated_pool_pushes_tasks_to_workers_own_lines():
+    go_on = threading.Event()
+    with ThreadPool(2, queues="dedicated") as pool:
+        running = threading.Barrier(3)
+        for _ in range(2):
+            pool.submit(lambda: (running.wait(10), go_on.wait(20)))
+        running.wait(10)
+        for _ in range(10):
+            pool.submit(int)
+        assert pool._crew.seats is not None
+        assert sorted(len(seat.loose) for seat in pool._crew.seats._all) == [5, 5]
+        assert len(pool._crew.line) == 0
+        go_on.set()
+
+
+def test_an_idle_worker_steals_from_a_busy_neighbour():
+    go_on, started = threading.Event(), threading.Event()
+    with ThreadPool(2, queues="dedicated") as pool:
+        running = threading.Barrier(3)
+
+        def stay() -> None:
+            running.wait(10)
+            started.set()
+            go_on.wait(20)
+
+        blocked = pool.submit(stay)
+        pool.submit(running.wait, 10)
+        running.wait(10)
+        tasks = [pool.submit(threading.get_ident) for _ in range(20)]
+        assert len({task.result(10) for task in tasks}) == 1, "all by the one that is free"
+        assert not blocked.done()
+        go_on.set()
+
+
+def test_shrinking_a_dedicated_pool_hands_its_tasks_over():
+    go_on = threading.Event()
+    with ThreadPool(4, queues="dedicated") as pool:
+        running = threading.Barrier(5)
+        for _ in range(4):
+            pool.submit(lambda: (running.wait(10), go_on.wait(20)))
+        running.wait(10)
+        tasks = [pool.submit(pow, n, 2) for n in range(40)]
+        pool.resize(1)
+        go_on.set()
+        assert [task.result(10) for task in tasks] == [n * n for n in range(40)]
+
+
+def test_purge_empties_every_line():
+    go_on = threading.Event()
+    with ThreadPool(1, queues="dedicated") as pool:
+        running = threading.Barrier(2)
+        pool.submit(lambda: (running.wait(10), go_on.wait(20)))
+        running.wait(10)
+        tasks = [pool.submit(int), pool.options(key="k").submit(int)]
+        assert pool.statistics().queued == 2
+        assert pool.purge() == 2
+        assert all(task.cancelled() for task in tasks)
+        go_on.set()

@@ -1,0 +1,261 @@
+"""How many workers: the rules as pure functions, and at work."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond import Reaper, Snapshot, ThreadPool
+from millpond.local._sizing import RULES, balanced, clamp, eager, fixed, lazy, proactive, sizing_rule, starved, surplus
+
+
+def now(**changes) -> Snapshot:
+    return Snapshot(**{"workers": 2, "idle": 0, "queued": 0, "min_workers": 0, "max_workers": 8, **changes})
+
+
+def test_fixed_wants_all():
+    assert fixed(now()) == 8
+
+
+def test_eager_wants_one_more_when_tasks_wait_and_nobody_rests():
+    assert eager(now(queued=1)) == 3
+    assert eager(now(queued=1, idle=1)) == 2
+    assert eager(now()) == 2
+
+
+def test_balanced_wants_what_keeps_the_expected_wait_short():
+    assert balanced(now(queued=2)) == 2, "nothing known yet: one may wait per worker"
+    assert balanced(now(queued=3)) == 3
+    assert balanced(now(queued=10, run_time=0.001)) == 2, "10 x 1 ms / 2 workers is a wait of 5 ms"
+    assert balanced(now(queued=10, run_time=0.1)) == 20
+    assert balanced(now(queued=10, run_time=0.1, idle=1)) == 2
+
+
+def test_lazy_wants_one_more_only_under_a_pile():
+    assert lazy(now(queued=20)) == 2
+    assert lazy(now(queued=21)) == 3
+    assert lazy(now(queued=21, idle=1)) == 2
+
+
+def test_proactive_follows_littles_law():
+    assert proactive(now(arrival_rate=100, run_time=0.05)) == 6, "5 at once, and 20 % to spare"
+    assert proactive(now(queued=1)) == 3, "nothing known yet: as eager"
+
+
+def test_starved_means_that_tasks_wait_and_nothing_ends():
+    assert starved(now(queued=1, stalled_for=0.6))
+    assert not starved(now(queued=1, stalled_for=0.4))
+    assert not starved(now(queued=0, stalled_for=9.0))
+    assert not starved(now(queued=1, idle=1, stalled_for=9.0))
+
+
+def test_a_reaper_sends_home_who_was_idle_throughout():
+    assert surplus(3, now(workers=5)) == 3
+    assert surplus(3, now(workers=5, min_workers=4)) == 1
+    assert surplus(0, now(workers=5)) == 0
+
+
+snapshots = st.builds(
+    Snapshot,
+    workers=st.integers(0, 50),
+    idle=st.integers(0, 50),
+    queued=st.integers(0, 10_000),
+    min_workers=st.integers(0, 8),
+    max_workers=st.integers(8, 50),
+    arrival_rate=st.floats(0, 1e6),
+    run_time=st.floats(0, 1e3),
+    stalled_for=st.floats(0, 1e3),
+)
+
+
+@given(snapshots, st.sampled_from(sorted(RULES)))
+def test_every_rule_stays_within_the_bounds_and_gives_work_a_worker(snapshot, word):
+    want = clamp(sizing_rule(word)(snapshot), snapshot)
+    assert snapshot.min_workers <= want <= snapshot.max_workers
+    if snapshot.queued:
+        assert want >= 1
+
+
+@given(snapshots)
+def test_a_lazier_rule_never_wants_more_than_eager_for_the_next_task(snapshot):
+    assert lazy(snapshot) <= max(eager(snapshot), snapshot.workers)
+
+
+# -- at work -----------------------------------------------------------------------------------------------
+
+
+class Busy:
+    """Tasks that stay until they are let go."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.running = threading.Semaphore(0)
+
+    def __call__(self) -> None:
+        self.running.release()
+        self.go_on.wait(20)
+
+    def wait_for(self, number: int) -> None:
+        for _ in range(number):
+            assert self.running.acquire(timeout=10)
+
+
+def eventually(condition, timeout=10.0) -> bool:
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return bool(condition())
+
+
+def test_a_fixed_pool_has_all_its_workers_from_the_start():
+    with ThreadPool(5, sizing="fixed") as pool:
+        assert pool.statistics().workers == 5
+
+
+def test_min_workers_are_started_at_once_and_stay():
+    with ThreadPool(5, min_workers=2, idle_timeout=0.01) as pool:
+        assert pool.statistics().workers == 2
+        busy = Busy()
+        tasks = [pool.submit(busy) for _ in range(4)]
+        busy.wait_for(4)
+        busy.go_on.set()
+        for task in tasks:
+            task.result(10)
+        assert eventually(lambda: pool.statistics().workers == 2)
+
+
+def test_an_eager_pool_starts_a_worker_for_each_task_up_to_its_size():
+    busy = Busy()
+    with ThreadPool(3) as pool:
+        for number in range(1, 4):
+            pool.submit(busy)
+            busy.wait_for(1)
+            assert pool.statistics().workers == number
+        pool.submit(busy)
+        assert pool.statistics().workers == 3
+        busy.go_on.set()
+
+
+def test_an_eager_pool_reuses_an_idle_worker():
+    with ThreadPool(3) as pool:
+        for _ in range(5):
+            pool.submit(int).result(10)
+            assert eventually(lambda: pool.statistics().idle == 1)
+        assert pool.statistics().largest == 1
+
+
+def test_a_lazy_pool_holds_back_where_an_eager_one_grows():
+    busy = Busy()
+    with ThreadPool(8, sizing="lazy") as pool:
+        for _ in range(8):
+            pool.submit(busy)
+        busy.wait_for(1)
+        assert pool.statistics().workers == 1
+        for _ in range(12):
+            pool.submit(busy)
+        busy.wait_for(1)
+        assert pool.statistics().workers >= 2
+        busy.go_on.set()
+
+
+def test_starvation_adds_workers_when_nothing_moves():
+    """The running task waits for a queued one by means the pool cannot see: a lazy pool would hang."""
+    arrived = threading.Event()
+    with ThreadPool(4, sizing="lazy") as pool:
+        waiting = pool.submit(arrived.wait, 20)
+        pool.submit(arrived.set)
+        assert waiting.result(20) is True
+
+
+def test_a_balanced_pool_grows_when_the_wait_would_be_long():
+    with ThreadPool(8, sizing="balanced") as pool:
+        list(pool.submit_many(time.sleep, [(0.05,)] * 60))
+        assert eventually(lambda: pool.statistics().largest >= 4)
+
+
+def test_a_proactive_pool_has_workers_before_they_are_asked_for():
+    seen = []
+
+    def rule(snapshot: Snapshot) -> int:
+        seen.append(snapshot)
+        return proactive(snapshot)
+
+    with ThreadPool(16, sizing=rule) as pool:
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            pool.submit(time.sleep, 0.05)
+            time.sleep(0.01)
+        known = [each for each in seen if each.arrival_rate and each.run_time]
+        assert known
+        assert 20 < known[-1].arrival_rate < 200, "about 100 tasks come in per second"
+        assert 0.02 < known[-1].run_time < 0.3, "each takes about 50 ms"
+
+
+def test_any_callable_is_a_sizing_rule():
+    with ThreadPool(10, sizing=lambda snapshot: 2) as pool:
+        busy = Busy()
+        for _ in range(10):
+            pool.submit(busy)
+        busy.wait_for(2)
+        assert pool.statistics().workers == 2
+        busy.go_on.set()
+
+
+def test_idle_workers_leave_after_the_idle_timeout():
+    with ThreadPool(4, idle_timeout=0.02) as pool:
+        busy = Busy()
+        for _ in range(4):
+            pool.submit(busy)
+        busy.wait_for(4)
+        busy.go_on.set()
+        assert eventually(lambda: pool.statistics().workers == 0)
+        assert pool.submit(int).result(10) == 0, "and come back when they are needed"
+
+
+def test_idle_workers_stay_without_an_idle_timeout():
+    with ThreadPool(1, idle_timeout=None) as pool:
+        pool.submit(int).result(10)
+        assert pool._crew.patience == -1
+
+
+def test_a_reaper_sends_idle_workers_home_on_its_beat():
+    with ThreadPool(4, idle_timeout=Reaper(period=0.1), min_workers=1) as pool:
+        busy = Busy()
+        for _ in range(4):
+            pool.submit(busy)
+        busy.wait_for(4)
+        busy.go_on.set()
+        assert eventually(lambda: pool.statistics().workers == 1)
+
+
+def test_resize_grows_at_once_and_shrinks_as_tasks_end():
+    busy = Busy()
+    with ThreadPool(2) as pool:
+        for _ in range(6):
+            pool.submit(busy)
+        busy.wait_for(2)
+        pool.resize(5)
+        busy.wait_for(3)
+        assert pool.statistics().workers == 5
+        pool.resize(1)
+        busy.go_on.set()
+        assert eventually(lambda: pool.statistics().workers <= 1)
+        assert pool.drain(10)
+        assert pool.statistics().completed == 6
+
+
+@pytest.mark.parametrize("sizing", ["fast", 3, None])
+def test_an_unknown_sizing_is_refused(sizing):
+    with pytest.raises(ValueError, match="sizing must be one of 'fixed'"):
+        ThreadPool(1, sizing=sizing)
+
+
+def test_a_reaper_needs_a_period():
+    with pytest.raises(ValueError, match="above 0"):
+        Reaper(period=0)
