@@ -1,0 +1,38 @@
+"""What holds for every test: it leaves no thread behind."""
+
+from __future__ import annotations
+
+import gc
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+PATIENCE = 2.0
+"""Seconds for the threads of a test to end after it."""
+
+_WORKER = re.compile(r".+_\d+")  # '<pool name>_<n>'
+
+
+def _matters(thread: threading.Thread) -> bool:
+    return not thread.daemon or thread.name == "millpond-timer" or _WORKER.fullmatch(thread.name) is not None
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_thread_behind() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    if not [thread for thread in threading.enumerate() if thread not in before and _matters(thread)]:
+        return
+    gc.collect()  # a pool that was dropped ends its threads
+    deadline = time.monotonic() + PATIENCE
+    left = []
+    for thread in threading.enumerate():
+        if thread not in before and _matters(thread):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                left.append(thread.name)
+    if left:
+        pytest.fail(f"the test left threads behind: {left}", pytrace=False)
