@@ -695,8 +695,11 @@ def test_threads_that_wait_for_our_and_standard_futures_in_different_orders_do_n
     first_wants_middle, second_has_middle = threading.Event(), threading.Event()
     deadlocks: list[str] = []
 
-    class Slow(threading.Condition):
+    class Slow:
         """Makes the unlucky moment certain: each thread has its first lock before it asks for its second."""
+
+        def __init__(self) -> None:
+            self._lock = threading.RLock()
 
         def __enter__(self) -> bool:
             return self.acquire()
@@ -704,21 +707,21 @@ def test_threads_that_wait_for_our_and_standard_futures_in_different_orders_do_n
         def __exit__(self, *_: object) -> None:
             self.release()
 
-        def acquire(self, *_: Any) -> bool:  # type: ignore[override]
+        def acquire(self) -> bool:
             if threading.current_thread().name != "first":
-                self._lock.acquire()  # type: ignore[attr-defined]
+                self._lock.acquire()
                 second_has_middle.set()
                 first_wants_middle.wait(PATIENCE)
             else:
                 first_wants_middle.set()
                 second_has_middle.wait(PATIENCE)
-                if not deadlocks and not self._lock.acquire(timeout=2):  # type: ignore[attr-defined]
+                if not deadlocks and not self._lock.acquire(timeout=2):
                     deadlocks.append("the other thread waits for a lock that this one has")
             return True
 
-        def release(self) -> None:  # type: ignore[override]
+        def release(self) -> None:
             if threading.current_thread().name != "first" or not deadlocks:
-                self._lock.release()  # type: ignore[attr-defined]
+                self._lock.release()
 
     middle._condition = Slow()  # type: ignore[attr-defined]
     threads = [

@@ -193,14 +193,17 @@ class ThreadMap(Generic[T]):
 
     def feed(self, items: list[Any]) -> None:
         """Add items and see that there are drivers for them."""
+        if self._crew.is_closed:
+            raise self._crew.refusal()
         self.source.feed(items)
+        self._add_drivers()
+
+    def _add_drivers(self) -> None:
         with self._lock:
             missing = min(len(self.source), self._crew.size) - self._drivers
             if missing <= 0:
                 return
             self._drivers += missing
-        if self._crew.is_closed:
-            raise self._crew.refusal()
         self._crew.place_many([self._driver() for _ in range(missing)])
 
     def _driver(self) -> Task[None]:
@@ -222,12 +225,13 @@ class ThreadMap(Generic[T]):
                 self._crew.line.put_back(again)
             else:
                 self._crew.place(again)
+            if self._drivers < self._crew.size and len(self.source) > self._drivers:
+                self._add_drivers()  # the pool has grown
             return
         with self._lock:
             self._drivers -= 1
-            if not len(self.source):
-                return
-        self.feed([])  # something was fed between the last look and the leaving
+        if len(self.source):  # something was fed between the last look and the leaving
+            self._add_drivers()
 
     def run_slice(self) -> bool:
         """Run one slice; False when there was none."""

@@ -1,6 +1,6 @@
 """One clock-watching thread for all pools of the process: it calls functions when their time has come.
 
-It starts with the first appointment and ends when there is none left, so an idle process has no such thread.
+It starts with the first appointment and ends when there is none left, so an idle process soon has no such thread.
 What it calls must be quick and must not block.
 """
 
@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+LINGER = 1.0
+"""Seconds after which the thread looks for itself, and ends if there is nothing."""
+
+
 class Appointment:
     """A call at a time; `cancel()` tells whether it came before the call."""
 
-    __slots__ = ("_call", "_lock", "_timer")
+    __slots__ = ("_call", "_lock")
 
-    def __init__(self, timer: Timer, call: Callable[[], object]) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         self._call: Callable[[], object] | None = call
         self._lock = threading.Lock()
-        self._timer = timer
 
     @property
     def is_off(self) -> bool:
@@ -36,10 +39,7 @@ class Appointment:
 
     def cancel(self) -> bool:
         """Call it off; False when the call has been made or is being made."""
-        was_on = self._take() is not None
-        if was_on:
-            self._timer.reconsider(self)
-        return was_on
+        return self._take() is not None
 
     def keep(self) -> None:
         """Make the call unless it was called off."""
@@ -57,7 +57,11 @@ class Appointment:
 
 
 class Timer:
-    """Keeps appointments in one thread of its own."""
+    """Keeps appointments in one thread of its own.
+
+    Most appointments are called off (the task ended in time), so that must cost next to nothing: the thread is not
+    told. It looks for itself, at least every `LINGER` seconds, and ends when it has found nothing for that long.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -70,29 +74,25 @@ class Timer:
         self._heap: list[tuple[float, int, Appointment]] = []
         self._order = itertools.count()
         self._thread: threading.Thread | None = None
+        self._wakes_at = 0.0
         self._sweep_at = 1000
 
     def after(self, seconds: float, call: Callable[[], object]) -> Appointment:
         """Call `call()` in `seconds` from now."""
-        appointment = Appointment(self, call)
+        appointment = Appointment(call)
+        due = time.monotonic() + seconds
         with self._changed:
             if len(self._heap) >= self._sweep_at:  # called-off ones stay in the heap until they surface
                 self._heap = [entry for entry in self._heap if not entry[2].is_off]
                 heapq.heapify(self._heap)
                 self._sweep_at = max(1000, 2 * len(self._heap))
-            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._order), appointment))
+            heapq.heappush(self._heap, (due, next(self._order), appointment))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="millpond-timer", daemon=True)
                 self._thread.start()
-            elif self._heap[0][2] is appointment:
+            elif due < self._wakes_at:
                 self._changed.notify()
         return appointment
-
-    def reconsider(self, appointment: Appointment) -> None:
-        """Look again at when to wake, since `appointment` was called off."""
-        with self._changed:
-            if self._heap and self._heap[0][2] is appointment:
-                self._changed.notify()
 
     def _run(self) -> None:
         while True:
@@ -103,18 +103,22 @@ class Timer:
             del due
 
     def _next_due(self) -> Appointment | None:
-        """Wait for the next appointment; None when there is none left."""
+        """Wait for the next appointment; None when there was none for a while, and the thread is to end."""
         with self._changed:
+            has_waited = False
             while True:
                 while self._heap and self._heap[0][2].is_off:
                     heapq.heappop(self._heap)
-                if not self._heap:
+                if not self._heap and has_waited:
                     self._thread = None
                     return None
-                wait = self._heap[0][0] - time.monotonic()
-                if wait <= 0:
+                now = time.monotonic()
+                due = self._heap[0][0] if self._heap else now + LINGER
+                if due <= now:
+                    self._wakes_at = now
                     return heapq.heappop(self._heap)[2]
-                self._changed.wait(wait)
+                self._wakes_at = min(due, now + LINGER)
+                has_waited = not self._changed.wait(self._wakes_at - now)
 
 
 timer = Timer()

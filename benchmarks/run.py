@@ -1,0 +1,139 @@
+"""Run the benchmarks, write results/*.json, and make the table (README.md) and the picture from them.
+
+usage: python benchmarks/run.py [--smoke] [--table] [FILE-OR-KEY ...]
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import HERE, Question, ask, load
+
+RESULTS = HERE / "results"
+FILES = sorted(HERE.glob("local_*.py"))
+
+
+def machine() -> dict[str, Any]:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
+    import os
+
+    return {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "commit": commit.stdout.strip(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def show(value: float, question: Question) -> str:
+    if question.score == "overhead":
+        return f"{value:+.0%}"
+    if question.score == "value":
+        return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
+    return f"{value:.1f}x" if value < 20 else f"{value:.0f}x"
+
+
+def number(value: float) -> str:
+    return f"{value:,.3f}" if value < 1 else f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
+
+
+def measure(path: Path, wanted: list[str], smoke: bool) -> None:
+    for question in load(path):
+        if wanted and path.stem not in wanted and question.key not in wanted:
+            continue
+        rows = ask(path, question, smoke=smoke)
+        for row in rows:
+            figures = ", ".join(f"{side} {number(value)}" for side, value in row["figures"].items())
+            mark = {True: "ok", False: "MISSED", None: ""}[row["meets_must"]]
+            params = ", ".join(f"{key}={value}" for key, value in row["params"].items())
+            print(f"{question.key:18} {params:12} {show(row['result'], question):>8} {mark:7} {figures}", flush=True)
+        if not smoke:
+            python = ".".join(platform.python_version_tuple()[:2])
+            target = RESULTS / f"{question.key}-{python}.json"
+            document = {
+                "question": question.title,
+                "unit": question.unit,
+                "score": question.score,
+                "reference": question.reference,
+                "must": question.must,
+                "aim": question.aim,
+                "take": question.take,
+                "note": question.note,
+                "machine": machine(),
+                "rows": rows,
+            }
+            target.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def table() -> str:
+    """Return the README of the benchmarks, made from the newest results."""
+    lines = [(HERE / "README.head.md").read_text().rstrip(), ""]
+    pythons = sorted({path.stem.rsplit("-", 1)[1] for path in RESULTS.glob("*.json")})
+    for python in pythons:
+        lines += _table_of(python)
+    options = RESULTS / "options-3.11.json"
+    if options.exists():
+        document = json.loads(options.read_text())
+        lines += ["", "## What each option costs", "", document["question"] + " (3.11).", "", "| option | µs/task |"]
+        lines += ["|---|---|"]
+        lines += [f"| {side} | {number(value)} |" for side, value in document["rows"][0]["figures"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _table_of(python: str) -> list[str]:
+    lines: list[str] = []
+    for path in FILES:
+        for question in load(path):
+            file = RESULTS / f"{question.key}-{python}.json"
+            if question.key == "options" or not file.exists():
+                continue
+            document = json.loads(file.read_text())
+            if not lines:
+                where = document["machine"]
+                lines += ["", f"## Python {where['python']}, {where['cores']} cores, {where['system']}, {where['date']}"]
+                lines += ["", "| question | setting | result | must | aim | figures |", "|---|---|---|---|---|---|"]
+            for row in document["rows"]:
+                figures = ", ".join(f"{side} {number(value)}" for side, value in row["figures"].items())
+                params = ", ".join(f"{value} {key}" for key, value in row["params"].items())
+                goals = [_goal(question, each, row[key]) for each, key in
+                         ((question.must, "meets_must"), (question.aim, "meets_aim"))]
+                result = show(row["result"], question)
+                lines.append(
+                    f"| {question.title} | {params} | **{result}** | {goals[0]} | {goals[1]} | {figures} {question.unit} |"
+                )
+    return lines
+
+
+def _goal(question: Question, goal: float | None, met: bool | None) -> str:
+    if goal is None:
+        return ""
+    sign = "≥" if question.more_is_better else "≤"
+    return f"{sign} {show(goal, question)} {'yes' if met else 'no'}"
+
+
+def main(arguments: list[str]) -> None:
+    smoke = "--smoke" in arguments
+    wanted = [each for each in arguments if not each.startswith("--")]
+    RESULTS.mkdir(exist_ok=True)
+    if "--table" not in arguments:
+        for path in FILES:
+            measure(path, wanted, smoke)
+    if not smoke:
+        (HERE / "README.md").write_text(table())
+        try:
+            from plot import draw
+        except ImportError:
+            print("no picture: matplotlib is not installed")
+        else:
+            draw()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,52 @@
+"""`import millpond` is light, lazy and complete."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import millpond
+import millpond.local
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_millpond_loads_no_third_party_module_and_no_part():
+    code = """
+import sys
+before = set(sys.modules)
+import millpond
+new = {name.split('.')[0] for name in set(sys.modules) - before}
+print(sorted(new - set(sys.stdlib_module_names)), 'millpond.local' in sys.modules, 'asyncio' in sys.modules)
+"""
+    assert run(code) == "['millpond'] False False"
+
+
+def test_a_thread_pool_needs_no_third_party_module_either():
+    code = """
+import sys
+from millpond import ThreadPool
+with ThreadPool(1) as pool:
+    assert list(pool.map(abs, [-1])) == [1]
+print(sorted({name.split('.')[0] for name in sys.modules} & {'rich', 'click', 'msgspec', 'cloudpickle'}))
+"""
+    assert run(code) == "[]"
+
+
+def test_importing_millpond_is_quick():
+    code = "import time; t = time.perf_counter(); import millpond; print((time.perf_counter() - t) * 1000)"
+    assert min(float(run(code)) for _ in range(5)) < 60
+
+
+def test_every_public_name_is_there():
+    for module in (millpond, millpond.local):
+        for name in module.__all__:
+            assert getattr(module, name) is not None
+        assert set(module.__all__) <= set(dir(module))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(millpond, "ThreadPond")

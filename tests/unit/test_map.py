@@ -1,0 +1,325 @@
+"""`map`: the standard meaning, and lazy, unordered, in chunks."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millpond import CancelToken, ThreadPool
+from millpond.local._map import Results, Source
+
+
+@pytest.fixture
+def pool():
+    with ThreadPool(4) as pool:
+        yield pool
+
+
+# -- the parts ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.lists(st.integers())), st.none() | st.integers(1, 5), st.integers(1, 4))
+def test_a_source_gives_every_item_once_and_in_order(feeds, chunk, workers):
+    source = Source(chunk, workers)
+    seen: list[int] = []
+    for feed in feeds:
+        source.feed(feed)
+        start, items = source.cut()
+        assert start == len(seen)
+        seen += items
+        source.lasted(len(items), 0.0)
+    while len(source):
+        start, items = source.cut()
+        assert start == len(seen)
+        assert items
+        seen += items
+        source.lasted(len(items), 0.0)
+    assert seen == list(itertools.chain.from_iterable(feeds))
+    assert source.cut()[1] == []
+
+
+def test_slices_grow_while_they_are_quick_and_shrink_when_they_are_slow():
+    source = Source(None, 1)
+    source.feed(list(range(10_000)))
+    sizes = []
+    for _ in range(8):
+        items = source.cut()[1]
+        sizes.append(len(items))
+        source.lasted(len(items), 0.0)
+    assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
+    source.lasted(128, 1.0)
+    assert len(source.cut()[1]) <= 64
+
+
+def test_a_slice_leaves_something_for_the_others_near_the_end():
+    source = Source(None, 4)
+    source.feed(list(range(100)))
+    source.lasted(1000, 0.0)
+    assert len(source.cut()[1]) == 100 // 8
+
+
+@given(st.permutations(range(6)))
+def test_results_come_in_order_whatever_the_order_of_publication(order):
+    results: Results[int] = Results(ordered=True)
+    for start in order:
+        results.publish(start * 2, [start * 2, start * 2 + 1], None)
+    values = [results.next(None, lambda: False)[0] for _ in order]
+    assert list(itertools.chain.from_iterable(values)) == list(range(12))
+
+
+# -- in a pool -----------------------------------------------------------------------------------------------
+
+
+def test_results_are_in_order(pool):
+    assert list(pool.map(lambda x: x * x, range(5000))) == [x * x for x in range(5000)]
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers()), st.none() | st.integers(1, 7), st.none() | st.integers(1, 7))
+def test_map_is_the_builtin_map(items, chunksize, buffersize):
+    with ThreadPool(3) as pool:
+        assert list(pool.map(str, items, chunksize=chunksize, buffersize=buffersize)) == list(map(str, items))
+        unordered = pool.map(str, items, chunksize=chunksize, buffersize=buffersize, ordered=False)
+        assert sorted(unordered) == sorted(map(str, items))
+
+
+def test_several_iterables_end_with_the_shortest(pool):
+    assert list(pool.map(pow, [1, 2, 3], itertools.count(1))) == [1, 4, 27]
+    assert list(pool.map(pow, [1, 2, 3], [2, 2])) == [1, 4]
+
+
+def test_nothing_to_map_gives_nothing(pool):
+    assert list(pool.map(abs, [])) == []
+    assert list(pool.map(abs, [], buffersize=2)) == []
+
+
+def test_the_source_is_read_at_once_in_the_callers_thread(pool):
+    read_by = []
+
+    def source():
+        for n in range(10):
+            read_by.append(threading.get_ident())
+            yield n
+
+    results = pool.map(abs, source())
+    assert read_by == [threading.get_ident()] * 10
+    assert list(results) == list(range(10))
+
+
+def test_everything_runs_even_when_nobody_takes_the_results(pool):
+    ran = []
+    pool.map(ran.append, range(100))
+    assert pool.drain(10)
+    assert sorted(ran) == list(range(100))
+
+
+def test_an_error_comes_in_its_place_and_stops_the_rest():
+    ran = []
+
+    def call(n: int) -> int:
+        if n == 3:
+            raise LookupError(n)
+        ran.append(n)
+        return n
+
+    with ThreadPool(1) as pool:
+        results = pool.map(call, range(100_000), chunksize=1)
+        assert [next(results) for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(LookupError):
+            next(results)
+        pool.drain(10)
+        assert len(ran) < 99_999
+        assert pool.statistics().failed == 1
+        assert pool.statistics().cancelled > 0
+
+
+def test_items_after_an_error_run_as_long_as_nobody_looks(pool):
+    ran = []
+
+    def call(n: int) -> None:
+        ran.append(n)
+        raise ValueError(n)
+
+    results = pool.map(call, range(50))
+    assert pool.drain(10)
+    assert sorted(ran) == list(range(50))
+    with pytest.raises(ValueError, match="^0$"):
+        next(results)
+
+
+def test_stop_iteration_in_the_function_is_an_error_and_loses_nothing(pool):
+    results = pool.map(lambda n: next(iter([])) if n == 2 else n, range(5))
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(results)
+
+
+def test_the_traceback_of_an_error_starts_in_the_mapped_function(pool):
+    def broken(n: int) -> float:
+        return 1 / n
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(pool.map(broken, [0]))
+    names = [entry.name for entry in caught.traceback]
+    assert names[-1] == "broken"
+    assert "call_each" not in names
+
+
+def test_closing_the_iterator_cancels_what_has_not_started():
+    ran = []
+    with ThreadPool(1) as pool:
+        results = pool.map(lambda n: (ran.append(n), time.sleep(0.001)), range(10_000), chunksize=1)
+        next(results)
+        results.close()  # type: ignore[attr-defined]
+        assert pool.drain(10)
+    assert len(ran) < 10_000
+
+
+def test_a_timeout_counts_from_the_call():
+    go_on = threading.Event()
+    with ThreadPool(1) as pool:
+        results = pool.map(lambda n: n and go_on.wait(20), [0, 1], timeout=0.1, chunksize=1)
+        assert next(results) == 0
+        with pytest.raises(TimeoutError, match=r"1 results were missing 0\.1 s after"):
+            next(results)
+        go_on.set()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_lazy_map_takes_an_endless_source_and_never_reads_far_ahead(pool, ordered):
+    read = 0
+
+    def endless():
+        nonlocal read
+        while True:
+            read += 1
+            yield read
+
+    results = pool.map(abs, endless(), buffersize=10, ordered=ordered)
+    assert read == 10
+    for taken in range(1, 500):
+        next(results)
+        assert read - taken <= 10
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_a_lazy_map_runs_in_parallel(pool):
+    barrier = threading.Barrier(4)
+    assert sorted(pool.map(lambda _: barrier.wait(10), range(8), buffersize=4, chunksize=1)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_slow_items_are_spread_over_all_workers(pool):
+    barrier = threading.Barrier(4)
+    assert sorted(pool.map(lambda _: barrier.wait(10), range(4))) == [0, 1, 2, 3]
+
+
+def test_an_unordered_map_yields_what_is_ready(pool):
+    go_on = threading.Event()
+
+    def call(n: int) -> int:
+        if n == 0:
+            go_on.wait(10)
+        return n
+
+    results = pool.map(call, range(4), ordered=False, chunksize=1)
+    assert sorted(next(results) for _ in range(3)) == [1, 2, 3]
+    go_on.set()
+    assert next(results) == 0
+
+
+def test_an_error_in_the_source_reaches_the_consumer(pool):
+    def source():
+        yield 1
+        raise LookupError("source")
+
+    with pytest.raises(LookupError, match="source"):
+        pool.map(abs, source())
+    lazy = pool.map(abs, source(), buffersize=1)
+    assert next(lazy) == 1
+    with pytest.raises(LookupError, match="source"):
+        next(lazy)
+
+
+def test_results_are_not_kept_alive_by_the_iterator(pool):
+    import weakref
+
+    class Thing:
+        pass
+
+    for thing in pool.map(lambda _: Thing(), range(10)):
+        ref = weakref.ref(thing)
+        del thing
+        assert ref() is None
+
+
+def test_purge_ends_a_map():
+    from concurrent.futures import CancelledError
+
+    with ThreadPool(1) as pool:
+        pool.pause()
+        results = pool.map(abs, range(10))
+        pool.purge()
+        with pytest.raises(CancelledError, match="purged or shut down"):
+            next(results)
+        pool.resume()
+
+
+def test_pause_holds_a_map_between_slices():
+    ran = []
+    with ThreadPool(1) as pool:
+        results = pool.map(lambda n: (ran.append(n), time.sleep(0.001)), range(200), chunksize=1)
+        next(results)
+        pool.pause()
+        pool._crew.is_idle()
+        deadline = time.monotonic() + 5
+        while pool.statistics().running and time.monotonic() < deadline:
+            time.sleep(0.001)
+        held = len(ran)
+        time.sleep(0.02)
+        assert len(ran) == held < 200
+        pool.resume()
+        assert pool.drain(10)
+    assert len(ran) == 200
+
+
+def test_a_map_grows_with_the_pool():
+    with ThreadPool(1) as pool:
+        results = pool.map(lambda _: (time.sleep(0.002), threading.get_ident())[1], range(200), chunksize=1)
+        next(results)
+        pool.resize(4)
+        assert len(set(results)) > 1
+
+
+def test_two_maps_share_the_pool(pool):
+    one, other = pool.map(abs, range(1000)), pool.map(abs, range(1000))
+    assert list(zip(one, other, strict=True)) == [(n, n) for n in range(1000)]
+
+
+def test_map_with_options_has_a_task_for_each_item():
+    token = CancelToken()
+    with ThreadPool(2, order="priority") as pool:
+        assert list(pool.options(cancel=token).map(pow, [2, 3], [2, 2])) == [4, 9]
+        assert list(itertools.islice(pool.options(timeout=5).map(abs, itertools.count(), buffersize=3), 5)) == [
+            0,
+            1,
+            2,
+            3,
+            4,
+        ]
+        workers = set(pool.options(key="k").map(lambda _: threading.get_ident(), range(20)))
+        assert len(workers) == 1
+        assert list(pool.options(priority=3).map(abs, [-1])) == [1]
+
+
+def test_progress_shows_a_bar_on_a_terminal_and_nothing_elsewhere(capsys, pool, monkeypatch):
+    assert list(pool.map(abs, range(10), progress=True)) == list(range(10))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert list(pool.map(abs, range(10), progress=True)) == list(range(10))
+    assert "10/10" in capsys.readouterr().err

@@ -1,0 +1,229 @@
+"""Cancel tokens, deadlines and the time limit of a task."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from concurrent.futures import CancelledError
+
+import pytest
+
+from millpond import CancelToken, TaskTimeout, ThreadPool, current_token
+
+
+def test_a_token_is_cancelled_once_and_for_all():
+    token, calls = CancelToken(), []
+    token.on_cancel(lambda: calls.append(1))
+    assert not token.cancelled
+    assert token.reason is None
+    token.raise_if_cancelled()
+    token.cancel("enough")
+    token.cancel("again")
+    token.on_cancel(lambda: calls.append(2))
+    assert token.cancelled
+    assert token.reason == "enough"
+    assert token.remaining() == 0.0
+    assert calls == [1, 2]
+    with pytest.raises(CancelledError, match="enough"):
+        token.raise_if_cancelled()
+
+
+def test_a_token_with_a_timeout_cancels_itself():
+    token = CancelToken(timeout=0.03)
+    left = token.remaining()
+    assert left is not None
+    assert 0 < left <= 0.03
+    assert token.wait(10)
+    assert token.reason == "its time was up"
+
+
+def test_waiting_on_a_token_ends_when_it_is_cancelled():
+    token = CancelToken()
+    assert token.wait(0.01) is False
+    threading.Timer(0.02, token.cancel).start()
+    assert token.wait(10) is True
+
+
+def test_a_forgotten_token_with_a_timeout_is_freed():
+    token = CancelToken(timeout=60)
+    ref = weakref.ref(token)
+    del token
+    gc.collect()
+    assert ref() is None
+
+
+def test_tasks_in_line_are_cancelled_with_their_token():
+    go_on, token = threading.Event(), CancelToken()
+    with ThreadPool(1) as pool:
+        running = threading.Barrier(2)
+        pool.submit(lambda: (running.wait(10), go_on.wait(20)))
+        running.wait(10)
+        mine = [pool.options(cancel=token).submit(int) for _ in range(3)]
+        other = pool.submit(lambda: "other")
+        token.cancel()
+        assert all(task.cancelled() for task in mine)
+        go_on.set()
+        assert other.result(10) == "other"
+        assert pool.statistics().cancelled == 3
+
+
+def test_a_running_task_sees_its_token():
+    token, started = CancelToken(), threading.Event()
+
+    def look() -> str | None:
+        started.set()
+        assert current_token() is token
+        current_token().wait(10)
+        return current_token().reason
+
+    with ThreadPool(1) as pool:
+        task = pool.options(cancel=token).submit(look)
+        started.wait(10)
+        token.cancel("stop please")
+        assert task.result(10) == "stop please"
+
+
+def test_a_task_with_a_cancelled_token_is_cancelled_at_once():
+    token = CancelToken()
+    token.cancel()
+    with ThreadPool(1) as pool:
+        assert pool.options(cancel=token).submit(int).cancelled()
+        pool.options(cancel=token).go(int)
+        assert pool.options(cancel=token).try_submit(int) is not None
+
+
+def test_a_deadline_cancels_what_is_still_in_line():
+    go_on = threading.Event()
+    with ThreadPool(1) as pool:
+        running = threading.Barrier(2)
+        pool.submit(lambda: (running.wait(10), go_on.wait(20)))
+        running.wait(10)
+        task = pool.options(cancel=CancelToken(timeout=0.03)).submit(int)
+        with pytest.raises(CancelledError):
+            task.result(10)
+        go_on.set()
+
+
+def test_outside_of_tasks_there_is_a_token_that_is_never_cancelled():
+    assert not current_token().cancelled
+
+
+def test_a_plain_task_sees_the_token_of_its_pool():
+    pool, started = ThreadPool(1), threading.Event()
+
+    def stay() -> str | None:
+        started.set()
+        current_token().wait(10)
+        return current_token().reason
+
+    with pytest.raises(KeyboardInterrupt), pool:
+        task = pool.submit(stay)
+        started.wait(10)
+        raise KeyboardInterrupt
+    assert task.result(10) == "the pool was left by KeyboardInterrupt"
+
+
+def test_a_task_past_its_timeout_ends_with_task_timeout_and_its_worker_is_replaced():
+    go_on = threading.Event()
+    with ThreadPool(1) as pool:
+        stuck = pool.options(timeout=0.05).submit(go_on.wait, 20)
+        after = pool.submit(lambda: "after")
+        with pytest.raises(TaskTimeout, match=r"ran longer than its timeout of 0\.05 s"):
+            stuck.result(10)
+        assert after.result(10) == "after", "although the thread of the first still runs"
+        go_on.set()
+        assert pool.drain(10)
+        assert pool.statistics().failed == 1
+        assert pool.statistics().completed == 2
+
+
+def test_the_timeout_counts_run_time_not_waiting_time():
+    with ThreadPool(1) as pool:
+        pool.submit(time.sleep, 0.15)
+        assert pool.options(timeout=0.1).submit(lambda: "in time").result(10) == "in time"
+
+
+def test_a_task_sees_the_time_that_it_has_left():
+    with ThreadPool(1) as pool:
+        left = pool.options(timeout=5).submit(lambda: current_token().remaining()).result(10)
+        assert left is not None
+        assert 4 < left <= 5
+
+
+def test_a_running_task_is_told_of_its_timeout():
+    seen = threading.Event()
+
+    def look() -> None:
+        if current_token().wait(10):
+            seen.set()
+
+    with ThreadPool(1) as pool:
+        with pytest.raises(TaskTimeout):
+            pool.options(timeout=0.03).submit(look).result(10)
+        assert seen.wait(10)
+
+
+def test_a_task_with_token_and_timeout_hears_of_both():
+    token, started = CancelToken(), threading.Event()
+
+    def look() -> str | None:
+        started.set()
+        current_token().wait(10)
+        return current_token().reason
+
+    with ThreadPool(1) as pool:
+        task = pool.options(timeout=20, cancel=token).submit(look)
+        started.wait(10)
+        token.cancel()
+        assert task.result(10) == "cancelled"
+
+
+def test_abandoned_threads_end_and_none_is_left_behind():
+    go_on = threading.Event()
+    pool = ThreadPool(2, name="abandoned")
+    tasks = [pool.options(timeout=0.02).submit(go_on.wait, 20) for _ in range(6)]
+    for task in tasks:
+        assert isinstance(task.exception(10), TaskTimeout)
+    pool.shutdown()
+    go_on.set()
+    deadline = time.monotonic() + 10
+    while any(t.name.startswith("abandoned") for t in threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not any(t.name.startswith("abandoned") for t in threading.enumerate())
+
+
+def test_ending_and_timing_out_at_the_same_moment_never_loses_a_task():
+    with ThreadPool(4) as pool:
+        tasks = [pool.options(timeout=0.002).submit(time.sleep, 0.002) for _ in range(300)]
+        for task in tasks:
+            assert task.exception(10) is None or isinstance(task.exception(), TaskTimeout)
+        assert pool.drain(10)
+        assert pool.statistics().completed == 300
+        assert pool.statistics().workers <= 4
+
+
+def test_a_worker_that_waits_for_a_limited_task_does_not_run_it_itself():
+    """It could not be given up there: so another thread is lent."""
+    go_on = threading.Event()
+    with ThreadPool(1) as pool:
+
+        def wait_for_stuck() -> str:
+            try:
+                pool.options(timeout=0.05).submit(go_on.wait, 20).result(10)
+            except TaskTimeout:
+                return "told"
+            return "not told"
+
+        assert pool.submit(wait_for_stuck).result(10) == "told"
+        go_on.set()
+
+
+def test_a_long_lived_token_does_not_collect_its_tasks():
+    token = CancelToken()
+    with ThreadPool(2) as pool:
+        for _ in range(200):
+            pool.options(cancel=token, timeout=5).submit(int).result(10)
+    gc.collect()
+    assert len(token._watched) == 0
