@@ -246,6 +246,7 @@ class AsyncPool(AsyncPoolFace):
         self._order = order
         self._carries_context = context == "copy"
         self._limiter = Limiter(self.name, limit, line_maker(order), on_event)
+        self._is_bare = on_event is None
         self._threads = Threads(threads, self.name, limit)
         if max_queued is not None:
             self._limiter.room = Room(self._limiter, check_count("max_queued", max_queued, 0), when_full)
@@ -270,3 +271,4 @@ class AsyncSubPool(AsyncPoolFace):
         self._carries_context = parent._carries_context
         self._threads = parent._threads
         self._limiter = Limiter(self.name, limit, above.make_line, above.observer, above)
+        self._is_bare = above.observer is None

@@ -176,7 +176,8 @@ class EagerRun(Generic[T]):
         if self._contested:
             self._contested -= 1
             return True
-        self.halt = self._sleeper is not None and not self._wants_all
+        sleeper = self._sleeper
+        self.halt = sleeper is not None and not sleeper.done() and not self._wants_all
         return False
 
     def contest(self) -> None:

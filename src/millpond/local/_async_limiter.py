@@ -67,14 +67,14 @@ class Limiter(Ledger):
     ) -> None:
         super().__init__(name, limit, make_line, observer, parent)
         self.is_fifo = isinstance(self.line, Fifo)
-        self.loop: asyncio.AbstractEventLoop | None = None  # of the root
+        self.loop: asyncio.AbstractEventLoop | None = None if parent is None else parent.loop
         self.inners: dict[asyncio.Task[None], Entry] = {}  # of the root: what runs, by its asyncio task
         self.starting: Entry | None = None  # of the root: what takes its first step right now
         self.context: Context = copy_context()
         self._ghosts = 0
         self._is_rung = False
 
-    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+    def bind(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Belong to `loop` from now on."""
         self.loop = loop
         self._is_rung = False
@@ -85,29 +85,26 @@ class Limiter(Ledger):
 
     def place(self, task: AsyncTask[Any]) -> None:
         """Put a new task in line, or in the mailbox of its key."""
-        if task.done():  # its token was cancelled already
-            self._count_cancelled()
-            return
-        self._enter(task)
-        if task.key is None or self.keys.add(task):
+        if self._enter(task) and (task.key is None or self.keys.add(task)):
             self.stand(task)
 
     def place_beside(self, task: AsyncTask[Any]) -> None:
         """Start a new task beside the limit: its submitter waits for it."""
-        if task.done():
-            self._count_cancelled()
-            return
-        self._enter(task)
-        if task.key is None or self.keys.add(task):
+        if self._enter(task) and (task.key is None or self.keys.add(task)):
             self.launch(task, self)
 
-    def _enter(self, task: AsyncTask[Any]) -> None:
+    def _enter(self, task: AsyncTask[Any]) -> bool:
+        """Take a new task into the books; False when its token was cancelled already."""
+        if task._remote is not None and task.done():
+            self.count_cancelled()
+            return False
+        task._stage = IN_LINE
+        task._desk = self
         node: Limiter | None = self
         while node is not None:
             node.unfinished += 1
             node = node.parent
-        task._stage = IN_LINE
-        task._desk = self
+        return True
 
     def stand(self, entry: Entry) -> None:
         """Put `entry` at the end of the line."""
@@ -120,10 +117,9 @@ class Limiter(Ledger):
 
     def ring(self) -> None:
         """See that a pump is on its way."""
-        loop = self.root.loop
-        if not self._is_rung and loop is not None:
+        if not self._is_rung and self.loop is not None:
             self._is_rung = True
-            loop.call_soon(self.pump, context=self.context)
+            self.loop.call_soon(self.pump, context=self.context)
 
     # -- starting -------------------------------------------------------------------------------------------------
 
@@ -259,7 +255,8 @@ class Limiter(Ledger):
                 node.notice()
             node = node.parent
 
-    def _count_cancelled(self) -> None:
+    def count_cancelled(self) -> None:
+        """Book a task that was cancelled before it came into the books."""
         node: Limiter | None = self
         while node is not None:
             node.cancelled += 1
@@ -348,16 +345,19 @@ class Limiter(Ledger):
 
 def spawn(loop: Any, entry: Entry, name: str) -> asyncio.Task[None]:
     """Make the asyncio task that runs `entry`; it may be done when this returns."""
-    if EAGER and loop.get_task_factory() is None:
+    context = entry._context or Context()  # an empty one is not kept while the entry waits
+    if loop.get_task_factory() is not None:
+        body = entry._perform(True)
+        body.send(None)
+        task: asyncio.Task[None] = loop.create_task(body, name=name, context=context)
+        return task
+    if EAGER:
         return asyncio.Task(  # type: ignore[call-arg]  # mypy is told to look with the eyes of 3.11
-            entry._perform(False), loop=loop, name=name, context=entry._context, eager_start=True
+            entry._perform(False), loop=loop, name=name, context=context, eager_start=True
         )
     body = entry._perform(True)
     body.send(None)
-    if loop.get_task_factory() is None:
-        return asyncio.Task(body, loop=loop, name=name, context=entry._context)
-    task: asyncio.Task[None] = loop.create_task(body, name=name, context=entry._context)
-    return task
+    return asyncio.Task(body, loop=loop, name=name, context=context)
 
 
 def clean(error: BaseException) -> BaseException:

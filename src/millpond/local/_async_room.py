@@ -78,7 +78,7 @@ class Room:
         elif verdict == "drop" or (verdict == "drop_oldest" and not self._drop_oldest(limiter.line)):
             self.reject()
             cancel_future(task)
-            limiter.place(task)  # which counts it as cancelled
+            limiter.count_cancelled()
         elif verdict == "drop_oldest":
             limiter.place(task)
         else:
@@ -158,7 +158,7 @@ class Room:
         """Let the submitter of a task go that was cancelled while it waited for room."""
         for gate, each in self._waiting:
             if each is task and not gate.done():
-                self._limiter.place(task)  # which counts it as cancelled
+                self._limiter.count_cancelled()
                 gate.set_result(None)
                 self._strike(gate)
                 return

@@ -9,9 +9,12 @@ and `PoolFull` would come out of the handle instead of the call that was refused
 from __future__ import annotations
 
 import asyncio
+from asyncio import _get_running_loop
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sized
 from contextvars import copy_context
 from functools import partial
+from inspect import CO_COROUTINE
+from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from millpond.local._async_calls import InThread, Limited, Observed, Threads, is_coroutine_function
@@ -181,6 +184,8 @@ class AsyncVerbs:
     # -- for the verbs above ----------------------------------------------------------------------------------------
 
     _is_per_task = False
+    _is_bare = False
+    """Whether a coroutine function is called as it is."""
 
     def _eager_run(self, fn: Callable[..., Any], iterables: tuple[Any, ...], ordered: bool) -> EagerRun[Any]:
         call = self._call(fn, {})
@@ -211,8 +216,8 @@ class AsyncVerbs:
     ) -> AsyncTask[Any]:
         """Make a task that is in no line yet."""
         limiter = self._limiter
-        loop = limiter.root.loop
-        if asyncio._get_running_loop() is not loop or loop is None:
+        loop = limiter.loop
+        if _get_running_loop() is not loop or loop is None:
             loop = self._bind()
         if limiter.is_refusing:
             raise limiter.refusal()
@@ -227,9 +232,12 @@ class AsyncVerbs:
         task._stage = NEW
         task._home = limiter
         task._desk = task._inner = None
-        task._call = self._call(fn, kwargs)
+        if self._is_bare and type(fn) is FunctionType and fn.__code__.co_flags & CO_COROUTINE and not kwargs:
+            task._call = fn
+        else:
+            task._call = self._call(fn, kwargs)
         task._args = args
-        task._context = copy_context() if self._carries_context else limiter.context
+        task._context = (copy_context() or None) if self._carries_context else limiter.context
         if options.cancel is not None:
             task._remote = Remote(task, options.cancel)
         return task
@@ -260,7 +268,7 @@ class AsyncVerbs:
     def _bind(self) -> asyncio.AbstractEventLoop:
         """Check that this is the pool's loop, or make it so at the first use."""
         root = self._limiter.root
-        loop = asyncio._get_running_loop()
+        loop = _get_running_loop()
         if loop is None:
             raise RuntimeError(
                 f"pool {root.name!r} was used where no event loop runs; use it inside a coroutine, and from another "
