@@ -58,7 +58,8 @@ def test_called_off_appointments_do_not_pile_up():
 
 def test_a_nearer_appointment_wakes_the_thread():
     timer, done = Timer(), threading.Event()
-    timer.after(30, int)
+    later = timer.after(30, int)
     time.sleep(0.01)
     timer.after(0.01, done.set)
     assert done.wait(0.5)
+    later.cancel()

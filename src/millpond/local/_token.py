@@ -8,6 +8,7 @@ is cancelled, its thread no longer counts and is replaced. The thread itself end
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 import weakref
@@ -34,11 +35,13 @@ class CancelToken:
     def __init__(self, *, timeout: float | None = None) -> None:
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be 0 or more seconds, not {timeout!r}")
-        self._event = threading.Event()
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
+        self._is_set = False
         self._reason: str | None = None
+        # Each of these is made when it is first needed: every task with a time-out has a token that few look at.
+        self._event: threading.Event | None = None
         self._calls: list[Callable[[], object]] = []
-        self._watched: weakref.WeakSet[Any] = weakref.WeakSet()  # tasks in line, and tokens below this one
+        self._watched: weakref.WeakSet[Any] | None = None  # tasks in line, and tokens below this one
         self.deadline: float | None = None
         """When it cancels itself, on `time.monotonic()`; None for never."""
         if timeout is not None:
@@ -60,12 +63,14 @@ class CancelToken:
     def cancel(self, reason: str = "cancelled") -> None:
         """Ask every task of this token to stop; a second call changes nothing."""
         with self._lock:
-            if self._event.is_set():
+            if self._is_set:
                 return
             self._reason = reason
-            self._event.set()
+            self._is_set = True
+            if self._event is not None:
+                self._event.set()
             calls, self._calls = self._calls, []
-            watched = list(self._watched)
+            watched = list(self._watched or ())
         for each in watched:
             each.cancel()
         for call in calls:
@@ -74,7 +79,7 @@ class CancelToken:
     @property
     def cancelled(self) -> bool:
         """Whether it was cancelled or its deadline has passed."""
-        return self._event.is_set() or (self.deadline is not None and time.monotonic() >= self.deadline)
+        return self._is_set or (self.deadline is not None and time.monotonic() >= self.deadline)
 
     @property
     def reason(self) -> str | None:
@@ -83,7 +88,7 @@ class CancelToken:
 
     def remaining(self) -> float | None:
         """Seconds left until the deadline (0.0 when past, or cancelled), or None when there is no deadline."""
-        if self._event.is_set():
+        if self._is_set:
             return 0.0
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
@@ -92,6 +97,11 @@ class CancelToken:
         left = self.remaining()
         if left is not None:
             timeout = left if timeout is None else min(timeout, left)
+        with self._lock:
+            if self._event is None:
+                self._event = threading.Event()
+                if self._is_set:
+                    self._event.set()
         self._event.wait(timeout)
         return self.cancelled
 
@@ -103,7 +113,7 @@ class CancelToken:
     def on_cancel(self, call: Callable[[], object]) -> None:
         """Call `call()` when cancelled (at once when it is), in the thread that cancels."""
         with self._lock:
-            if not self._event.is_set():
+            if not self._is_set:
                 self._calls.append(call)
                 return
         call()
@@ -111,14 +121,17 @@ class CancelToken:
     def _watch(self, each: Task[Any] | CancelToken) -> None:
         """Cancel `each`, a task in line or a token below this one, together with this token."""
         with self._lock:
-            if not self._event.is_set():
+            if not self._is_set:
+                if self._watched is None:
+                    self._watched = weakref.WeakSet()
                 self._watched.add(each)
                 return
         each.cancel()
 
     def _unwatch(self, each: Task[Any] | CancelToken) -> None:
         with self._lock:
-            self._watched.discard(each)
+            if self._watched is not None:
+                self._watched.discard(each)
 
     def __repr__(self) -> str:
         return f"<CancelToken {'cancelled: ' + str(self.reason) if self.cancelled else 'live'}>"
