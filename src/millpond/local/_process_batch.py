@@ -19,11 +19,10 @@ from millpond.local._process_pickle import decode
 from millpond.local._task import RAISED, RETURNED, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from millpond.local._process_crew import ProcessCrew
     from millpond.local._process_map import ProcessMap
-    from millpond.local._process_worker import ProcessWorker
 
 
 class Batch:
@@ -31,7 +30,9 @@ class Batch:
 
     counts_items = False
 
-    def __init__(self, crew: ProcessCrew, fns: Sequence[Any], arguments: list[tuple[Any, ...]], expected: float) -> None:
+    def __init__(
+        self, crew: ProcessCrew, fns: Sequence[Any], arguments: list[tuple[Any, ...]], expected: float
+    ) -> None:
         self.crew = crew
         self.fns = fns
         self.arguments = arguments
@@ -55,6 +56,10 @@ class Batch:
     def fn(self, position: int) -> Any:
         """Return the function of an entry."""
         return self.fns[position if len(self.fns) > 1 else 0]
+
+    def who(self, position: int) -> Hashable:
+        """Return what an entry is known by: its task, or its number in its map."""
+        raise NotImplementedError
 
     def has(self, position: int) -> bool:
         """Tell whether an entry is still to be settled."""
@@ -128,6 +133,10 @@ class TaskBatch(Batch):
         super().__init__(crew, fns, arguments, expected)
         self.tasks: list[Task[Any] | None] = list(tasks)
 
+    def who(self, position: int) -> Hashable:
+        """Return the task."""
+        return self.tasks[position]
+
     def has(self, position: int) -> bool:
         """Tell whether a task is still to be settled."""
         return position >= self.settled and self.tasks[position] is not None
@@ -194,6 +203,10 @@ class SliceBatch(Batch):
         self.start = start
         self._is_gone: set[int] = set()
 
+    def who(self, position: int) -> Hashable:
+        """Return the map and the number of an item in it."""
+        return self.run, self.start + position
+
     def has(self, position: int) -> bool:
         """Tell whether an item is still to be settled."""
         return position >= self.settled and position not in self._is_gone
@@ -225,14 +238,16 @@ class SliceBatch(Batch):
 
     def requeue(self, low: int, high: int) -> int:
         """Give items back to their map."""
-        low = max(low, self.settled)
-        back = 0
-        for position in reversed(range(low, high)):
+        back: list[tuple[int, list[Any]]] = []  # runs of neighbours: the first position, and the items
+        for position in range(max(low, self.settled), high):
             if self.has(position):
+                if not back or back[-1][0] + len(back[-1][1]) != position:
+                    back.append((position, []))
+                back[-1][1].append(self.arguments[position])
                 self.drop(position)
-                self.run.give_back(self.start + position, [self.arguments[position]])
-                back += 1
-        return back
+        for position, items in reversed(back):
+            self.run.give_back(self.start + position, items)
+        return sum(len(items) for _, items in back)
 
 
 def calls_of(batch: Batch) -> Sequence[Any]:
@@ -280,6 +295,10 @@ class Pace:
         self.seconds = seconds
         self.size = 0
 
+    def limit(self, number: int, most: int) -> int:
+        """Return how many calls of at most `number` make a batch of `most` bytes."""
+        return min(number, max(1, most // self.size)) if self.size else number
+
     def learn(self, seconds: float) -> None:
         """Take a new measurement to heart: at once when it is slower, by half when it is quicker."""
         self.seconds = seconds if seconds > self.seconds else (self.seconds + seconds) / 2
@@ -288,8 +307,3 @@ class Pace:
 def _kind(fn: Any) -> str:
     fn = getattr(fn, "func", fn)
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
-
-
-def load_of(worker: ProcessWorker) -> int:
-    """Count the calls that a worker has and that are not settled."""
-    return sum(batch.open for batch in worker.flight)

@@ -50,8 +50,13 @@ PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """Types that need no pickle of their own: reading one back cannot fail."""
 
 
-def main(sock: socket.socket, memory: BufferWrapper, setup: bytes, *, tells_memory: bool) -> None:
-    """Be a worker process until the pool closes the socket."""
+def main(sock: socket.socket, memory: BufferWrapper, setup: bytes, *, tells_memory: bool, inherited: int = -1) -> None:
+    """Be a worker process until the pool closes the socket.
+
+    A forked one has inherited the pool's end of the socket, too, and closes it: else it would never see it closed.
+    """
+    if inherited >= 0:
+        os.close(inherited)
     signal.signal(signal.SIGINT, _ignore)
     child = Child(sock, Journal(memory), tells_memory=tells_memory)
     try:
@@ -129,6 +134,7 @@ class Child:
         room, used, base, last = len(records), 0, first, first + count - 1
         values: list[Any] = []
         specials: dict[int, tuple[Any, ...]] = {}
+        special: tuple[Any, ...] | None
         words[BASE] = seq = first
         began = perf_counter()
         if calls is None:
@@ -176,7 +182,7 @@ def _special(fn: Any, value: Any) -> tuple[Any, ...]:
     """Pickle a value by itself, so that a bad one spoils no other."""
     try:
         return PICKLED, pickle.dumps(value, 5)
-    except Exception as error:
+    except Exception:
         by_value = _cloudpickle()
         if by_value is not None:
             try:

@@ -20,6 +20,7 @@ skipped. (Rejected: a lock in shared memory. A killed worker would take it along
 
 from __future__ import annotations
 
+import contextlib
 import io
 import marshal
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ class Journal:
 
     def __init__(self, memory: BufferWrapper) -> None:
         self._memory = memory  # keeps it ours
-        view = memory.create_memoryview()  # type: ignore[attr-defined]
+        view = memory.create_memoryview()
         self.words: memoryview = view[:_HEAD].cast("Q")
         self.records: memoryview = view[_HEAD:]
 
@@ -50,9 +51,6 @@ class Journal:
         started, base = self.position()
         found: list[Any] = []
         stream = io.BytesIO(self.records)
-        try:
-            for _ in range(base, started):
-                found.append(marshal.load(stream))
-        except (EOFError, ValueError, TypeError):  # the dying process wrote over it: what is unreadable is lost
-            pass
+        with contextlib.suppress(EOFError, ValueError, TypeError):  # a dying process may have spoilt it: that is lost
+            found.extend(marshal.load(stream) for _ in range(base, started))
         return base, found

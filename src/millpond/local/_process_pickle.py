@@ -150,7 +150,10 @@ class Encoder:
 def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
     """Return an error that names what cannot be pickled and says what to do."""
     hint = "" if _cloudpickle() is not None else f", {INSTALL}"
-    text = f"{name_of(fn)} (in {getattr(fn, '__module__', None)}) cannot be sent to a worker process: {error}; define it at module level{hint}"
+    text = (
+        f"{name_of(fn)} (in {getattr(fn, '__module__', None)}) cannot be sent to a worker process: {error}; "
+        f"define it at module level{hint}"
+    )
     if _can_pickle(fn):
         for position, each in enumerate(args, 1):
             if not _can_pickle(each):

@@ -1,0 +1,539 @@
+"""What a `ProcessPool` and its I/O thread share: the line of tasks, the counts, and the orders between them.
+
+`submit` appends to the line and rings only when the I/O thread (the `Foreman`) waits for tasks; it takes no lock. What
+makes that safe under the GIL:
+
+- *No lost wake-up.* The foreman announces that it wants to know of tasks (`is_asleep`) and then looks at the line;
+  `submit` puts the task in line and then looks at the announcement.
+- *No task runs twice.* A task that is cancelled is not searched for in the line: it becomes a ghost. `withdraw` writes
+  the ghost and then reads `task._fn`; the foreman clears `task._fn` and then reads `ghosts`. When both see each other,
+  the lock decides.
+- *No stranded task.* The foreman ends under the lock, when the pool is closed and the line is empty; a submitter that
+  finds it gone takes its task back and says that the pool is closed.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+import weakref
+from collections import deque
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millpond._events import tell
+from millpond.errors import PoolClosed
+from millpond.local._process_batch import Paces
+from millpond.local._process_foreman import Foreman
+from millpond.local._process_map import Driver
+from millpond.local._process_pickle import Encoder
+from millpond.local._process_seats import Seats
+from millpond.local._process_task import ProcessTask
+from millpond.local._stats import Statistics
+from millpond.local._task import CANCELLED, OPEN, RAISED, Task, here
+from millpond.local._token import CancelToken
+from millpond.local._worker import perform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+    from multiprocessing.context import BaseContext
+
+    from millpond._events import Observer
+    from millpond.local._process_worker import ProcessWorker
+    from millpond.local._queues import Line
+    from millpond.local._rejection import Bound
+
+SWEEP_AT = 4096
+"""Ghosts below this number are never swept."""
+
+process_crews: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
+"""Every process pool's crew, for the interpreter's exit and for fork."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a pool's workers are like, and when one is replaced."""
+
+    context: BaseContext
+    setup: bytes
+    idle_timeout: float | None = None
+    max_tasks: int | None = None
+    max_age: float | None = None
+    max_memory: int | None = None
+    retries: int = 0
+    looks_ahead: bool = True
+    """Whether a worker may get its next batch before it has answered the last: not where order is more than fifo."""
+
+    def allowance(self, worker: ProcessWorker) -> int:
+        """Return how many more calls `worker` may get before it is replaced."""
+        if self.max_age is not None and time.monotonic() - worker.born >= self.max_age:
+            return 0
+        if self.max_memory is not None and worker.memory > self.max_memory:
+            return 0
+        return 1 << 30 if self.max_tasks is None else self.max_tasks - worker.ended - worker.load
+
+
+class ProcessCrew:
+    """The state that a pool and its I/O thread share. The thread keeps it alive, never the pool itself."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        size: int,
+        floor: int,
+        make_line: Callable[[], Line],
+        rules: Rules,
+        observer: Observer | None,
+    ) -> None:
+        self.name = name
+        self.size = size
+        self.floor = floor
+        self.make_line = make_line
+        self.rules = rules
+        self.observer = observer
+        self.encoder = Encoder()
+        self.paces = Paces()
+        self.bound: Bound | None = None
+        self.gate: Callable[[Task[Any]], Task[Any]] | None = None
+        self.token = CancelToken()
+        self.is_closed = self.is_paused = self.is_interrupted = False
+        self.broken: str | None = None
+        self.past_done = self.past_items = self.past_failed = 0  # the counts of workers that left
+        self.cancelled = self.cancelled_items = self.rejected = 0
+        self.largest = 0
+        self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._reset()
+        process_crews.add(self)
+
+    def _reset(self) -> None:
+        self.lock = threading.RLock()
+        self.line = self.make_line()
+        self.put = self.line.put
+        self.seats = Seats(self.size)
+        self.ghosts: set[Task[Any]] = set()
+        self.workers: set[ProcessWorker] = set()
+        self.leaving: set[ProcessWorker] = set()
+        self.idlers: list[_thread.LockType] = []
+        self.orders: deque[Callable[[], object]] = deque()
+        self.tries: dict[Hashable, int] = {}
+        self.foreman: Foreman | None = None
+        self.is_asleep = True  # whether the foreman (or nobody) waits for tasks
+        self.is_at_rest = True  # whether no worker has anything to do
+
+    @property
+    def root(self) -> ProcessCrew:
+        """The crew that runs these tasks: itself."""
+        return self
+
+    @property
+    def count(self) -> int:
+        """How many workers there are."""
+        return len(self.workers)
+
+    @property
+    def parked(self) -> list[ProcessWorker]:
+        """The workers that have nothing to do."""
+        return [worker for worker in list(self.workers) if not worker.flight]
+
+    # -- coming in ---------------------------------------------------------------------------------------------------
+
+    def admit(self, task: Task[Any]) -> Task[Any]:
+        """Put a task in line by all the rules of this pool, and return it (cancelled, when it was dropped)."""
+        if self.is_closed:
+            raise self.refusal()
+        if task._status == CANCELLED:  # its token was cancelled before it came here
+            return task
+        verdict = "accept" if self.bound is None else self.bound.enter(task)
+        if verdict == "accept":
+            self.place(task)
+        elif verdict == "drop":
+            self.reject()
+            task._settle(CANCELLED, None)
+        elif verdict == "caller_runs":
+            self._perform_here(task)
+        return task
+
+    def try_admit(self, task: Task[Any]) -> bool:
+        """Put a task in line if there is room; False when the pool is full."""
+        if self.is_closed:
+            raise self.refusal()
+        if task._status == CANCELLED:
+            return True
+        if self.bound is not None and not self.bound.try_enter():
+            self.reject()
+            return False
+        self.place(task)
+        return True
+
+    def reject(self) -> None:
+        """Count a task that was turned away."""
+        with self.lock:
+            self.rejected += 1
+        tell(self.observer, "task_rejected", self.name)
+
+    def _perform_here(self, task: Task[Any]) -> None:
+        """Run a task in the caller's thread, since the pool is full; the I/O thread (in a callback) has no time to."""
+        if getattr(getattr(here, "worker", None), "crew", None) is self:
+            self.place(task)
+            return
+        perform(task)
+        self.forget(task, was_placed=False)
+        with self.lock:
+            self.past_done += 1
+            self.past_failed += task._status == RAISED
+
+    def place(self, task: Task[Any]) -> None:
+        """Put a task in line and see that somebody will take it."""
+        key = getattr(task, "key", None)
+        if key is None:
+            self.put(task)
+        else:
+            with self.lock:
+                self.seats.place(task, key)
+        if self.is_asleep:
+            self.rouse(task)
+
+    def rouse(self, *tasks: Task[Any]) -> None:
+        """Wake the foreman, or start one, since there is something to do; a closed pool takes `tasks` back."""
+        self.is_asleep = False
+        with self.lock:
+            if self.foreman is None:
+                if self.is_closed:
+                    self.is_asleep = True
+                    if sum(self._claim(task) for task in tasks):
+                        raise self.refusal()
+                    return
+                self._hire(tasks)
+                return
+            foreman = self.foreman
+        foreman.poke()
+
+    def _hire(self, tasks: tuple[Task[Any], ...]) -> None:
+        foreman = Foreman(self)
+        try:
+            foreman.thread.start()
+        except RuntimeError:
+            foreman.close()
+            self.is_asleep = True
+            for task in tasks:
+                self._claim(task)
+            raise
+        self.foreman = foreman
+
+    def order(self, call: Callable[[], object]) -> None:
+        """Have the foreman call this soon, if there is one."""
+        self.orders.append(call)
+        with self.lock:
+            if self.foreman is not None:
+                self.foreman.poke()
+
+    def refusal(self) -> Exception:
+        """Return the error for a submit that this crew cannot take any more."""
+        if self.broken:
+            return BrokenProcessPool(self.broken)
+        return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
+
+    def refuse(self, task: Task[Any]) -> Task[Any]:
+        """Be the gate of a closed pool."""
+        raise self.refusal()
+
+    # -- out of turn -------------------------------------------------------------------------------------------------
+
+    def line_of(self, task: Task[Any]) -> Line:
+        """Return the line in which a task waits."""
+        key = getattr(task, "key", None)
+        return self.line if key is None else self.seats.line_of(key)
+
+    def forget(self, task: Task[Any], *, was_placed: bool = True) -> None:
+        """Let go of what belongs to a task with options that has ended."""
+        if self.tries:
+            self.tries.pop(task, None)
+        if type(task) is ProcessTask:
+            if task.key is not None and was_placed:
+                with self.lock:
+                    self.seats.settle(task.key)
+            if task.switch is not None:
+                task.switch.disarm()
+
+    def _claim(self, task: Task[Any]) -> bool:
+        with self.lock:
+            if task._fn is None:
+                return False
+            self.ghosts.add(task)
+            if task._fn is None:  # the foreman was quicker by a hair
+                self.ghosts.discard(task)
+                return False
+            if len(self.ghosts) > SWEEP_AT and len(self.ghosts) > len(self.line) // 2:
+                self.order(self.sweep)
+            return True
+
+    def withdraw(self, task: Task[Any]) -> bool:
+        """Atomically take a task out of line to cancel it; False when it has started or ended."""
+        if not self._claim(task):
+            return False
+        self.note_cancelled(task)
+        return True
+
+    def note_cancelled(self, task: Task[Any]) -> None:
+        """Count a task that leaves the line unrun, and let somebody in for it."""
+        self.forget(task)
+        with self.lock:
+            self.cancelled += 1
+        tell(self.observer, "task_cancelled", self.name)
+        if self.bound is not None:
+            self.bound.let_in()
+        if self.idlers:
+            self.tell_idlers()
+
+    def lay(self, task: Task[Any]) -> bool:
+        """Tell whether a task taken from the line is a ghost, and forget it then."""
+        with self.lock:
+            if task in self.ghosts:
+                self.ghosts.discard(task)
+                return True
+            return False
+
+    def sweep(self) -> None:
+        """Take the ghosts out of the line: for the foreman, who alone takes."""
+        if len(self.ghosts) <= SWEEP_AT:
+            return
+        alive = []
+        for _ in range(len(self.line)):
+            try:
+                task = self.line.take()
+            except IndexError:
+                break
+            if not self.lay(task):
+                alive.append(task)
+        for task in reversed(alive):
+            self.line.put_back(task)
+
+    def _lines(self) -> list[Line]:
+        with self.lock:
+            return [*self.seats.lines(), self.line]
+
+    def take_all(self) -> list[Task[Any]]:
+        """Take every waiting task out of line, ghosts laid; they are the caller's to settle."""
+        taken: list[Task[Any]] = []
+        for line in self._lines():
+            while True:
+                try:
+                    task = line.take()
+                except IndexError:
+                    break
+                task._fn = None
+                if not (self.ghosts and self.lay(task)):
+                    taken.append(task)
+        return taken
+
+    def give_up_oldest(self) -> Task[Any] | None:
+        """Take the longest waiting task out of line to cancel it; None when none waits (under the lock)."""
+        maps: list[Task[Any]] = []
+        try:
+            for line in self._lines():
+                while True:
+                    try:
+                        task = line.oldest()
+                    except IndexError:
+                        break
+                    if type(task) is Driver:
+                        maps.append(task)
+                        continue
+                    task._fn = None
+                    if not (self.ghosts and self.lay(task)):
+                        self.note_cancelled(task)
+                        return task
+            return None
+        finally:
+            for driver in reversed(maps):
+                self.line.put_back(driver)
+
+    def purge(self) -> int:
+        """Cancel everything in line; return how many."""
+        number = 0
+        for task in self.take_all():
+            if type(task) is Driver:
+                dropped = task.run.clear()
+                with self.lock:
+                    self.cancelled_items += dropped
+                number += dropped
+            else:
+                self.note_cancelled(task)
+                number += 1
+            task._settle(CANCELLED, None)
+        return number
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def waiting(self) -> int:
+        """Count the tasks in line."""
+        return max(0, sum(map(len, self._lines())) - len(self.ghosts))
+
+    def backlog(self) -> int:
+        """Count the tasks in the shared line and the items of the maps that stand there."""
+        return max(0, len(self.line) - len(self.ghosts)) + sum(int(run.waiting()) for run in list(self.maps))
+
+    def is_idle(self) -> bool:
+        """Tell whether nothing is in line and nobody works."""
+        return not self.waiting() and self.is_at_rest
+
+    def statistics(self, kind: str) -> Statistics:
+        """Return a snapshot of the counts."""
+        with self.lock:
+            workers = list(self.workers)
+            loads = [worker.load for worker in workers]
+            running = sum(load > 0 for load in loads)
+            queued = self.waiting() + sum(loads) - running + sum([run.waiting() for run in list(self.maps)])
+            completed = self.past_done + self.past_items + sum(worker.ended for worker in workers)
+            cancelled = self.cancelled + self.cancelled_items
+            state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
+            return Statistics(
+                name=self.name,
+                kind=kind,
+                max_workers=self.size,
+                workers=len(workers),
+                idle=len(workers) - running,
+                queued=queued,
+                running=running,
+                submitted=queued + running + completed + cancelled,
+                completed=completed,
+                failed=self.past_failed + sum(worker.failed for worker in workers),
+                cancelled=cancelled,
+                rejected=self.rejected,
+                waiting_submitters=0 if self.bound is None else self.bound.waiting,
+                largest=self.largest,
+                state=state,
+            )
+
+    # -- waiting for the end -----------------------------------------------------------------------------------------
+
+    def drain(self, timeout: float | None) -> bool:
+        """Wait until nothing is in line and nobody works; False at time-out."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            lock = _thread.allocate_lock()
+            lock.acquire()
+            self.idlers.append(lock)
+            if self.is_idle():
+                return True
+            lock.acquire(True, -1 if deadline is None else max(0.0, deadline - time.monotonic()))
+            if self.is_idle():
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+
+    def tell_idlers(self) -> None:
+        """Wake those who wait for idleness, if it has come."""
+        if self.is_idle():
+            while self.idlers:
+                try:
+                    self.idlers.pop().release()
+                except IndexError:
+                    return
+
+    def join(self, deadline: float | None = None) -> bool:
+        """Wait for the I/O thread to end, which ends after the last worker; False at the deadline."""
+        with self.lock:
+            foreman = self.foreman
+        if foreman is None or foreman.thread is threading.current_thread():
+            return True
+        foreman.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not foreman.thread.is_alive()
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Let nobody start a task; what is on its way to a worker and not started comes back."""
+        with self.lock:
+            self.is_paused = True
+            if self.foreman is not None:
+                self.order(self.foreman.recall_all)
+
+    def resume(self) -> None:
+        """Let everybody start tasks again."""
+        with self.lock:
+            if self.is_paused:
+                self.is_paused = False
+                self.rouse()
+
+    def resize(self, size: int) -> None:
+        """Change the number of workers; surplus ones leave as their tasks end."""
+        with self.lock:
+            self.size = size
+            self.floor = min(self.floor, size)
+            self.seats.resize(size)
+            if self.foreman is not None:
+                self.rouse()
+        if self.bound is not None:
+            self.bound.let_in()
+
+    def close(self) -> None:
+        """Take no more tasks; workers leave when the line is empty."""
+        with self.lock:
+            if not self.is_closed:
+                self.is_closed = True
+                self.gate = self.refuse
+                tell(self.observer, "pool_closed", self.name)
+            self.is_paused = False
+            if self.foreman is not None:
+                self.rouse()
+        if self.bound is not None:
+            self.bound.let_in()
+
+    def reopen(self) -> None:
+        """Take tasks again."""
+        with self.lock:
+            if not self.is_closed:
+                return
+            self.is_closed = self.is_interrupted = False
+            self.broken = None
+            self.token = CancelToken()
+            self.gate = None if self.bound is None else self.admit
+        if self.floor:
+            self.rouse()
+
+    def break_down(self, reason: str) -> None:
+        """Refuse everything from now on and fail what waits: the pool cannot get a worker."""
+        with self.lock:
+            self.broken = reason
+            self.is_closed = True
+            self.gate = self.refuse
+        for task in self.take_all():
+            self.forget(task)
+            with self.lock:
+                self.past_done += type(task) is not Driver
+                self.past_failed += type(task) is not Driver
+            task._settle(RAISED, BrokenProcessPool(reason))
+        if self.bound is not None:
+            self.bound.let_in()
+
+    def kill(self) -> None:
+        """End every worker now; what they were running fails."""
+        with self.lock:
+            self.is_interrupted = True
+            foreman = self.foreman
+            for worker in [*self.workers, *self.leaving]:
+                worker.kill()
+        if foreman is not None:
+            foreman.poke()
+
+    def forget_threads(self) -> None:
+        """Start over in a forked child: the workers and the tasks are the parent's."""
+        inherited = [task for line in [self.line, *self.seats.lines()] for task in line]
+        for worker in [*self.workers, *self.leaving]:
+            inherited += [task for batch in worker.flight for task in getattr(batch, "tasks", ()) if task is not None]
+            worker.forget()
+        if self.foreman is not None:
+            self.foreman.close()
+        self._reset()
+        if self.bound is not None:
+            self.bound.forget()
+        for task in inherited:
+            if task._status == OPEN:
+                task._value = PoolClosed(
+                    f"this task of pool {self.name!r} is the parent process's; submit it again here"
+                )
+                task._status = RAISED
