@@ -227,3 +227,9 @@ def test_a_long_lived_token_does_not_collect_its_tasks():
             pool.options(cancel=token, timeout=5).submit(int).result(10)
     gc.collect()
     assert len(token._watched or ()) == 0
+
+
+def test_a_task_that_stops_by_itself_at_its_deadline_has_timed_out_all_the_same():
+    with ThreadPool(4) as pool:
+        tasks = [pool.options(timeout=0.02).submit(lambda: current_token().wait(10)) for _ in range(50)]
+        assert {type(task.exception(10)) for task in tasks} == {TaskTimeout}

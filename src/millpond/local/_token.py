@@ -201,14 +201,21 @@ class LimitedCall:
         before = getattr(here, "token", None)
         here.token = own
         try:
-            return self.fn(*args)
+            value = self.fn(*args)
         finally:
             here.token = before
             if alarm is not None and not alarm.cancel():
-                with self._lock:
-                    was_late, self._is_over = self._is_over, True
-                if was_late:
-                    raise GivenUp(worker_is_lost=self._worker is not None and self._worker.is_lost)
+                self._yield_to_alarm()
+        if own is not shared and own is not None and own.cancelled and not own._is_set:
+            raise self._late()  # it saw its deadline and stopped, a moment before the alarm
+        return value
+
+    def _yield_to_alarm(self) -> None:
+        """Leave the task to the alarm if that was quicker."""
+        with self._lock:
+            was_late, self._is_over = self._is_over, True
+        if was_late:
+            raise GivenUp(worker_is_lost=self._worker is not None and self._worker.is_lost)
 
     def _expire(self, task: Task[Any], token: CancelToken | None) -> None:
         """Give the task up, unless it has just ended. Runs in the timer's thread."""
@@ -221,11 +228,11 @@ class LimitedCall:
         if token is not None:
             token.cancel("its time-out passed")
         if task._status == OPEN:
-            name = getattr(self.fn, "__qualname__", repr(self.fn))
-            task._settle(
-                RAISED,
-                TaskTimeout(
-                    f"{name} ran longer than its timeout of {self.timeout} s and was given up; raise the timeout, "
-                    "or let the function look at current_token()"
-                ),
-            )
+            task._settle(RAISED, self._late())
+
+    def _late(self) -> TaskTimeout:
+        name = getattr(self.fn, "__qualname__", repr(self.fn))
+        return TaskTimeout(
+            f"{name} ran longer than its timeout of {self.timeout} s and was given up; raise the timeout, "
+            "or let the function look at current_token()"
+        )

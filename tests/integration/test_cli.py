@@ -1,0 +1,76 @@
+"""The `millpond` command, run as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
+
+
+def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout)
+
+
+def test_help_is_quick_and_lists_the_commands():
+    began = time.perf_counter()
+    done = run("--help")
+    assert done.returncode == 0
+    assert "demo" in done.stdout
+    assert time.perf_counter() - began < 2
+
+
+def test_the_version_is_told():
+    assert run("--version").stdout == "millpond, version 0.1.0\n"
+
+
+@pytest.mark.timeout(90)
+def test_the_demo_ends_by_itself_without_a_terminal_and_loses_nothing():
+    done = run("demo", "--seconds", "4")
+    assert done.returncode == 0, done.stderr
+    for name in ("thumbnails", "primes", "fetches"):
+        assert name in done.stdout
+    assert "nothing lost" in done.stdout
+
+
+@pytest.mark.timeout(90)
+def test_the_demo_speaks_json_and_records_a_picture(tmp_path):
+    picture = tmp_path / "demo.svg"
+    done = run("demo", "--seconds", "1", "-o", "json", "--record", str(picture))
+    outcome = json.loads(done.stdout)
+    assert outcome["nothing_lost"] is True
+    assert outcome["pools"]["primes"]["completed"] > 0
+    assert picture.read_text().startswith("<svg")
+
+
+@pytest.mark.timeout(90)
+def test_ctrl_c_leaves_the_demo_cleanly():
+    leader, follower = pty.openpty()
+    demo = subprocess.Popen([*COMMAND, "demo", "--seconds", "60"], stdout=follower, stderr=follower, text=True)
+    os.close(follower)
+    shown = ""
+    deadline = time.monotonic() + 30
+    while "thumbnails" not in shown and time.monotonic() < deadline:
+        shown += os.read(leader, 65536).decode(errors="replace")
+    demo.send_signal(signal.SIGINT)
+    while True:
+        try:
+            shown += os.read(leader, 65536).decode(errors="replace")
+        except OSError:
+            break
+    assert demo.wait(30) == 0
+    assert "left by Ctrl-C" in shown
+    assert "Traceback" not in shown
+
+
+def test_an_unknown_command_is_told_so():
+    done = run("dance")
+    assert done.returncode == 2
+    assert "No such command 'dance'" in done.stderr
