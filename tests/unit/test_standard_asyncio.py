@@ -108,8 +108,8 @@ def test_an_error_reaches_the_coroutine_as_it_is(call: Call, kind: Any):
 @every_way
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_stop_iteration_becomes_a_runtime_error(call: Call, kind: Any, moment: str, gate: threading.Event):
-    if sys.version_info < (3, 12) and call in (in_executor, wrapped):
-        pytest.skip("asyncio itself hangs on it before 3.12")
+    if sys.version_info < (3, 13) and call in (in_executor, wrapped):
+        pytest.skip("asyncio itself hangs on it before 3.13")
 
     def stop() -> None:
         gate.wait(PATIENCE)

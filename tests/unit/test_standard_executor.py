@@ -5,6 +5,7 @@ Most tests run twice: with the standard pool, which shows that the test asks for
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -30,6 +31,7 @@ from typing import Any
 import pytest
 
 from millpond import PoolClosed, Task, ThreadPool
+from millpond.local._worker import perform
 
 PATIENCE = 10.0
 """Seconds after which something that must happen counts as not happening."""
@@ -351,6 +353,29 @@ def test_a_task_that_is_cancelled_while_another_waits_for_it_either_ran_or_is_ca
             pool.resume()
             outcome, was_cancelled = waiter.result(PATIENCE), canceller.result(PATIENCE)
         assert (outcome, was_cancelled, ran) in [("cancelled", True, []), ("ran", False, [number])]
+
+
+def test_a_task_can_be_taken_out_of_turn_only_once(gate):
+    """Two that cancel it, or one that cancels it and one that waits for it, must not both believe to have it."""
+    with ThreadPool(1) as pool:
+        pool.submit(gate.wait, PATIENCE)
+        task = pool.submit(int)
+        assert pool._crew.claim(task)
+        assert not pool._crew.claim(task)
+        task.set_result(0)
+        gate.set()
+
+
+def test_a_worker_that_meets_a_task_taken_out_of_turn_leaves_it_whole(gate):
+    """The one who took it may be about to run it: see `Worker.help_now`."""
+    with ThreadPool(1) as pool:
+        pool.submit(gate.wait, PATIENCE)
+        task = pool.submit(int, "5")
+        assert pool._crew.claim(task)
+        gate.set()
+        assert pool.drain(PATIENCE)  # the worker has passed it by
+        perform(task)
+        assert task.result(PATIENCE) == 5
 
 
 # -- map --------------------------------------------------------------------------------------------------------------
@@ -729,7 +754,7 @@ def test_the_with_block_waits_for_the_tasks(kind):
 
 def test_an_error_in_the_with_block_comes_out_after_the_tasks_have_ended(kind):
     ran: list[int] = []
-    with pytest.raises(LookupError), kind(1) as pool:
+    with pytest.raises(LookupError), kind(1) as pool:  # noqa: PT012
         for number in range(50):
             pool.submit(ran.append, number)
         raise LookupError
@@ -745,11 +770,9 @@ def test_a_submit_that_races_with_shutdown_is_refused_or_done(kind, hostile_swit
             if index == 0:
                 pool.shutdown(wait=False)
                 return
-            try:
+            with contextlib.suppress(RuntimeError):
                 for number in range(50):
-                    accepted.append(pool.submit(abs, number))
-            except RuntimeError:
-                pass
+                    accepted.append(pool.submit(abs, number))  # noqa: PERF401
 
         in_threads(3, submit)
         for future in accepted:
@@ -766,11 +789,9 @@ def test_a_submit_that_races_with_a_cancelling_shutdown_is_refused_or_settled(ki
             if index == 0:
                 pool.shutdown(wait=True, cancel_futures=True)
                 return
-            try:
+            with contextlib.suppress(RuntimeError):
                 for number in range(50):
-                    accepted.append(pool.submit(abs, number))
-            except RuntimeError:
-                pass
+                    accepted.append(pool.submit(abs, number))  # noqa: PERF401
 
         in_threads(3, submit)
         for future in accepted:
@@ -1025,10 +1046,8 @@ def test_an_error_in_a_map_is_freed_when_it_was_handled(kind, no_gc):
             raise ValueError(number)
 
     def consume(pool: Executor) -> None:
-        try:
+        with contextlib.suppress(ValueError):
             list(pool.map(fail, range(3)))
-        except ValueError:
-            pass
 
     with kind(1) as pool:
         consume(pool)

@@ -7,6 +7,7 @@ ask for what the standard does. `twin` is the standard `wait` or `as_completed`,
 from __future__ import annotations
 
 import concurrent.futures as standard
+import contextlib
 import gc
 import logging
 import pickle
@@ -846,7 +847,7 @@ def test_as_completed_drops_what_it_has_yielded(twin, make):
     futures = [make() for _ in range(8)] + [cancelled(make), returned(make, 42)]
     seen = 0
     completed = twin.as_completed(futures, timeout=0)
-    with pytest.raises(TimeoutError):
+    with pytest.raises(TimeoutError):  # noqa: PT012
         for future in completed:
             futures.remove(future)
             ref = weakref.ref(future)
@@ -891,10 +892,8 @@ def test_a_wait_with_a_timeout_inside_a_task_keeps_to_it(twin, kind, gate):
             inner = [pool.submit(gate.wait, PATIENCE) for _ in range(2)]
             done = twin.wait(inner, timeout=0.05).done
             done |= twin.wait(inner, 0.05, FIRST_COMPLETED).done
-            try:
+            with contextlib.suppress(TimeoutError):
                 done |= set(twin.as_completed(inner, timeout=0.05))
-            except TimeoutError:
-                pass
             return "done" if done else "timed out"
 
         task = pool.submit(outer)
