@@ -81,6 +81,11 @@ def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> bo
     return True
 
 
+def start_and_wait(started: threading.Event, gate: threading.Event) -> bool:
+    started.set()
+    return gate.wait(PATIENCE)
+
+
 def in_threads(number: int, function: Callable[[int], object]) -> None:
     """Call `function(i)` in `number` threads that start together; raise the first error."""
     barrier = threading.Barrier(number)
@@ -111,11 +116,12 @@ def test_a_thread_pool_is_a_standard_executor():
         assert isinstance(pool, ThreadPoolExecutor)
         assert isinstance(pool, Executor)
         task = pool.submit(int)
-        assert isinstance(task, Task) and isinstance(task, Future)
+        assert type(task) is Task
+        assert issubclass(Task, Future)
 
 
 def test_the_constructor_takes_the_standard_arguments_by_position(kind):
-    seen = []
+    seen: list[str] = []
     with kind(2, "mill", seen.append, ("ready",)) as pool:
         name = pool.submit(lambda: threading.current_thread().name).result(PATIENCE)
     assert name == "mill_0"
@@ -586,7 +592,7 @@ def test_map_does_not_keep_results_alive_that_were_taken(kind, no_gc):
         for thing in pool.map(lambda _: Thing(), range(50)):
             ref = weakref.ref(thing)
             del thing
-            assert eventually(lambda ref=ref: ref() is None)
+            assert eventually(lambda: ref() is None)  # noqa: B023
 
 
 def test_map_frees_each_argument_when_its_call_has_ended(kind, gate, no_gc):
@@ -689,7 +695,7 @@ def test_shutdown_takes_wait_by_position(kind, gate):
 def test_shutdown_can_cancel_what_is_queued_but_not_what_runs(kind, gate):
     started = threading.Event()
     pool = kind(1)
-    running = pool.submit(lambda: started.set() or gate.wait(PATIENCE))
+    running = pool.submit(start_and_wait, started, gate)
     queued = [pool.submit(abs, number) for number in range(10)]
     assert started.wait(PATIENCE)
     pool.shutdown(wait=False, cancel_futures=True)
@@ -845,7 +851,7 @@ def test_a_failing_initializer_breaks_the_pool_for_pending_and_later_tasks(kind,
                 future.result(PATIENCE)
         with pytest.raises(BrokenThreadPool) as caught:
             pool.submit(abs, 1)
-        assert isinstance(caught.value, BrokenExecutor) and isinstance(caught.value, RuntimeError)
+        assert {BrokenExecutor, RuntimeError} <= set(type(caught.value).__mro__)
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
     assert caplog.records[0].exc_info is not None
 

@@ -27,6 +27,7 @@ from concurrent.futures import (
     InvalidStateError,
     ThreadPoolExecutor,
 )
+from functools import partial
 from typing import Any
 
 import pytest
@@ -78,6 +79,11 @@ def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> bo
             return False
         time.sleep(0.001)
     return True
+
+
+def start_and_wait(started: threading.Event, gate: threading.Event) -> bool:
+    started.set()
+    return gate.wait(PATIENCE)
 
 
 def in_threads(number: int, function: Callable[[int], object], patience: float = PATIENCE) -> None:
@@ -312,7 +318,7 @@ def test_cancelling_wakes_those_who_wait(make):
 def test_a_task_goes_from_pending_to_running_to_done(kind, gate):
     started = threading.Event()
     with kind(1) as pool:
-        first = pool.submit(lambda: started.set() or gate.wait(PATIENCE))
+        first = pool.submit(start_and_wait, started, gate)
         second = pool.submit(abs, -1)
         assert started.wait(PATIENCE)
         assert (first.running(), first.done(), first.cancel()) == (True, False, False)
@@ -342,9 +348,9 @@ def test_a_task_that_is_cancelled_by_many_while_it_starts_ran_or_is_cancelled(ki
             task = pool.submit(ran.append, 1)
             task.add_done_callback(calls.append)
             answers: list[bool] = []
-            in_threads(2, lambda _, task=task, answers=answers: answers.append(task.cancel()))
+            in_threads(2, lambda _: answers.append(task.cancel()))  # noqa: B023
             standard.wait([task], PATIENCE)
-            assert eventually(lambda calls=calls: len(calls) == 1)
+            assert eventually(lambda: len(calls) == 1)  # noqa: B023
             if task.cancelled():
                 assert ran == [] and answers == [True, True]
             else:
@@ -356,7 +362,7 @@ def test_our_statistics_count_a_task_once_that_two_threads_cancel(hostile_switch
         pool.submit(gate.wait, PATIENCE)
         for _ in range(300):
             task = pool.submit(int)
-            in_threads(2, lambda _, task=task: task.cancel())
+            in_threads(2, lambda _: task.cancel())  # noqa: B023
         assert pool.statistics().cancelled == 300
         gate.set()
 
@@ -546,11 +552,11 @@ def test_a_callback_added_while_the_task_ends_is_called_exactly_once(kind, hosti
 
             def add(index: int, task: Future[int] = task, calls: list[int] = calls) -> None:
                 for number in range(5):
-                    task.add_done_callback(lambda _, number=number: calls.append(index * 5 + number))
+                    task.add_done_callback(partial(lambda number, _: calls.append(number), index * 5 + number))
 
             in_threads(2, add)
             task.result(PATIENCE)
-            assert eventually(lambda calls=calls: len(calls) == 10)
+            assert eventually(lambda: len(calls) == 10)  # noqa: B023
             assert sorted(calls) == list(range(10))
 
 
@@ -724,7 +730,7 @@ def test_threads_that_wait_for_our_and_standard_futures_in_different_orders_do_n
             if threading.current_thread().name != "first" or not deadlocks:
                 self._lock.release()
 
-    middle._condition = Slow()  # type: ignore[attr-defined]
+    middle._condition = Slow()  # type: ignore[assignment]
     threads = [
         threading.Thread(target=standard.wait, args=([low, middle], 0), name="first", daemon=True),
         threading.Thread(target=standard.wait, args=([middle, high], 0), name="second", daemon=True),
@@ -765,7 +771,7 @@ def test_a_task_that_ends_between_two_looks_of_the_standard_library_confuses_nob
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        assert eventually(lambda other=other: other._waiters)
+        assert eventually(lambda: other._waiters)  # noqa: B023
         may_look.set()
         slow.join(PATIENCE)
         other.set_result(2)
