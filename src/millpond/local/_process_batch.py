@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import tell
+from millpond._events import logger, tell
 from millpond.local._process_child import name_of
 from millpond.local._process_frames import SKIPPED, UNLOADABLE
 from millpond.local._process_pickle import decode
@@ -153,7 +153,7 @@ class TaskBatch(Batch):
             task._value = value
             task._status = RETURNED
             if task._hook is not None:
-                task._hook.wake(task)
+                _wake(task)
             if type(task) is not Task:
                 self.crew.forget(task)
         self.settled = end
@@ -172,7 +172,11 @@ class TaskBatch(Batch):
             self.drop(position)
         self.crew.forget(task)
         tell(self.crew.observer, "task_failed", self.crew.name, function=self.name(position), error=error)
-        task._settle(RAISED, error)
+        task._args = None
+        task._value = error
+        task._status = RAISED
+        if task._hook is not None:
+            _wake(task)
 
     def drop(self, position: int) -> None:
         """Forget a task that others have settled, or will run."""
@@ -190,6 +194,16 @@ class TaskBatch(Batch):
                 self.crew.line_of(task).put_back(task)
                 back += 1
         return back
+
+
+def _wake(task: Task[Any]) -> None:
+    """Tell those who look; a callback that exits must not end the I/O thread."""
+    hook = task._hook
+    try:
+        if hook is not None:
+            hook.wake(task)
+    except BaseException:
+        logger.exception("a done-callback raised")
 
 
 class SliceBatch(Batch):

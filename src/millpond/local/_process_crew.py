@@ -15,12 +15,14 @@ makes that safe under the GIL:
 from __future__ import annotations
 
 import _thread
+import multiprocessing
+import os
 import threading
 import time
 import weakref
 from collections import deque
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import tell
@@ -50,6 +52,17 @@ SWEEP_AT = 4096
 
 process_crews: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
 """Every process pool's crew, for the interpreter's exit and for fork."""
+
+
+_born_in = os.getpid()
+
+
+def usable_context(context: BaseContext) -> BaseContext:
+    """Return `context`, or in a forked child, which cannot use its parent's fork server, the one that spawns."""
+    is_forked = os.getpid() != _born_in
+    if is_forked and context.get_start_method() == "forkserver":
+        return multiprocessing.get_context("spawn")
+    return context
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,6 +541,7 @@ class ProcessCrew:
             worker.forget()
         if self.foreman is not None:
             self.foreman.close()
+        self.rules = replace(self.rules, context=usable_context(self.rules.context))
         self._reset()
         if self.bound is not None:
             self.bound.forget()

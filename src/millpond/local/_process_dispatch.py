@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond._events import tell
 from millpond.local._process_batch import SliceBatch, TaskBatch, calls_of
+from millpond.local._process_journal import STARTED
 from millpond.local._process_map import Driver
 from millpond.local._process_task import ProcessTask
 from millpond.local._task import Task
@@ -33,6 +34,8 @@ BYTES = 1 << 18
 """About how large a batch may be, unless a single call is larger."""
 RECALL_AFTER = 0.02
 """A batch that lasts this much longer than expected is recalled, in seconds."""
+STOPPED_AFTER = 1.0
+"""A single call that is not started for this long is looked at, in seconds."""
 
 
 class _Draft:
@@ -61,14 +64,14 @@ class Dispatcher:
 
     def has_room(self, worker: ProcessWorker) -> bool:
         """Tell whether `worker` may get a batch now."""
-        if not worker.is_ready or worker.is_leaving or worker.is_doomed:
-            return False
+        if not worker.is_ready or worker.is_leaving or worker.is_doomed or worker.fence is not None:
+            return False  # (a recall is for all it has: what it got meanwhile would be run there, and elsewhere again)
         if worker.seat.is_going and not worker.seat.pinned:
             return False
         rules = self._crew.rules
         if not worker.flight:
             return rules.allowance(worker) > 0
-        if not rules.looks_ahead or len(worker.flight) > 1 or worker.fence is not None:
+        if not rules.looks_ahead or len(worker.flight) > 1:
             return False
         batch = worker.flight[0]
         if batch.is_alone or not 0 < batch.expected <= 2 * TARGET or rules.allowance(worker) <= 0:
@@ -226,8 +229,24 @@ class Dispatcher:
         return True
 
     def set_alarm(self, worker: ProcessWorker, now: float) -> None:
-        """Say when to look whether `worker` is stuck: only where something waits behind something."""
-        if worker.fence is None:
-            is_queue = worker.load > 1 and not any(batch.is_keyed for batch in worker.flight)
-            patience = RECALL_AFTER + 3 * sum([batch.expected for batch in worker.flight])
-            worker.recall_at = now + patience if is_queue else None
+        """Say when to look whether `worker` is stuck. What has a key cannot go elsewhere, so it is not looked at."""
+        if worker.fence is not None:
+            return
+        load = worker.load
+        if not load or any(batch.is_keyed for batch in worker.flight):
+            worker.recall_at = None
+        elif load == 1:
+            worker.recall_at = now + STOPPED_AFTER
+        else:
+            worker.recall_at = now + RECALL_AFTER + 3 * sum([batch.expected for batch in worker.flight])
+
+    def is_stuck(self, worker: ProcessWorker) -> bool:
+        """Tell whether calls of `worker`, which is overdue, would do better elsewhere.
+
+        Those that wait behind another surely would; a single one only when it has not even been started (the process
+        is stopped, or the machine is overloaded) and another worker is idle.
+        """
+        if worker.load > 1:
+            return True
+        has_started = worker.journal.words[STARTED] >= worker.next_number - 1
+        return not has_started and any(other.is_idle for other in self._crew.workers)

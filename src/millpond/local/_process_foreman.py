@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 FENCE = 0.002
 """How long a recall waits until the worker is sure to have seen it, in seconds (see `_process_journal`)."""
 FALSE_STARTS = 3
-"""So many workers in a row may end before they are ready; then the pool is broken."""
+"""When so many workers in a row have ended before they were ready, the pool is broken."""
+KILLED_STARTS = 10
+"""The same, where some of them were killed by a signal: that may have come from outside."""
 START_AGAIN = 1.0
 """Seconds to wait after the system refused a process, when there are other workers."""
 
@@ -54,7 +56,7 @@ class Foreman:
         self._ear.setblocking(False)
         self._selector.register(self._ear, selectors.EVENT_READ, None)
         self._names = itertools.count()
-        self._false_starts = 0
+        self._false_starts = self._exits = 0
         self._start_at = 0.0
         self.thread = threading.Thread(target=self._run, name=f"{crew.name}-io", daemon=True)
 
@@ -250,7 +252,7 @@ class Foreman:
         if word == READY:
             worker.is_ready = True
             worker.idle_since = time.monotonic()
-            self._false_starts = 0
+            self._false_starts = self._exits = 0
             tell(crew.observer, "worker_started", crew.name, pid=worker.process.pid)
         elif word == BROKEN:
             blob, text = rest
@@ -277,6 +279,8 @@ class Foreman:
         if batch.settled >= batch.count:
             worker.flight.popleft()
             worker.deadline = None
+            if not worker.flight:
+                worker.fence = None  # a recall has nothing left to bring back
             worker.idle_since = now
         self._dispatcher.set_alarm(worker, now)
         if crew.bound is not None and crew.bound.waiting:
@@ -309,8 +313,11 @@ class Foreman:
         elif worker.recall_at is not None:
             if now < worker.recall_at:
                 return worker.recall_at
-            worker.start_recall(now + FENCE)
-            return now + FENCE
+            if self._dispatcher.is_stuck(worker):
+                worker.start_recall(now + FENCE)
+                return now + FENCE
+            self._dispatcher.set_alarm(worker, now)
+            return worker.recall_at
         elif not worker.flight and worker.is_ready:
             return self._leaves_at(worker, now)
         return None
@@ -390,7 +397,7 @@ class Foreman:
         expected = not was_known or worker.is_doomed
         tell(crew.observer, "worker_stopped" if expected else "worker_lost", crew.name, exit_code=code)
         if was_known and not worker.is_ready and not worker.is_doomed:
-            self._count_false_start(how_it_ended(code))
+            self._count_false_start(code)
         if crew.bound is not None:
             crew.bound.let_in()
 
@@ -404,13 +411,14 @@ class Foreman:
             self._hear(worker, pickle.loads(frame))
         return frames is not None
 
-    def _count_false_start(self, how: str) -> None:
+    def _count_false_start(self, code: int | None) -> None:
         self._false_starts += 1
-        if self._false_starts >= FALSE_STARTS:
+        self._exits += code is None or code >= 0
+        if self._exits >= FALSE_STARTS or self._false_starts >= KILLED_STARTS:
             crew = self._crew
             crew.break_down(
                 f"{self._false_starts} worker processes of pool {crew.name!r} in a row ended before they were ready "
-                f"(the last: {how}); what they wrote to stderr tells why. A script that starts a pool must do so under "
+                f"(the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a pool must do so under "
                 "if __name__ == '__main__':, since each worker imports it"
             )
 

@@ -23,7 +23,7 @@ from millpond._events import Observer
 from millpond.local._checks import check_callable, check_count, check_seconds
 from millpond.local._options import Options
 from millpond.local._pool import Pool
-from millpond.local._process_crew import ProcessCrew, Rules
+from millpond.local._process_crew import ProcessCrew, Rules, usable_context
 from millpond.local._process_map import map_in_processes
 from millpond.local._process_pickle import Encoder
 from millpond.local._process_task import KillSwitch, ProcessTask
@@ -319,4 +319,4 @@ def _context(method: str | None) -> Any:
             "a ProcessPool was made while a worker process imports the main script; put the code that makes it under "
             "if __name__ == '__main__':"
         )
-    return multiprocessing.get_context(method)
+    return usable_context(multiprocessing.get_context(method))

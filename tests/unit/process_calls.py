@@ -1,0 +1,201 @@
+"""What the tests of `ProcessPool` run in worker processes: functions that a worker can import by name."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import time
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+state: dict[str, Any] = {}
+
+
+class Gate:
+    """Holds a task in a worker: `hold(gate.path)` there; `wait()` here until it has come, `open()` to let it go on."""
+
+    numbers = itertools.count()
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / f"gate-{next(self.numbers)}")
+        os.mkfifo(self.path)
+        self._file: Any = None
+
+    def wait(self) -> Gate:
+        self._file = open(self.path, "w")  # returns when the other side opens it, too
+        return self
+
+    def open(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def hold(path: str, value: Any = None) -> Any:
+    with open(path) as file:
+        file.read()
+    return value
+
+
+def noop() -> None:
+    pass
+
+
+def square(x: int) -> int:
+    return x * x
+
+
+def add(*numbers: int, scale: int = 1) -> int:
+    return sum(numbers) * scale
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def size(data: bytes) -> int:
+    return len(data)
+
+
+def blow_up(data: bytes, times: int) -> bytes:
+    return data * times
+
+
+def pid(*_: Any) -> int:
+    return os.getpid()
+
+
+def fail(message: str = "bad") -> None:
+    raise ValueError(message)
+
+
+def fail_at(x: int, bad: int) -> int:
+    if x == bad:
+        raise ValueError(f"bad {x}")
+    return x
+
+
+def fail_with_note() -> None:
+    error = ValueError("bad")
+    error.add_note("look here")
+    raise error
+
+
+def exit_politely() -> None:
+    sys.exit(7)
+
+
+def die(code: int = 3) -> None:
+    os._exit(code)
+
+
+def die_at(x: int, bad: int) -> int:
+    if x == bad:
+        os._exit(3)
+    return x
+
+
+def die_once(path: str) -> str:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return "second time"
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never"
+
+
+def write_line(path: str, line: Any) -> Any:
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, f"{line}\n".encode())
+    finally:
+        os.close(file)
+    return line
+
+
+def write_pid(path: str) -> None:
+    write_line(path, os.getpid())
+
+
+def write_pid_and_hold(path: str, gate: str) -> None:
+    write_pid(path)
+    hold(gate)
+
+
+def remember(value: Any) -> None:
+    state["value"] = value
+
+
+def recall() -> Any:
+    return state.get("value")
+
+
+def count_up() -> tuple[int, int]:
+    state["count"] = state.get("count", 0) + 1
+    return os.getpid(), state["count"]
+
+
+def grow(number: int) -> int:
+    state["ballast"] = b"x" * number
+    return os.getpid()
+
+
+def sleep_or_square(x: int, slow: int, seconds: float) -> int:
+    if x == slow:
+        time.sleep(seconds)
+    return x * x
+
+
+def make_function() -> Any:
+    return lambda: None
+
+
+def nested(number: int) -> int:
+    from millpond import ProcessPool  # noqa: PLC0415
+
+    pool = ProcessPool(1)  # never shut down: the worker's end does that
+    return sum(pool.map(square, range(number)))
+
+
+def cancelled_error() -> None:
+    raise CancelledError("of my own")
+
+
+class Unloadable(Exception):
+    """Can be pickled, but not loaded."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def raise_unloadable() -> None:
+    raise Unloadable(1, 2)
+
+
+class Grumpy:
+    """Refuses to be loaded anywhere."""
+
+    def __reduce__(self) -> Any:
+        return _refuse, ()
+
+
+def _refuse() -> None:
+    raise ValueError("not here")
+
+
+def make_grumpy() -> Grumpy:
+    return Grumpy()
+
+
+class Adder:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, x: int) -> int:
+        return self.number + x
+
+    def add(self, x: int) -> int:
+        return self.number + x
