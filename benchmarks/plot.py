@@ -8,7 +8,7 @@ import matplotlib
 from harness import HERE
 
 matplotlib.use("svg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
 BARS = [
     ("submit", "submit + result"),

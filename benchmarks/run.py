@@ -97,13 +97,18 @@ def _table_of(python: str) -> list[str]:
             document = json.loads(file.read_text())
             if not lines:
                 where = document["machine"]
-                lines += ["", f"## Python {where['python']}, {where['cores']} cores, {where['system']}, {where['date']}"]
+                lines += [
+                    "",
+                    f"## Python {where['python']}, {where['cores']} cores, {where['system']}, {where['date']}",
+                ]
                 lines += ["", "| question | setting | result | must | aim | figures |", "|---|---|---|---|---|---|"]
             for row in document["rows"]:
                 figures = ", ".join(f"{side} {number(value)}" for side, value in row["figures"].items())
                 params = ", ".join(f"{value} {key}" for key, value in row["params"].items())
-                goals = [_goal(question, each, row[key]) for each, key in
-                         ((question.must, "meets_must"), (question.aim, "meets_aim"))]
+                goals = [
+                    _goal(question, each, row[key])
+                    for each, key in ((question.must, "meets_must"), (question.aim, "meets_aim"))
+                ]
                 result = show(row["result"], question)
                 lines.append(
                     f"| {question.title} | {params} | **{result}** | {goals[0]} | {goals[1]} | {figures} {question.unit} |"

@@ -154,7 +154,7 @@ def make_function() -> Any:
 
 
 def nested(number: int) -> int:
-    from millpond import ProcessPool  # noqa: PLC0415
+    from millpond import ProcessPool
 
     pool = ProcessPool(1)  # never shut down: the worker's end does that
     return sum(pool.map(square, range(number)))

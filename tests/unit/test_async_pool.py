@@ -1025,3 +1025,22 @@ async def test_quick_tasks_do_not_keep_the_loop_from_breathing() -> None:
     running = False
     await heart
     assert longest < 0.15
+
+
+async def test_a_task_factory_that_raises_fails_the_call_and_costs_no_place() -> None:
+    loop = asyncio.get_running_loop()
+
+    def factory(loop: asyncio.AbstractEventLoop, body: Any, **kwargs: Any) -> Any:
+        raise ZeroDivisionError
+
+    async with AsyncPool(1) as pool:
+        task = await pool.submit(double, 1)
+        results = pool.map(double, [1, 2])
+        loop.set_task_factory(factory)
+        await spin()
+        loop.set_task_factory(None)
+        with pytest.raises(ZeroDivisionError):
+            await task
+        with pytest.raises(ZeroDivisionError):
+            await results
+        assert await pool.run(double, 1) == 2

@@ -70,7 +70,7 @@ def test_a_wrong_option_is_named(arguments, kind, message):
     [
         ({"buffersize": 0}, ValueError, "buffersize must be at least 1"),
         ({"chunksize": 0}, ValueError, "chunksize must be at least 1"),
-        ({"timeout": -1}, ValueError, "timeout must be 0 or more"),
+        ({"timeout": "1"}, TypeError, "timeout must be a number of seconds"),
     ],
 )
 def test_a_wrong_argument_of_map_is_named(arguments, kind, message):

@@ -202,7 +202,7 @@ def test_nested_waits_in_a_subpool_do_not_deadlock():
         share = pool.subpool(1)
 
         def nest(depth: int) -> int:
-            return 0 if depth == 0 else 1 + share.submit(nest, depth - 1).result(20)
+            return 0 if depth == 0 else 1 + share.submit(nest, depth - 1).result()
 
         assert share.submit(nest, 100).result(25) == 100
         assert pool.submit(lambda: share.submit(lambda: 5).result(10)).result(10) == 5

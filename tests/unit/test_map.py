@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond import CancelToken, ThreadPool
-from millpond.local._map import Results, Source
+from millpond.local._map import Results
+from millpond.local._thread_map import Source
 
 
 @pytest.fixture
@@ -23,24 +24,41 @@ def pool():
 # -- the parts ----------------------------------------------------------------------------------------------
 
 
+def drain(source: Source) -> list[int]:
+    """Run every slice and return the values in order of their numbers."""
+    seen: dict[int, int] = {}
+    while (piece := source.cut()) is not None:
+        assert piece.run(int, star=False) is None
+        seen |= dict(enumerate(piece.values, piece.start))
+        source.lasted(piece.size, 0.0)
+    return [seen[number] for number in sorted(seen)]
+
+
 @given(st.lists(st.lists(st.integers())), st.none() | st.integers(1, 5), st.integers(1, 4))
 def test_a_source_gives_every_item_once_and_in_order(feeds, chunk, workers):
     source = Source(chunk, workers)
-    seen: list[int] = []
     for feed in feeds:
         source.feed(feed)
-        start, items = source.cut()
-        assert start == len(seen)
-        seen += items
-        source.lasted(len(items), 0.0)
-    while len(source):
-        start, items = source.cut()
-        assert start == len(seen)
-        assert items
-        seen += items
-        source.lasted(len(items), 0.0)
-    assert seen == list(itertools.chain.from_iterable(feeds))
-    assert source.cut()[1] == []
+    assert drain(source) == list(itertools.chain.from_iterable(feeds))
+    assert source.cut() is None
+    assert len(source) == 0
+
+
+@given(st.integers(0, 20), st.integers(0, 20))
+def test_a_slice_that_is_stopped_gives_back_what_has_not_started(size, ran):
+    source = Source(size + 1, 1)
+    source.feed(list(range(size)))
+    piece = source.cut()
+    if piece is None:
+        return
+
+    def call(item: int) -> int:
+        if item == ran:
+            source.give_back(*(piece.end, piece.stop()))
+        return item
+
+    assert piece.run(call, star=False) is None
+    assert [*piece.values, *drain(source)] == list(range(size))
 
 
 def test_slices_grow_while_they_are_quick_and_shrink_when_they_are_slow():
@@ -48,19 +66,24 @@ def test_slices_grow_while_they_are_quick_and_shrink_when_they_are_slow():
     source.feed(list(range(10_000)))
     sizes = []
     for _ in range(8):
-        items = source.cut()[1]
-        sizes.append(len(items))
-        source.lasted(len(items), 0.0)
+        piece = source.cut()
+        assert piece is not None
+        sizes.append(piece.size)
+        source.lasted(piece.size, 0.0)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
     source.lasted(128, 1.0)
-    assert len(source.cut()[1]) <= 64
+    piece = source.cut()
+    assert piece is not None
+    assert piece.size <= 64
 
 
 def test_a_slice_leaves_something_for_the_others_near_the_end():
     source = Source(None, 4)
     source.feed(list(range(100)))
     source.lasted(1000, 0.0)
-    assert len(source.cut()[1]) == 100 // 8
+    piece = source.cut()
+    assert piece is not None
+    assert piece.size == 100 // 8
 
 
 @given(st.permutations(range(6)))

@@ -147,5 +147,5 @@ def test_a_picklable_function_in_the_batch_of_a_lambda_still_travels_by_name():
     encoder = Encoder()
     nameless = lambda: None  # noqa: E731
     body, errors = encoder.encode([calls.noop, nameless], [(), ()])
-    _, functions, _ = pickle.loads(body)
+    functions, _, _ = pickle.loads(body)
     assert functions[0] is calls.noop and functions[1] is not nameless and not errors

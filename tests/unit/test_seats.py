@@ -80,7 +80,7 @@ def test_a_task_of_a_key_that_was_cancelled_does_not_block_the_key():
 def test_a_task_may_wait_for_a_later_one_of_its_own_key():
     with ThreadPool(2) as pool:
         keyed = pool.options(key="k")
-        assert keyed.submit(lambda: keyed.submit(lambda: "inner").result(10)).result(10) == "inner"
+        assert keyed.submit(lambda: keyed.submit(lambda: "inner").result()).result(10) == "inner"
 
 
 def test_keys_survive_recycling_idle_timeouts_and_pauses():

@@ -337,7 +337,7 @@ def test_a_loop_closed_before_the_task_ends_disturbs_nobody(
         if call is awaited:  # wrapping it in a task would leave that task pending, in every way alike
 
             async def begin() -> asyncio.Future[Any]:
-                from millpond.local._bridge import wrap  # noqa: PLC0415
+                from millpond.local._bridge import wrap
 
                 return wrap(pool.submit(gate.wait, PATIENCE))
 
@@ -415,7 +415,7 @@ def test_a_pool_can_be_the_default_executor_and_is_shut_down_with_the_loop():
 
 
 def test_to_thread_carries_context_variables_into_our_pool():
-    import contextvars  # noqa: PLC0415
+    import contextvars
 
     variable = contextvars.ContextVar("variable", default=0)
 

@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 
 from millpond import PoolClosed, Task, ThreadPool
-from millpond.local._worker import perform
+from millpond.local._worker import run
 
 PATIENCE = 10.0
 """Seconds after which something that must happen counts as not happening."""
@@ -377,10 +377,11 @@ def test_a_worker_that_meets_a_task_taken_out_of_turn_leaves_it_whole(gate):
     with ThreadPool(1) as pool:
         pool.submit(gate.wait, PATIENCE)
         task = pool.submit(int, "5")
-        assert pool._crew.claim(task)
+        call = pool._crew.claim(task)
+        assert call is not None
         gate.set()
         assert pool.drain(PATIENCE)  # the worker has passed it by
-        perform(task)
+        run(task, call)
         assert task.result(PATIENCE) == 5
 
 
@@ -760,7 +761,7 @@ def test_the_with_block_waits_for_the_tasks(kind):
 
 def test_an_error_in_the_with_block_comes_out_after_the_tasks_have_ended(kind):
     ran: list[int] = []
-    with pytest.raises(LookupError), kind(1) as pool:  # noqa: PT012
+    with pytest.raises(LookupError), kind(1) as pool:
         for number in range(50):
             pool.submit(ran.append, number)
         raise LookupError
@@ -981,7 +982,7 @@ def test_a_result_is_freed_with_its_future_while_the_worker_idles(kind, no_gc):
 
 
 def test_a_future_that_was_watched_in_every_way_is_freed_with_its_last_name(kind, no_gc):
-    import concurrent.futures as standard  # noqa: PLC0415
+    import concurrent.futures as standard
 
     go = threading.Event()
     with kind(1) as pool:

@@ -853,7 +853,7 @@ def test_as_completed_drops_what_it_has_yielded(twin, make):
     futures = [make() for _ in range(8)] + [cancelled(make), returned(make, 42)]
     seen = 0
     completed = twin.as_completed(futures, timeout=0)
-    with pytest.raises(TimeoutError):  # noqa: PT012
+    with pytest.raises(TimeoutError):
         for future in completed:
             futures.remove(future)
             ref = weakref.ref(future)

@@ -186,7 +186,7 @@ def test_pool_closed_is_a_runtime_error_that_says_what_to_do():
 
 
 def nest(pool: ThreadPool, depth: int) -> int:
-    return 0 if depth == 0 else 1 + pool.submit(nest, pool, depth - 1).result(20)
+    return 0 if depth == 0 else 1 + pool.submit(nest, pool, depth - 1).result()
 
 
 @pytest.mark.parametrize("depth", [1, 100, 300])

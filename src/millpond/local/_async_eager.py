@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond._events import tell
 from millpond.local._async_limiter import clean, pass_on
-from millpond.local._async_task import DONE, IN_LINE, primed
+from millpond.local._async_task import ABORTED, DONE, IN_LINE, primed
 from millpond.local._async_waiting import until_ended
 
 if TYPE_CHECKING:
@@ -244,14 +244,17 @@ class EagerRun(Generic[T]):
     is_lazy = False
 
     @property
+    def has_reader(self) -> bool:
+        """Whether somebody waits in it."""
+        return self._sleeper is not None
+
+    @property
     def is_finished(self) -> bool:
         """Whether nothing more will come."""
         return self._is_booked
 
     async def wait(self, *, everything: bool = False) -> None:
         """Sleep until `collect` has something, or until all is done or something failed."""
-        if self._sleeper is not None:
-            raise RuntimeError("this map is being read already; one reader at a time")
         if self._standing is not None and self.home.is_inside():
             await self._help_out()
             return
@@ -271,7 +274,9 @@ class EagerRun(Generic[T]):
             raise self.failures.pop(next(iter(self.failures)))
         if self._cancelled:
             raise asyncio.CancelledError("the map was cancelled: its pool was purged or shut down")
-        return self.ring
+        values = self.ring[self._next :] if self.ordered and self._next else self.ring
+        self._next = self.total
+        return values
 
     async def _help_out(self) -> None:
         """Run one item here: the consumer is a task of this pool and may hold the place that a driver waits for."""
@@ -323,7 +328,7 @@ class EagerRun(Generic[T]):
 
     def context(self) -> Context:
         """Return the context for a driver."""
-        return self.home.context if self._context is None else self._context.copy()
+        return (self.home.context if self._context is None else self._context).copy()
 
 
 class Driver:
@@ -359,8 +364,15 @@ class Driver:
         except asyncio.CancelledError:  # between two items
             run.drop_rest()
         finally:
-            run.call_another()
-            run.went(self)
+            if self._stage != ABORTED:
+                run.call_another()
+                run.went(self)
+
+    def _abort(self, error: BaseException) -> None:
+        """End it: no asyncio task could be made for it, and so for no other."""
+        self.run.failures[self.run.total - self.run.left()] = error
+        self.run.drop_rest()
+        self.run.went(self)
 
     async def _slice(self) -> bool:
         """Run some items; False when this driver has to go."""

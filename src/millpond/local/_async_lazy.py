@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.local._async_waiting import until_ended
@@ -92,8 +92,11 @@ class LazyRun(Generic[T]):
             self.cut(error)
         finally:
             self._is_drained = True
-            self._home.lazies.discard(self)
             self._wake()
+            try:
+                await close(source)
+            finally:
+                self._home.lazies.discard(self)
 
     def _take_in(self, args: tuple[Any, ...]) -> None:
         try:
@@ -150,25 +153,24 @@ class LazyRun(Generic[T]):
         return self._tasks.popleft() if self._tasks and self._tasks[0].done() else None
 
     @property
+    def has_reader(self) -> bool:
+        """Whether somebody waits in it."""
+        return self._sleeper is not None
+
+    @property
     def is_finished(self) -> bool:
         """Whether nothing more will come."""
         return not self._tasks and self._is_drained
 
     async def wait(self) -> None:
         """Sleep until `collect` has something."""
-        if self._sleeper is not None:
-            raise RuntimeError("this map is being read already; one reader at a time")
         self._sleeper = asyncio.get_running_loop().create_future()
-        if self._tasks:
-            first = self._tasks[0]
-            if self._ordered:
-                first.add_done_callback(self._wake)
-            if self._home.is_inside():
-                before = first if first.done() else self._home.keys.first(first)
-                self._home.help(before)
-                if before is not first:
-                    before.add_done_callback(self._wake)
         try:
+            if self._tasks:
+                first = self._tasks[0]
+                before = first._lend()
+                if self._ordered or before is not first:
+                    before.add_done_callback(self._wake)
             await self._sleeper
         finally:
             self._sleeper = None
@@ -209,11 +211,21 @@ def _retrieve(task: asyncio.Future[Any]) -> None:
 async def zip_any(sources: tuple[Iterable[Any] | AsyncIterable[Any], ...]) -> AsyncIterator[tuple[Any, ...]]:
     """Zip sources of which at least one is async; ends with the shortest."""
     iterators = [aiter(each) if isinstance(each, AsyncIterable) else iter(each) for each in sources]
-    while True:
-        row = []
+    try:
+        while True:
+            row = []
+            for each in iterators:
+                try:
+                    row.append(await anext(each) if isinstance(each, AsyncIterator) else next(each))
+                except (StopIteration, StopAsyncIteration):
+                    return
+            yield tuple(row)
+    finally:
         for each in iterators:
-            try:
-                row.append(await anext(each) if isinstance(each, AsyncIterator) else next(each))
-            except (StopIteration, StopAsyncIteration):
-                return
-        yield tuple(row)
+            await close(each)
+
+
+async def close(source: object) -> None:
+    """Close an async generator: left to itself, it would be closed some time later, by a task that nobody awaits."""
+    if isinstance(source, AsyncGenerator):
+        await source.aclose()

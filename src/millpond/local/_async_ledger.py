@@ -56,13 +56,7 @@ class Mailboxes:
         """Return the first task of the key of `task`: itself when nothing is before it."""
         if task.key is None:
             return task
-        first = self._boxes[task.key][0]
-        if first is not task and first._inner is asyncio.current_task():
-            raise RuntimeError(
-                f"a task with key {task.key!r} awaits another task of that key, which can start only after it; "
-                "await it elsewhere, or give it another key"
-            )
-        return first
+        return self._boxes[task.key][0]
 
     def waiting(self) -> list[AsyncTask[Any]]:
         """Return the tasks that are not the first of their key."""

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond._events import Observer, logger, tell
 from millpond.local._async_ledger import Ledger
-from millpond.local._async_task import DONE, IN_LINE, RUNNING, AsyncTask, cancel_future
+from millpond.local._async_task import ABORTED, DONE, IN_LINE, RUNNING, AsyncTask, cancel_future
 from millpond.local._queues import Fifo
 
 if TYPE_CHECKING:
@@ -51,7 +51,11 @@ class Entry(Protocol):
     _inner: Any
     _context: Context | None
 
-    def _perform(self, is_primed: bool, /) -> Coroutine[Any, Any, None]: ...
+    def _perform(self, is_primed: bool, /) -> Coroutine[Any, Any, None]:
+        """Run it: the body of its asyncio task."""
+
+    def _abort(self, error: BaseException, /) -> None:
+        """End it: no asyncio task could be made for it."""
 
 
 class Limiter(Ledger):
@@ -165,6 +169,9 @@ class Limiter(Ledger):
         before, root.starting = root.starting, entry
         try:
             inner = spawn(root.loop, entry, self.name)
+        except BaseException as error:  # the loop's task factory raised
+            entry._abort(error)
+            return
         finally:
             root.starting = before
         if entry._stage == RUNNING:
@@ -177,6 +184,10 @@ class Limiter(Ledger):
         """Tell whether the code that asks is a task of this pool."""
         root = self.root
         return root.starting is not None or (bool(root.inners) and asyncio.current_task() in root.inners)
+
+    def is_in(self, task: AsyncTask[Any]) -> bool:
+        """Tell whether the code that asks is this very task."""
+        return task is self.root.starting or (task._inner is not None and task._inner is asyncio.current_task())
 
     def help(self, task: AsyncTask[Any]) -> None:
         """Start a task in line beside the limit, since one that holds a place does nothing but wait for it."""
@@ -349,7 +360,12 @@ def spawn(loop: Any, entry: Entry, name: str) -> asyncio.Task[None]:
     if loop.get_task_factory() is not None:
         body = entry._perform(True)
         body.send(None)
-        task: asyncio.Task[None] = loop.create_task(body, name=name, context=context)
+        try:
+            task: asyncio.Task[None] = loop.create_task(body, name=name, context=context)
+        except BaseException:
+            entry._stage = ABORTED
+            body.close()
+            raise
         return task
     if EAGER:
         return asyncio.Task(  # type: ignore[call-arg]  # mypy is told to look with the eyes of 3.11

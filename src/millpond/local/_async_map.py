@@ -31,6 +31,10 @@ class Run(Protocol[V]):
         """Whether it stands still without a consumer."""
 
     @property
+    def has_reader(self) -> bool:
+        """Whether somebody waits in it."""
+
+    @property
     def is_finished(self) -> bool:
         """Whether nothing more will come."""
 
@@ -83,6 +87,7 @@ class AsyncMap(AsyncIterator[T]):
         """Wait for results, and return the first of them."""
         run = self._run
         self._has_begun = True
+        self._check_reader()
         try:
             while self._is_open:
                 values = run.collect()
@@ -110,6 +115,7 @@ class AsyncMap(AsyncIterator[T]):
 
     async def _all(self) -> list[T]:
         self._has_begun = True
+        self._check_reader()
         if self._ticks is not None:
             return [value async for value in self]
         try:
@@ -128,6 +134,10 @@ class AsyncMap(AsyncIterator[T]):
         """Cancel what is left, and wait until nothing of it runs any more."""
         self._shut()
         await self._run.ended()
+
+    def _check_reader(self) -> None:
+        if self._run.has_reader:
+            raise RuntimeError("this map is being read already; one reader at a time")
 
     def _shut(self) -> None:
         if self._is_open:

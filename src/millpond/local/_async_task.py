@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NEW, IN_LINE, RUNNING, DONE = range(4)
+NEW, IN_LINE, RUNNING, DONE, ABORTED = range(5)
 
 cancel_future = asyncio.Future.cancel
 _await_future = asyncio.Future.__await__
@@ -105,6 +105,12 @@ class AsyncTask(asyncio.Future[T]):
         if self._stage >= RUNNING or self.done() or not self._home.is_inside():
             return self
         first = self._home.keys.first(self)
+        if first is not self and self._home.is_in(first):
+            self.cancel()
+            raise RuntimeError(
+                f"a task with key {self.key!r} awaits another task of that key, which can start only after it, so that "
+                "one was cancelled; await it elsewhere, or give it another key"
+            )
         self._home.help(first)
         return first
 
@@ -119,9 +125,16 @@ class AsyncTask(asyncio.Future[T]):
         except asyncio.CancelledError as error:
             self._home.end_cancelled(self, error)
         except BaseException as error:
+            if self._stage == ABORTED:
+                raise
             self._home.end_failed(self, error)
         else:
             self._home.end(self, value)
+
+    def _abort(self, error: BaseException) -> None:
+        """End it: no asyncio task could be made for it."""
+        self._stage = RUNNING
+        self._home.end_failed(self, error)
 
     def __repr__(self) -> str:
         if not self.done():

@@ -155,7 +155,8 @@ class AsyncVerbs:
 
         Plain iterables are read here and now, and everything runs, whether the results are taken or not. With
         `buffersize=n`, at most n items are read ahead of the consumer, so that it fits endless sources. Async
-        iterables are always read so, by default 2 * max_workers ahead. `ordered=False` gives results as they come;
+        iterables are always read so, by default 2 * max_workers ahead, and async generators among them are closed at
+        the end. `ordered=False` gives results as they come;
         `progress=True` shows a bar. When a call raises, its error comes in its place and the rest is cancelled; so
         it is when the map is closed, or dropped half-way, or its reader is cancelled.
 
@@ -237,7 +238,7 @@ class AsyncVerbs:
         else:
             task._call = self._call(fn, kwargs)
         task._args = args
-        task._context = (copy_context() or None) if self._carries_context else limiter.context
+        task._context = (copy_context() or None) if self._carries_context else limiter.context.copy()
         if options.cancel is not None:
             task._remote = Remote(task, options.cancel)
         return task

@@ -8,9 +8,9 @@ rings; the loop then delivers all that have come in.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
 from collections import deque
+from concurrent import futures
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ class Mailbox:
         self._is_ringing = True
         loop = self._loop()
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            try:
                 loop.call_soon_threadsafe(self._deliver)
+            except RuntimeError:  # the loop was closed: nobody waits any more
+                self._arrived.clear()
 
     def _deliver(self) -> None:
         self._is_ringing = False  # before looking: whoever comes after this rings again
@@ -70,6 +72,8 @@ def deliver(awaited: Awaited[Any]) -> None:
     error = task.exception()
     if error is None:
         awaited.set_result(task.result())
+    elif isinstance(error, futures.CancelledError):  # asyncio has a class of its own for it
+        awaited.set_exception(asyncio.CancelledError(*error.args))
     elif isinstance(error, StopIteration):  # asyncio refuses it: it would end the awaiting coroutine
         awaited.set_exception(RuntimeError(f"task raised {error!r}"))
     else:
@@ -109,7 +113,7 @@ def wrap(task: Task[T], kind: type[W] = Awaited) -> W:  # type: ignore[assignmen
 
 def await_task(task: Task[T]) -> Generator[Any, None, T]:
     """Wait for `task` in the running loop."""
-    if task.done():
+    if task.done() and not task.cancelled() and not isinstance(task.exception(), futures.CancelledError):
         return task.result()
     awaited: Awaited[T] = wrap(task)
     return (yield from awaited)

@@ -34,7 +34,8 @@ def check_optional_count(name: str, value: Any, least: int) -> None:
 
 def default_size() -> int:
     """Return how many workers the standard library would take."""
-    return min(32, (os.cpu_count() or 1) + 4)
+    count = getattr(os, "process_cpu_count", os.cpu_count)  # from 3.13 on, as many as this process may use
+    return min(32, (count() or 1) + 4)
 
 
 def check_count(name: str, value: Any, least: int) -> int:

@@ -20,6 +20,7 @@ and dedicated lines each put another function there.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import threading
 import time
 import weakref
@@ -32,9 +33,9 @@ from millpond.local._calls import ObservedCall
 from millpond.local._roster import Roster
 from millpond.local._seats import Seats
 from millpond.local._stats import Statistics
-from millpond.local._task import CANCELLED, OPEN, RAISED, Task, here
+from millpond.local._task import CANCELLED, RAISED, Task, here
 from millpond.local._token import CancelToken
-from millpond.local._worker import nothing, perform
+from millpond.local._worker import Worker, nothing, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,6 +50,33 @@ crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 """Every crew of this process, for the interpreter's exit and for fork."""
 
 
+class Ownership:
+    """What a task knows of its crew. A fork strands it: the child's crew goes on under a new one."""
+
+    __slots__ = ("crew", "is_stranded")
+
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
+        self.is_stranded = False
+
+    @property
+    def root(self) -> Crew:
+        """The crew whose threads run the task."""
+        return self.crew.root
+
+    def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
+        """Atomically take a task out of turn and return its call; None when it has started or ended."""
+        return None if self.is_stranded else self.crew.claim(task)
+
+    def withdraw(self, task: Task[Any]) -> bool:
+        """Atomically take a task out of line to cancel it; False when it has started or ended."""
+        return not self.is_stranded and self.crew.withdraw(task)
+
+    def one_more(self) -> contextlib.AbstractContextManager[None]:
+        """Lend the crew one more worker for the length of a `with` block."""
+        return self.crew.one_more()
+
+
 class Crew(Roster):
     """The state that a pool and its threads share. The threads keep it alive, never the pool itself."""
 
@@ -57,6 +85,7 @@ class Crew(Roster):
         self.line = make_line()
         self.make_line = make_line
         self.put = self.line.put
+        self.owner = Ownership(self)
         self.ghosts: set[Task[Any]] = set()
         self.gate: Callable[[Task[Any]], Task[Any]] | None = None
         self.idlers: list[_thread.LockType] = []
@@ -121,9 +150,9 @@ class Crew(Roster):
         """Run a task in the caller's thread, since the pool is full."""
         worker = getattr(here, "worker", None)
         if worker is not None and worker.crew is self:
-            worker.perform(task)
+            worker.perform(task, started(task))
             return
-        perform(task)
+        run(task, started(task))
         with self.lock:
             self.past_done += 1
             self.past_failed += task._status == RAISED
@@ -151,7 +180,7 @@ class Crew(Roster):
         """Take tasks out of the line of a closed crew again, and raise, if nobody will run them."""
         if self.count:
             return  # those who are still here empty the line before they leave
-        taken_back = [self.claim(task) for task in tasks]
+        taken_back = [self.claim(task) is not None for task in tasks]
         if any(taken_back):
             raise self.refusal()
 
@@ -163,22 +192,24 @@ class Crew(Roster):
 
     # -- out of turn --------------------------------------------------------------------------------------------------
 
-    def claim(self, task: Task[Any]) -> bool:
-        """Atomically take a task out of turn; False when it has started or ended."""
+    def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
+        """Atomically take a task out of turn and return its call; None when it has started or ended."""
         with self.lock:
             if task._fn is None:
-                return False
+                return None
             self.ghosts.add(task)
-            if task._fn is None:  # a worker was quicker by a hair
+            fn: Callable[..., Any] | None = task._fn
+            if fn is None:  # a worker was quicker by a hair
                 self.ghosts.discard(task)
-                return False
+                return None
+            task._fn = None
             if len(self.ghosts) > SWEEP_AT and len(self.ghosts) > len(self.line) // 2:
                 self._sweep()
-            return True
+            return fn
 
     def withdraw(self, task: Task[Any]) -> bool:
         """Atomically take a task out of line to cancel it; False when it has started or ended."""
-        if not self.claim(task):
+        if self.claim(task) is None:
             return False
         self.note_cancelled(task)
         return True
@@ -251,11 +282,12 @@ class Crew(Roster):
 
     def purge(self) -> int:
         """Cancel everything in line; return how many."""
+        dropped = sum(each.cancel() for each in list(self.maps))
         taken = self.take_all()
         for task in taken:
             self.note_cancelled(task)
             task._settle(CANCELLED, None)
-        return len(taken)
+        return dropped + len(taken)
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -282,7 +314,7 @@ class Crew(Roster):
     def statistics(self, kind: str) -> Statistics:
         """Return a snapshot of the counts."""
         with self.lock:
-            queued = self.waiting() + sum(run.waiting() for run in list(self.maps))
+            queued = self.waiting() + sum(each.waiting() for each in list(self.maps))
             workers, idle, completed = self.count, self.idle(), self.ended()
             running = max(0, workers - idle)
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
@@ -309,18 +341,19 @@ class Crew(Roster):
     def drain(self, timeout: float | None) -> bool:
         """Wait until nothing is in line and nobody works; False at time-out."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            lock = _thread.allocate_lock()
-            lock.acquire()
-            self.idlers.append(lock)
-            if self.is_idle():
-                return True
-            left = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-            lock.acquire(True, left)
-            if self.is_idle():
-                return True
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        try:
+            while True:
+                self.idlers.append(lock)
+                if self.is_idle():
+                    return True
+                left = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+                if not lock.acquire(True, left):
+                    return self.is_idle()
+        finally:
+            with contextlib.suppress(ValueError):
+                self.idlers.remove(lock)
 
     def tell_idlers(self) -> None:
         """Wake those who wait for idleness, if it has come."""
@@ -355,11 +388,15 @@ class Crew(Roster):
             self.broken = reason
             self.is_closed = True
             self.gate = self.refuse
-        for task in self.take_all():
-            task._settle(RAISED, BrokenThreadPool(reason))
+        self.fail_waiting()
         self.wake_all()
         if self.bound is not None:
             self.bound.let_in()
+
+    def fail_waiting(self) -> None:
+        """Fail what waits in a broken pool."""
+        for task in self.take_all():
+            task._settle(RAISED, BrokenThreadPool(self.broken))
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
         """Be the gate of a closed pool."""
@@ -390,10 +427,11 @@ class Crew(Roster):
             self.token = CancelToken()
             self.set_gate()
 
-    def forget_threads(self) -> None:
-        """Start over in a forked child: its threads are gone, and the tasks in line are the parent's to run."""
+    def start_over(self) -> None:
+        """Go on in a forked child, whose threads are gone: what was submitted before is the parent's to run."""
         self.lock = threading.RLock()
-        inherited = [task for task in self.line if task._status == OPEN]
+        self.owner.is_stranded = True
+        self.owner = Ownership(self)
         self.line = self.make_line()
         self.put = self.line.put
         self.parked = []
@@ -406,6 +444,33 @@ class Crew(Roster):
             self.seats = Seats(self, dedicated=self.seats.dedicated)
         if self.bound is not None:
             self.bound.forget()
-        for task in inherited:
-            task._value = PoolClosed(f"this task of pool {self.name!r} is the parent process's; submit it again here")
-            task._status = RAISED
+        for each in list(self.maps):
+            each.strand(PoolClosed("this map was started before the fork and is the parent's; start it again here"))
+
+    def work_off(self) -> None:
+        """Run what is in line in the calling thread: the interpreter ends and lets no thread start."""
+        before, worker = getattr(here, "worker", None), Worker(self)
+        here.worker = worker
+        try:
+            for task in iter(self._next_waiting, None):
+                fn = started(task)
+                if not (self.ghosts and self.lay(task)):
+                    worker.perform(task, fn)
+        finally:
+            here.worker = before
+            self.past_done += worker.done
+            self.past_items += worker.items
+            self.past_failed += worker.failed
+
+    def _next_waiting(self) -> Task[Any] | None:
+        for line in [self.line] if self.seats is None else self.seats.lines():
+            with contextlib.suppress(IndexError):
+                return line.take()
+        return None
+
+
+def started(task: Task[Any]) -> Callable[..., Any]:
+    """Mark a task that is in no line as started and return its call."""
+    fn: Callable[..., Any] = task._fn
+    task._fn = None
+    return fn

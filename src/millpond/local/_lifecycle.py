@@ -12,44 +12,47 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 
-from millpond._events import logger
-from millpond.local._crew import Crew, crews
+from millpond.local._crew import crews
+
+
+def _finish_queued() -> None:
+    """Work off what is queued in every pool, and in those that the last tasks make; all stay open."""
+    while busy := [crew for crew in crews if not crew.is_interrupted and not crew.is_idle()]:
+        for crew in busy:
+            crew.resume()
+        for crew in busy:
+            try:
+                crew.catch_up()
+            except RuntimeError:  # Python 3.12 lets no thread start from here on
+                crew.work_off()
+            if crew.count or not crew.waiting():
+                crew.drain(None)
+            else:
+                crew.work_off()
 
 
 def _finish_work() -> None:
     """Finish what is queued in every pool, then end their threads."""
-    open_crews = [crew for crew in crews if not crew.is_interrupted]
-    while busy := [crew for crew in open_crews if not crew.is_idle()]:  # the last tasks of one may submit to another
-        for crew in busy:
-            if _can_work(crew):
-                crew.drain(None)
-            else:
-                open_crews.remove(crew)
-    for crew in open_crews:
+    _finish_queued()
+    left = [crew for crew in crews if not crew.is_interrupted]
+    for crew in left:
         crew.close()
-    for crew in open_crews:
+    for crew in left:
         crew.join()
-
-
-def _can_work(crew: Crew) -> bool:
-    """See that somebody works off what is queued; False, and said aloud, when no thread can be started any more."""
-    try:
-        crew.resume()
-        crew.catch_up()
-    except RuntimeError as error:
-        logger.error("pool %r leaves %d tasks undone at exit: %s", crew.name, crew.waiting(), error)
-    return crew.count > 0 or not crew.waiting()
 
 
 def _start_over() -> None:
     for crew in list(crews):
-        crew.forget_threads()
+        crew.start_over()
 
 
 def install() -> None:
-    """Register both, once per process."""
+    """Register all of it, once per process."""
     atexit.register(_finish_work)
+    if hasattr(threading, "_register_atexit"):  # children of multiprocessing run no `atexit` functions, only these
+        threading._register_atexit(_finish_queued)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_start_over)
 

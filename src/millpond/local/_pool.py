@@ -145,8 +145,12 @@ class Pool(Executor):
         """Wait for everything, as the standard pools do; after Ctrl-C cancel what is queued and leave at once."""
         if kind is not None and not issubclass(kind, Exception) and kind is not GeneratorExit:
             self._leave_at_once(kind.__name__)
-        else:
+            return False
+        try:
             self.shutdown(wait=True)
+        except BaseException as interrupt:  # Ctrl-C while waiting here
+            self._leave_at_once(type(interrupt).__name__)
+            raise
         return False
 
     def _leave_at_once(self, why: str) -> None:

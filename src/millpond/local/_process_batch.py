@@ -9,7 +9,6 @@ out, was cancelled by its token, or was recalled): then `gaps` is true and its p
 
 from __future__ import annotations
 
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import logger, tell
@@ -29,10 +28,10 @@ class Batch:
     """Calls that travel together."""
 
     counts_items = False
+    is_bare = False
+    """Whether each of `arguments` is the one argument of a call, not the tuple of all."""
 
-    def __init__(
-        self, crew: ProcessCrew, fns: Sequence[Any], arguments: list[tuple[Any, ...]], expected: float
-    ) -> None:
+    def __init__(self, crew: ProcessCrew, fns: Sequence[Any], arguments: list[Any], expected: float) -> None:
         self.crew = crew
         self.fns = fns
         self.arguments = arguments
@@ -211,8 +210,9 @@ class SliceBatch(Batch):
 
     counts_items = True
 
-    def __init__(self, run: ProcessMap[Any], start: int, items: list[tuple[Any, ...]], expected: float) -> None:
+    def __init__(self, run: ProcessMap[Any], start: int, items: list[Any], expected: float) -> None:
         super().__init__(run.crew, [run.fn], items, expected)
+        self.is_bare = run.is_bare
         self.run = run
         self.start = start
         self._is_gone: set[int] = set()
@@ -262,11 +262,6 @@ class SliceBatch(Batch):
         for position, items in reversed(back):
             self.run.give_back(self.start + position, items)
         return sum(len(items) for _, items in back)
-
-
-def calls_of(batch: Batch) -> Sequence[Any]:
-    """Return the function of each call."""
-    return batch.fns if len(batch.fns) > 1 else list(repeat(batch.fns[0], batch.count))
 
 
 class Paces:

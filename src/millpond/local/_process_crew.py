@@ -5,9 +5,7 @@ makes that safe under the GIL:
 
 - *No lost wake-up.* The foreman announces that it wants to know of tasks (`is_asleep`) and then looks at the line;
   `submit` puts the task in line and then looks at the announcement.
-- *No task runs twice.* A task that is cancelled is not searched for in the line: it becomes a ghost. `withdraw` writes
-  the ghost and then reads `task._fn`; the foreman clears `task._fn` and then reads `ghosts`. When both see each other,
-  the lock decides.
+- *No task runs twice*, or is run when it was cancelled: see `_process_backlog`.
 - *No stranded task.* The foreman ends under the lock, when the pool is closed and the line is empty; a submitter that
   finds it gone takes its task back and says that the pool is closed.
 """
@@ -15,81 +13,41 @@ makes that safe under the GIL:
 from __future__ import annotations
 
 import _thread
-import multiprocessing
-import os
 import threading
 import time
 import weakref
 from collections import deque
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import tell
 from millpond.errors import PoolClosed
+from millpond.local._process_backlog import Backlog
 from millpond.local._process_batch import Paces
 from millpond.local._process_foreman import Foreman
 from millpond.local._process_map import Driver
 from millpond.local._process_pickle import Encoder
-from millpond.local._process_seats import Seats
-from millpond.local._process_task import ProcessTask
+from millpond.local._process_rules import Rules, usable_context
 from millpond.local._stats import Statistics
-from millpond.local._task import CANCELLED, OPEN, RAISED, Task, here
+from millpond.local._task import CANCELLED, OPEN, RAISED, RETURNED, Task, here
 from millpond.local._token import CancelToken
-from millpond.local._worker import perform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-    from multiprocessing.context import BaseContext
+    from collections.abc import Callable
 
     from millpond._events import Observer
     from millpond.local._process_worker import ProcessWorker
     from millpond.local._queues import Line
-    from millpond.local._rejection import Bound
-
-SWEEP_AT = 4096
-"""Ghosts below this number are never swept."""
 
 process_crews: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
 """Every process pool's crew, for the interpreter's exit and for fork."""
 
 
-_born_in = os.getpid()
-
-
-def usable_context(context: BaseContext) -> BaseContext:
-    """Return `context`, or in a forked child, which cannot use its parent's fork server, the one that spawns."""
-    is_forked = os.getpid() != _born_in
-    if is_forked and context.get_start_method() == "forkserver":
-        return multiprocessing.get_context("spawn")
-    return context
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What a pool's workers are like, and when one is replaced."""
-
-    context: BaseContext
-    setup: bytes
-    idle_timeout: float | None = None
-    max_tasks: int | None = None
-    max_age: float | None = None
-    max_memory: int | None = None
-    retries: int = 0
-    looks_ahead: bool = True
-    """Whether a worker may get its next batch before it has answered the last: not where order is more than fifo."""
-
-    def allowance(self, worker: ProcessWorker) -> int:
-        """Return how many more calls `worker` may get before it is replaced."""
-        if self.max_age is not None and time.monotonic() - worker.born >= self.max_age:
-            return 0
-        if self.max_memory is not None and worker.memory > self.max_memory:
-            return 0
-        return 1 << 30 if self.max_tasks is None else self.max_tasks - worker.ended - worker.load
-
-
-class ProcessCrew:
+class ProcessCrew(Backlog):
     """The state that a pool and its I/O thread share. The thread keeps it alive, never the pool itself."""
+
+    is_stranded = False  # a forked child ends inherited tasks itself
 
     def __init__(
         self,
@@ -101,37 +59,25 @@ class ProcessCrew:
         rules: Rules,
         observer: Observer | None,
     ) -> None:
-        self.name = name
-        self.size = size
+        super().__init__(name=name, size=size, make_line=make_line, observer=observer)
         self.floor = floor
-        self.make_line = make_line
         self.rules = rules
-        self.observer = observer
         self.encoder = Encoder()
         self.paces = Paces()
-        self.bound: Bound | None = None
         self.gate: Callable[[Task[Any]], Task[Any]] | None = None
         self.token = CancelToken()
         self.is_closed = self.is_paused = self.is_interrupted = False
         self.broken: str | None = None
         self.past_done = self.past_items = self.past_failed = 0  # the counts of workers that left
-        self.cancelled = self.cancelled_items = self.rejected = 0
-        self.largest = 0
-        self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._reset()
+        self.rejected = self.largest = 0
+        self._begin()
         process_crews.add(self)
 
-    def _reset(self) -> None:
-        self.lock = threading.RLock()
-        self.line = self.make_line()
-        self.put = self.line.put
-        self.seats = Seats(self.size)
-        self.ghosts: set[Task[Any]] = set()
+    def _begin(self) -> None:
         self.workers: set[ProcessWorker] = set()
         self.leaving: set[ProcessWorker] = set()
         self.idlers: list[_thread.LockType] = []
         self.orders: deque[Callable[[], object]] = deque()
-        self.tries: dict[Hashable, int] = {}
         self.foreman: Foreman | None = None
         self.is_asleep = True  # whether the foreman (or nobody) waits for tasks
         self.is_at_rest = True  # whether no worker has anything to do
@@ -192,7 +138,13 @@ class ProcessCrew:
         if getattr(getattr(here, "worker", None), "crew", None) is self:
             self.place(task)
             return
-        perform(task)
+        fn, task._fn = task._fn, None
+        try:
+            value = fn(*task._args)
+        except BaseException as error:
+            task._settle(RAISED, error)
+        else:
+            task._settle(RETURNED, value)
         self.forget(task, was_placed=False)
         with self.lock:
             self.past_done += 1
@@ -216,7 +168,7 @@ class ProcessCrew:
             if self.foreman is None:
                 if self.is_closed:
                     self.is_asleep = True
-                    if sum(self._claim(task) for task in tasks):
+                    if sum(self.claim(task) for task in tasks):
                         raise self.refusal()
                     return
                 self._hire(tasks)
@@ -232,7 +184,7 @@ class ProcessCrew:
             foreman.close()
             self.is_asleep = True
             for task in tasks:
-                self._claim(task)
+                self.claim(task)
             raise
         self.foreman = foreman
 
@@ -253,141 +205,7 @@ class ProcessCrew:
         """Be the gate of a closed pool."""
         raise self.refusal()
 
-    # -- out of turn -------------------------------------------------------------------------------------------------
-
-    def line_of(self, task: Task[Any]) -> Line:
-        """Return the line in which a task waits."""
-        key = getattr(task, "key", None)
-        return self.line if key is None else self.seats.line_of(key)
-
-    def forget(self, task: Task[Any], *, was_placed: bool = True) -> None:
-        """Let go of what belongs to a task with options that has ended."""
-        if self.tries:
-            self.tries.pop(task, None)
-        if type(task) is ProcessTask:
-            if task.key is not None and was_placed:
-                with self.lock:
-                    self.seats.settle(task.key)
-            if task.switch is not None:
-                task.switch.disarm()
-
-    def _claim(self, task: Task[Any]) -> bool:
-        with self.lock:
-            if task._fn is None:
-                return False
-            self.ghosts.add(task)
-            if task._fn is None:  # the foreman was quicker by a hair
-                self.ghosts.discard(task)
-                return False
-            if len(self.ghosts) > SWEEP_AT and len(self.ghosts) > len(self.line) // 2:
-                self.order(self.sweep)
-            return True
-
-    def withdraw(self, task: Task[Any]) -> bool:
-        """Atomically take a task out of line to cancel it; False when it has started or ended."""
-        if not self._claim(task):
-            return False
-        self.note_cancelled(task)
-        return True
-
-    def note_cancelled(self, task: Task[Any]) -> None:
-        """Count a task that leaves the line unrun, and let somebody in for it."""
-        self.forget(task)
-        with self.lock:
-            self.cancelled += 1
-        tell(self.observer, "task_cancelled", self.name)
-        if self.bound is not None:
-            self.bound.let_in()
-        if self.idlers:
-            self.tell_idlers()
-
-    def lay(self, task: Task[Any]) -> bool:
-        """Tell whether a task taken from the line is a ghost, and forget it then."""
-        with self.lock:
-            if task in self.ghosts:
-                self.ghosts.discard(task)
-                return True
-            return False
-
-    def sweep(self) -> None:
-        """Take the ghosts out of the line: for the foreman, who alone takes."""
-        if len(self.ghosts) <= SWEEP_AT:
-            return
-        alive = []
-        for _ in range(len(self.line)):
-            try:
-                task = self.line.take()
-            except IndexError:
-                break
-            if not self.lay(task):
-                alive.append(task)
-        for task in reversed(alive):
-            self.line.put_back(task)
-
-    def _lines(self) -> list[Line]:
-        with self.lock:
-            return [*self.seats.lines(), self.line]
-
-    def take_all(self) -> list[Task[Any]]:
-        """Take every waiting task out of line, ghosts laid; they are the caller's to settle."""
-        taken: list[Task[Any]] = []
-        for line in self._lines():
-            while True:
-                try:
-                    task = line.take()
-                except IndexError:
-                    break
-                task._fn = None
-                if not (self.ghosts and self.lay(task)):
-                    taken.append(task)
-        return taken
-
-    def give_up_oldest(self) -> Task[Any] | None:
-        """Take the longest waiting task out of line to cancel it; None when none waits (under the lock)."""
-        maps: list[Task[Any]] = []
-        try:
-            for line in self._lines():
-                while True:
-                    try:
-                        task = line.oldest()
-                    except IndexError:
-                        break
-                    if type(task) is Driver:
-                        maps.append(task)
-                        continue
-                    task._fn = None
-                    if not (self.ghosts and self.lay(task)):
-                        self.note_cancelled(task)
-                        return task
-            return None
-        finally:
-            for driver in reversed(maps):
-                self.line.put_back(driver)
-
-    def purge(self) -> int:
-        """Cancel everything in line; return how many."""
-        number = 0
-        for task in self.take_all():
-            if type(task) is Driver:
-                dropped = task.run.clear()
-                with self.lock:
-                    self.cancelled_items += dropped
-                number += dropped
-            else:
-                self.note_cancelled(task)
-                number += 1
-            task._settle(CANCELLED, None)
-        return number
-
     # -- looking -----------------------------------------------------------------------------------------------------
-
-    def waiting(self) -> int:
-        """Count the tasks in line."""
-        return max(0, sum(map(len, self._lines())) - len(self.ghosts))
-
-    def backlog(self) -> int:
-        """Count the tasks in the shared line and the items of the maps that stand there."""
-        return max(0, len(self.line) - len(self.ghosts)) + sum(int(run.waiting()) for run in list(self.maps))
 
     def is_idle(self) -> bool:
         """Tell whether nothing is in line and nobody works."""
@@ -440,7 +258,7 @@ class ProcessCrew:
 
     def tell_idlers(self) -> None:
         """Wake those who wait for idleness, if it has come."""
-        if self.is_idle():
+        if self.idlers and self.is_idle():
             while self.idlers:
                 try:
                     self.idlers.pop().release()
@@ -462,6 +280,8 @@ class ProcessCrew:
         """Let nobody start a task; what is on its way to a worker and not started comes back."""
         with self.lock:
             self.is_paused = True
+            for worker in self.workers:
+                worker.ask_back()
             if self.foreman is not None:
                 self.order(self.foreman.recall_all)
 
@@ -542,7 +362,8 @@ class ProcessCrew:
         if self.foreman is not None:
             self.foreman.close()
         self.rules = replace(self.rules, context=usable_context(self.rules.context))
-        self._reset()
+        self._empty()
+        self._begin()
         if self.bound is not None:
             self.bound.forget()
         for task in inherited:

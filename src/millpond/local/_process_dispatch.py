@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import tell
-from millpond.local._process_batch import SliceBatch, TaskBatch, calls_of
+from millpond.local._process_batch import SliceBatch, TaskBatch
 from millpond.local._process_journal import STARTED
 from millpond.local._process_map import Driver
 from millpond.local._process_task import ProcessTask
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TARGET = 0.004
 """How long a batch should last, in seconds."""
-MOST = 1024
+MOST = 4096
 """The most calls of a batch, however quick."""
 BYTES = 1 << 18
 """About how large a batch may be, unless a single call is larger."""
@@ -209,7 +209,7 @@ class Dispatcher:
     def send(self, worker: ProcessWorker, batch: Batch) -> bool:
         """Send a batch; False when none of its calls can be pickled."""
         crew = self._crew
-        body, errors = crew.encoder.encode(calls_of(batch), batch.arguments)
+        body, errors = crew.encoder.encode(batch.fns, batch.arguments, is_bare=batch.is_bare)
         for position, error in errors.items():
             batch.fail(position, error)
         worker.count(batch, len(errors), len(errors))

@@ -11,7 +11,6 @@ it would wait for itself.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pickle
 import selectors
 import socket
@@ -27,6 +26,7 @@ from millpond.local._process_dispatch import Dispatcher
 from millpond.local._process_frames import BROKEN, READY
 from millpond.local._process_pickle import RemoteTraceback
 from millpond.local._process_recovery import conclude_recall, settle_estate
+from millpond.local._process_staff import Staff
 from millpond.local._process_worker import ProcessWorker, how_it_ended
 from millpond.local._task import CANCELLED, OPEN, here
 
@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 
 FENCE = 0.002
 """How long a recall waits until the worker is sure to have seen it, in seconds (see `_process_journal`)."""
-FALSE_STARTS = 3
-"""When so many workers in a row have ended before they were ready, the pool is broken."""
-KILLED_STARTS = 10
-"""The same, where some of them were killed by a signal: that may have come from outside."""
-START_AGAIN = 1.0
-"""Seconds to wait after the system refused a process, when there are other workers."""
 
 
 class Foreman:
@@ -55,9 +49,7 @@ class Foreman:
         self._bell.setblocking(False)
         self._ear.setblocking(False)
         self._selector.register(self._ear, selectors.EVENT_READ, None)
-        self._names = itertools.count()
-        self._false_starts = self._exits = 0
-        self._start_at = 0.0
+        self._staff = Staff(crew, self._selector)
         self.thread = threading.Thread(target=self._run, name=f"{crew.name}-io", daemon=True)
 
     def poke(self) -> None:
@@ -94,8 +86,8 @@ class Foreman:
             crew.orders.popleft()()
         crew.is_asleep = True  # announced before the line is looked at: see `_process_crew`
         now = time.monotonic()
-        self._dismiss_some(now)
-        self._hire_some(now)
+        self._staff.dismiss_some(now)
+        self._staff.hire_some(now)
         wants_tasks = self._dispatcher.dispatch()
         timeout = self._look_at_clocks(time.monotonic())
         if self._ends():
@@ -159,71 +151,6 @@ class Foreman:
         crew.break_down(reason)
         crew.tell_idlers()
 
-    # -- hiring and dismissing ---------------------------------------------------------------------------------------
-
-    def _hire_some(self, now: float) -> None:
-        """Start workers for what waits, up to the size of the pool."""
-        crew = self._crew
-        if crew.broken or now < self._start_at:
-            return
-        wanted = crew.floor - crew.count if not crew.is_closed else 0
-        if not crew.is_paused:
-            at_hand = sum([not worker.flight for worker in crew.workers])
-            wanted = max(wanted, crew.backlog() - at_hand)
-        for _ in range(min(wanted, crew.size - crew.count)):
-            if not self._hire(now):
-                return
-        while not crew.is_paused and crew.seats.has_orphans():
-            if not self._hire(now):
-                return
-
-    def _hire(self, now: float) -> bool:
-        """Start a worker; False when that is not possible now."""
-        crew = self._crew
-        with crew.lock:
-            seat = crew.seats.free()
-        if seat is None:
-            return False
-        rules = crew.rules
-        name = f"{crew.name}_{next(self._names)}"
-        try:
-            worker = ProcessWorker(rules.context, name, rules.setup, seat, tells_memory=rules.max_memory is not None)
-        except Exception as error:
-            self._start_at = now + START_AGAIN
-            logger.warning("pool %r could not start a worker process: %s", crew.name, error)
-            if not crew.count:
-                crew.break_down(f"pool {crew.name!r} could not start a worker process: {error}")
-            return False
-        with crew.lock:
-            seat.worker = worker
-            crew.workers.add(worker)
-            crew.largest = max(crew.largest, crew.count)
-        self._selector.register(worker.sock, selectors.EVENT_READ, worker)
-        self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
-        return True
-
-    def _dismiss_some(self, now: float) -> None:
-        """Let those workers leave that are worn, surplus, idle for too long, or no more needed."""
-        crew = self._crew
-        is_over = crew.is_closed and (bool(crew.broken) or not crew.waiting())
-        for worker in list(crew.workers):
-            if worker.flight or worker.is_doomed:
-                continue
-            if is_over or (worker.is_ready and self._may_leave(worker, now)):
-                with crew.lock:
-                    crew.workers.discard(worker)
-                    crew.leaving.add(worker)
-                    crew.seats.leave(worker.seat)
-                worker.dismiss()
-
-    def _may_leave(self, worker: ProcessWorker, now: float) -> bool:
-        crew = self._crew
-        if (worker.seat.is_going and not worker.seat.pinned) or crew.rules.allowance(worker) <= 0:
-            return True
-        patience = crew.rules.idle_timeout
-        is_spare = crew.count > crew.floor and not worker.seat.pinned and (crew.is_paused or not crew.backlog())
-        return patience is not None and is_spare and now - worker.idle_since >= patience
-
     # -- listening ---------------------------------------------------------------------------------------------------
 
     def _watch(self, worker: ProcessWorker) -> None:
@@ -252,7 +179,7 @@ class Foreman:
         if word == READY:
             worker.is_ready = True
             worker.idle_since = time.monotonic()
-            self._false_starts = self._exits = 0
+            self._staff.note_start()
             tell(crew.observer, "worker_started", crew.name, pid=worker.process.pid)
         elif word == BROKEN:
             blob, text = rest
@@ -290,7 +217,7 @@ class Foreman:
 
     def _look_at_clocks(self, now: float) -> float | None:
         """Do what is due; return the seconds until the next, or None."""
-        nearest = self._start_at if self._start_at > now else None
+        nearest = self._staff.start_at if self._staff.start_at > now else None
         for worker in list(self._crew.workers):
             due = self._look_at(worker, now)
             if due is not None and (nearest is None or due < nearest):
@@ -314,23 +241,14 @@ class Foreman:
             if now < worker.recall_at:
                 return worker.recall_at
             if self._dispatcher.is_stuck(worker):
-                worker.start_recall(now + FENCE)
+                with self._crew.lock:
+                    worker.start_recall(now + FENCE)
                 return now + FENCE
             self._dispatcher.set_alarm(worker, now)
             return worker.recall_at
         elif not worker.flight and worker.is_ready:
-            return self._leaves_at(worker, now)
+            return self._staff.leaves_at(worker, now)
         return None
-
-    def _leaves_at(self, worker: ProcessWorker, now: float) -> float | None:
-        """Return when an idle worker is to leave."""
-        rules = self._crew.rules
-        times = []
-        if rules.idle_timeout is not None and self._crew.count > self._crew.floor:
-            times.append(worker.idle_since + rules.idle_timeout)
-        if rules.max_age is not None:
-            times.append(worker.born + rules.max_age)
-        return max(now, min(times)) if times else None
 
     def _time_out(self, worker: ProcessWorker) -> None:
         """End a worker whose task has run for too long."""
@@ -355,7 +273,8 @@ class Foreman:
         until = time.monotonic() + FENCE
         for worker in self._crew.workers:
             if worker.fence is None and worker.load > 1:
-                worker.start_recall(until)
+                with self._crew.lock:
+                    worker.start_recall(until)
 
     def end_task(self, task: Task[Any]) -> None:
         """End a running task whose token was cancelled, and its process with it."""
@@ -397,7 +316,7 @@ class Foreman:
         expected = not was_known or worker.is_doomed
         tell(crew.observer, "worker_stopped" if expected else "worker_lost", crew.name, exit_code=code)
         if was_known and not worker.is_ready and not worker.is_doomed:
-            self._count_false_start(code)
+            self._staff.count_false_start(code)
         if crew.bound is not None:
             crew.bound.let_in()
 
@@ -410,17 +329,6 @@ class Foreman:
         for frame in frames or ():
             self._hear(worker, pickle.loads(frame))
         return frames is not None
-
-    def _count_false_start(self, code: int | None) -> None:
-        self._false_starts += 1
-        self._exits += code is None or code >= 0
-        if self._exits >= FALSE_STARTS or self._false_starts >= KILLED_STARTS:
-            crew = self._crew
-            crew.break_down(
-                f"{self._false_starts} worker processes of pool {crew.name!r} in a row ended before they were ready "
-                f"(the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a pool must do so under "
-                "if __name__ == '__main__':, since each worker imports it"
-            )
 
 
 class InTheForeman:

@@ -54,7 +54,7 @@ class _Block:
 
     __slots__ = ("at", "items", "number")
 
-    def __init__(self, number: int, items: list[tuple[Any, ...]]) -> None:
+    def __init__(self, number: int, items: list[Any]) -> None:
         self.number = number
         self.items = items
         self.at = 0
@@ -63,9 +63,12 @@ class _Block:
 class ProcessMap(Generic[T]):
     """One `map` call in a process pool."""
 
-    def __init__(self, crew: ProcessCrew, fn: Callable[..., T], *, chunk: int | None, ordered: bool) -> None:
+    def __init__(
+        self, crew: ProcessCrew, fn: Callable[..., T], *, is_bare: bool, chunk: int | None, ordered: bool
+    ) -> None:
         self.crew = crew
         self.fn = fn
+        self.is_bare = is_bare  # whether each item is the one argument of a call
         self.chunk = chunk
         self.results: Results[T] = Results(ordered=ordered)
         self._blocks: deque[_Block] = deque()
@@ -80,7 +83,7 @@ class ProcessMap(Generic[T]):
         """Count the items that no worker has, less the driver in line, which is counted as a task."""
         return max(0, self._left - self._is_in_line)
 
-    def feed(self, items: list[tuple[Any, ...]]) -> None:
+    def feed(self, items: list[Any]) -> None:
         """Add items at the end."""
         if self.crew.is_closed:
             raise self.crew.refusal()
@@ -102,7 +105,7 @@ class ProcessMap(Generic[T]):
         driver.run = self
         self.crew.place(driver)
 
-    def cut(self, size: int) -> tuple[int, list[tuple[Any, ...]]]:
+    def cut(self, size: int) -> tuple[int, list[Any]]:
         """Take the next slice, of `size` items at most: the number of the first, and the items."""
         with self._lock:
             if not self._blocks:
@@ -121,7 +124,7 @@ class ProcessMap(Generic[T]):
             self._is_in_line = bool(self._left)
             return self._is_in_line
 
-    def give_back(self, number: int, items: list[tuple[Any, ...]]) -> None:
+    def give_back(self, number: int, items: list[Any]) -> None:
         """Take back items that were not run."""
         with self._lock:
             if self._is_over:
@@ -167,7 +170,5 @@ def map_in_processes(
 ) -> Iterator[T]:
     """Start a map in worker processes and return the iterator of its results."""
     items, total = open_source(fn, iterables, timeout=timeout, chunk=chunk, ahead=ahead)
-    if len(iterables) == 1:
-        items = zip(items, strict=True)
-    run: ProcessMap[T] = ProcessMap(crew, fn, chunk=chunk, ordered=ordered)
+    run: ProcessMap[T] = ProcessMap(crew, fn, is_bare=len(iterables) == 1, chunk=chunk, ordered=ordered)
     return start(run, items, timeout=timeout, ahead=ahead, progress=progress, total=total)

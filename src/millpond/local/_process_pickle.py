@@ -1,6 +1,6 @@
 """Calls on their way to a worker process, and outcomes on their way back.
 
-A batch is one pickle: `(fn, None, arguments)` when its calls are all of one function, else `(None, fns, arguments)`.
+A batch is one pickle: `(fns, arguments, is_bare)`, with a single function when its calls are all of one.
 Pickled together, a call costs a twentieth of what it costs alone. When that fails, on either side, the batch is not
 lost: function by function and call by call, the culprit is found and it alone fails.
 
@@ -58,16 +58,22 @@ class Encoder:
         self._ways: dict[str, int] = {}
         self._shipped: dict[int, Shipped] = {}
 
-    def encode(self, fns: Sequence[Any], arguments: list[tuple[Any, ...]]) -> tuple[bytes, dict[int, Exception]]:
-        """Return the pickle of a batch, and the errors of those of its calls that cannot be pickled, by position."""
+    def encode(
+        self, fns: Sequence[Any], arguments: list[Any], *, is_bare: bool = False
+    ) -> tuple[bytes, dict[int, Exception]]:
+        """Return the pickle of a batch, and the errors of those of its calls that cannot be pickled, by position.
+
+        `fns` has the function of each call, or one for all. `is_bare` says that each call has one argument only, which
+        stands there without a tuple around it.
+        """
         way = max(map(self._way, fns)) if self._ways else BY_NAME
         if way != SINGLY:
             try:
-                return self._together(fns, arguments, way), {}
+                return self._together(fns, arguments, way, is_bare=is_bare), {}
             except Exception:
                 if way == BY_NAME and self._marks_nameless(fns):
-                    return self.encode(fns, arguments)
-        return self._singly(fns, arguments)
+                    return self.encode(fns, arguments, is_bare=is_bare)
+        return self._singly(fns, [(each,) for each in arguments] if is_bare else arguments)
 
     def _marks_nameless(self, fns: Sequence[Any]) -> bool:
         """Note which of these functions must travel by value; False when that does not help."""
@@ -89,13 +95,10 @@ class Encoder:
     def _way(self, fn: Any) -> int:
         return self._ways.get(_full_name(fn), BY_NAME)
 
-    def _together(self, fns: Sequence[Any], arguments: list[tuple[Any, ...]], way: int) -> bytes:
+    def _together(self, fns: Sequence[Any], arguments: list[Any], way: int, *, is_bare: bool) -> bytes:
         if way == BY_VALUE:
             fns = [self._ship(fn) for fn in fns]
-        first = fns[0]
-        if len(fns) == 1 or len(set(map(id, fns))) == 1:
-            return pickle.dumps((first, None, arguments), 5)
-        return pickle.dumps((None, fns, arguments), 5)
+        return pickle.dumps((fns, arguments, is_bare), 5)
 
     def _ship(self, fn: Any) -> Any:
         """Return what stands for `fn` in a pickle: itself, or a `Shipped` when it cannot be pickled by name."""
@@ -113,14 +116,15 @@ class Encoder:
         """Pickle call by call, and find the culprits."""
         blobs: list[tuple[str, bytes]] = []
         errors: dict[int, Exception] = {}
-        for position, (fn, args) in enumerate(zip(fns, arguments, strict=True)):
+        for position, args in enumerate(arguments):
+            fn = fns[position if len(fns) > 1 else 0]
             name, blob = name_of(fn), b""
             try:
                 blob = self._alone(fn, args)
             except Exception as error:
                 errors[position] = _explain(fn, args, error)
             blobs.append((name, blob))
-        return pickle.dumps((None, None, blobs), 5), errors
+        return pickle.dumps((None, blobs, False), 5), errors
 
     def _alone(self, fn: Any, args: tuple[Any, ...]) -> bytes:
         try:

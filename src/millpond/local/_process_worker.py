@@ -143,9 +143,13 @@ class ProcessWorker:
 
     # -- recalling ---------------------------------------------------------------------------------------------------
 
-    def start_recall(self, until: float) -> None:
-        """Tell it to start nothing of what it has; `until` says when that is sure to be known there."""
+    def ask_back(self) -> None:
+        """Tell it to start nothing of what it has (under the crew's lock, so that the number never goes down)."""
         self.journal.words[SKIP] = self.next_number
+
+    def start_recall(self, until: float) -> None:
+        """Ask back what it has; `until` says when that is sure to be known there (under the crew's lock)."""
+        self.ask_back()
         self.fence = (until, *self.journal.position())
         self.recall_at = None
 

@@ -23,9 +23,10 @@ from millpond._events import Observer
 from millpond.local._checks import check_callable, check_count, check_seconds
 from millpond.local._options import Options
 from millpond.local._pool import Pool
-from millpond.local._process_crew import ProcessCrew, Rules, usable_context
+from millpond.local._process_crew import ProcessCrew
 from millpond.local._process_map import map_in_processes
 from millpond.local._process_pickle import Encoder
+from millpond.local._process_rules import Rules, usable_context
 from millpond.local._process_task import KillSwitch, ProcessTask
 from millpond.local._queues import Order, check_priority, line_maker
 from millpond.local._rejection import Bound, WhenFull, check_when_full

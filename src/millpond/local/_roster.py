@@ -367,6 +367,7 @@ def _serve(worker: Worker) -> None:
             logger.critical("the initializer of pool %r raised", crew.name, exc_info=True)
             crew.break_down(f"the initializer of pool {crew.name!r} raised {error!r}, so no task can run")
             crew.strike(worker)
+            crew.fail_waiting()  # also what came in while this worker was still on the books
             return
     tell(crew.observer, "worker_started", crew.name)
     try:

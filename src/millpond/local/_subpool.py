@@ -63,7 +63,7 @@ class SubCrew(Crew):
         turn: Task[None] = Task()
         turn._fn = self._turn
         turn._args = (worker,)
-        turn._owner = self.parent
+        turn._owner = self.parent.owner
         turn._hook = _TurnHook(self, worker)
         try:
             if self.parent.is_closed:

@@ -13,19 +13,22 @@ How it holds together without a lock (attribute stores are ordered under the GIL
 - `_fn` is None from the moment that a worker has started the task. `owner.claim(task)` takes a task out of
   turn (to cancel it, or to run it elsewhere) and is the only other place that may decide so.
 - The standard library's `wait` and `as_completed` read `_state` under `_condition` and rely on its not
-  changing meanwhile. All tasks share one re-entrant lock as their `_condition`; once a task was looked at
-  in that way, its state is published under that lock (`Hook.publish`).
+  changing meanwhile. A task that is looked at in that way before it is done gets a lock for it, and its end is
+  published under that lock (`Hook.publish`). One lock for all tasks would be cheaper, but two threads that wait for our
+  and for standard futures at once could then hold two locks crosswise. A task that is done needs no lock.
 """
 
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import threading
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import _base as _futures
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from millpond.errors import PoolClosed
 from millpond.local._bridge import await_task
 
 if TYPE_CHECKING:
@@ -37,11 +40,11 @@ T = TypeVar("T")
 OPEN, RETURNED, RAISED, CANCELLED = 0, 1, 2, 3
 
 _STATE = {RETURNED: _futures.FINISHED, RAISED: _futures.FINISHED, CANCELLED: _futures.CANCELLED_AND_NOTIFIED}
-_LOOKERS = threading.RLock()
-"""Stands in for the `_condition` of every task."""
+_making = threading.Lock()
+"""Held while a hook or its lock is made, and for nothing else."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_LOOKERS._at_fork_reinit)  # type: ignore[attr-defined]
+    os.register_at_fork(after_in_child=_making._at_fork_reinit)  # type: ignore[attr-defined]
 
 here = threading.local()
 """What this thread is doing: `here.worker` in a worker thread, `here.token` inside a task with a token."""
@@ -50,6 +53,9 @@ here = threading.local()
 class Owner(Protocol):
     """Where a task stands in line."""
 
+    is_stranded: bool
+    """Whether this is a forked child, and the task is the parent's to run."""
+
     def withdraw(self, task: Task[Any]) -> bool:
         """Atomically take `task` out of line to cancel it; False when it has started or ended."""
 
@@ -57,13 +63,14 @@ class Owner(Protocol):
 class Hook:
     """What a task needs only when somebody looks at it before it is done."""
 
-    __slots__ = ("callbacks", "locks", "published", "waiters")
+    __slots__ = ("callbacks", "condition", "locks", "published", "waiters")
 
     def __init__(self) -> None:
         # Lists, not deques: an empty deque is 600 bytes, and both sides take out one item at a time anyway.
         self.locks: list[_thread.LockType] = []
         self.callbacks: list[Callable[[Any], object]] = []
-        self.waiters: list[Any] | None = None
+        self.waiters: list[Any] = []
+        self.condition: threading.RLock | None = None
         self.published: str = _futures.PENDING
 
     def wake(self, task: Task[Any]) -> None:
@@ -74,14 +81,15 @@ class Hook:
                 locks.pop().release()
             except IndexError:
                 break
-        if self.waiters is not None:
-            self.publish(task)
-        self.call_back(task)
+        if self.condition is not None:
+            self.publish(task, self.condition)
+        if self.callbacks:
+            self.call_back(task)
 
-    def publish(self, task: Task[Any]) -> None:
+    def publish(self, task: Task[Any], condition: threading.RLock) -> None:
         """Show the end of `task` to the waiters of the standard library, once."""
-        with _LOOKERS:
-            if self.published != _futures.PENDING or self.waiters is None:
+        with condition:
+            if self.published != _futures.PENDING:
                 return
             self.published = _STATE[task._status]
             for waiter in self.waiters:
@@ -102,8 +110,27 @@ class Hook:
                 return
             try:
                 callback(task)
-            except Exception:
+            except BaseException:  # also SystemExit: it is not this thread's to end
                 _futures.LOGGER.exception("exception calling callback for %r", task)
+
+
+class _Open:
+    """The lock of a task that is done: nothing about it changes any more."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+    def __enter__(self) -> bool:
+        return True
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_OPEN_CONDITION: Any = _Open()
 
 
 class _Deaf(list[Any]):
@@ -222,7 +249,7 @@ class Task(Future[T], Generic[T]):
         if self._status == CANCELLED:
             return False
         if self._status != OPEN or self._fn is None:
-            raise InvalidStateError(f"{self!r} is not pending")
+            raise RuntimeError(f"{self!r} is not pending, so it cannot be marked as running")
         self._fn = None
         return True
 
@@ -232,14 +259,22 @@ class Task(Future[T], Generic[T]):
 
     def set_exception(self, exception: BaseException | None) -> None:
         """End the task with `exception` (for executors and tests)."""
-        self._end(RAISED, exception)
+        self._end(RETURNED if exception is None else RAISED, exception)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle a Task: it belongs to a pool of this process; send its result instead")
 
     # -- inside -----------------------------------------------------------------------------------------
 
     def _end(self, status: int, value: Any) -> None:
-        if self._status != OPEN:
-            raise InvalidStateError(f"{self!r} is already done")
-        self._settle(status, value)
+        with _making:
+            if self._status != OPEN:
+                raise InvalidStateError(f"{self!r} is already done")
+            self._fn = self._args = self._context = None
+            self._value = value
+            self._status = status
+        if self._hook is not None:
+            self._hook.wake(self)
 
     def _settle(self, status: int, value: Any) -> None:
         """Store the outcome and wake who looks. Only for whoever has claimed the task."""
@@ -252,11 +287,21 @@ class Task(Future[T], Generic[T]):
     def _look(self) -> Hook:
         hook = self._hook
         if hook is None:
-            with _LOOKERS:
+            with _making:
                 hook = self._hook
                 if hook is None:
                     hook = self._hook = Hook()
+        if self._owner.is_stranded and self._status == OPEN:
+            self._strand()
         return hook
+
+    def _strand(self) -> None:
+        """End a task that this process inherited by fork: its worker is in the parent."""
+        self._value = PoolClosed("this task was submitted before the fork and is the parent's; submit it again here")
+        self._status = RAISED
+        if self._hook is not None and self._hook.condition is not None:
+            self._hook.condition = threading.RLock()  # a thread of the parent may have held the old one
+            self._hook.published = _futures.FINISHED
 
     def _wait(self, timeout: float | None) -> None:
         """Block until done; a worker of the task's own pool runs it instead of waiting for it."""
@@ -269,29 +314,40 @@ class Task(Future[T], Generic[T]):
     def _block(self, timeout: float | None) -> None:
         lock = _thread.allocate_lock()
         lock.acquire()
-        self._look().locks.append(lock)
-        if self._status == OPEN:
-            lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
+        locks = self._look().locks
+        locks.append(lock)
+        try:
             if self._status == OPEN:
-                raise TimeoutError()
+                lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
+                if self._status == OPEN:
+                    raise TimeoutError()
+        finally:
+            if self._status == OPEN:  # time-out or Ctrl-C: leave nothing on the task
+                with contextlib.suppress(ValueError):
+                    locks.remove(lock)
 
     # -- the standard library's private names ---------------------------------------------------------------
 
     @property
     def _condition(self) -> threading.RLock:  # type: ignore[override]
-        if self._status == OPEN:
-            hook = self._look()
-            if hook.waiters is None:
-                with _LOOKERS:
-                    if hook.waiters is None:
-                        hook.waiters = []
-                        hook.published = _STATE.get(self._status, _futures.PENDING)
-        return _LOOKERS
+        hook = self._hook
+        if hook is not None and hook.condition is not None:
+            return hook.condition
+        if self._status != OPEN:
+            return _OPEN_CONDITION
+        hook = self._look()
+        with _making:
+            if hook.condition is None:
+                condition = threading.RLock()
+                hook.condition = condition
+                if self._status != OPEN:  # it ended meanwhile, perhaps without seeing the lock
+                    hook.published = _STATE[self._status]
+        return hook.condition
 
     @property
     def _state(self) -> str:  # type: ignore[override]
         hook = self._hook
-        if hook is not None and hook.waiters is not None:
+        if hook is not None and hook.condition is not None:
             return hook.published
         if self._status == OPEN:
             return _futures.RUNNING if self._fn is None else _futures.PENDING
@@ -300,7 +356,7 @@ class Task(Future[T], Generic[T]):
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
         hook = self._hook
-        return _DEAF if hook is None or hook.waiters is None else hook.waiters
+        return _DEAF if hook is None or hook.condition is None else hook.waiters
 
     @property
     def _result(self) -> Any:  # type: ignore[override]
@@ -318,11 +374,13 @@ class Task(Future[T], Generic[T]):
 class _Nobody:
     """The owner of a task that no pool has in line."""
 
+    is_stranded = False
+
     def withdraw(self, task: Task[Any]) -> bool:
-        if task._fn is None:
-            return False
-        task._fn = None
-        return True
+        with _making:
+            is_pending = task._fn is not None and task._status == OPEN
+            task._fn = None
+            return is_pending
 
 
 _NOBODY = _Nobody()

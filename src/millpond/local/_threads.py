@@ -24,7 +24,6 @@ from millpond.local._checks import (
     not_callable,
 )
 from millpond.local._crew import Crew
-from millpond.local._map import map_in_threads
 from millpond.local._options import NO_OPTIONS, Options
 from millpond.local._pool import LooseHook, Pool
 from millpond.local._queues import Order, check_priority, line_maker
@@ -35,6 +34,7 @@ from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, siz
 from millpond.local._stats import Statistics
 from millpond.local._subpool import SubCrew
 from millpond.local._task import Task, here
+from millpond.local._thread_map import map_in_threads
 from millpond.local._token import LimitedCall
 
 P = ParamSpec("P")
@@ -74,7 +74,7 @@ class CrewPool(Pool):
         task: Task[T] = _new_task(Task)
         task._status = 0
         task._hook = None
-        task._owner = crew
+        task._owner = crew.owner
         task._fn = partial(fn, **kwargs) if kwargs else fn
         task._args = args
         task._context = (copy_context() or None) if crew.carries_context else None
@@ -117,7 +117,7 @@ class CrewPool(Pool):
             call = LimitedCall(call, task, options.timeout, options.cancel)
         task._status = 0
         task._hook = None
-        task._owner = crew
+        task._owner = crew.owner
         task._fn = call
         task._args = args
         task._context = (copy_context() or None) if crew.carries_context else None
@@ -272,6 +272,9 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
     def __init__(
         self,
         max_workers: int | None = None,
+        thread_name_prefix: str = "",
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
         *,
         min_workers: int = 0,
         max_queued: int | None = None,
@@ -281,13 +284,10 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
         idle_timeout: float | Reaper | None = 10.0,
         queues: Literal["shared", "dedicated"] = "shared",
         context: Literal["copy"] | None = "copy",
-        initializer: Callable[..., object] | None = None,
-        initargs: tuple[Any, ...] = (),
         finalizer: Callable[[], object] | None = None,
         max_tasks_per_worker: int | None = None,
         name: str | None = None,
         on_event: Observer | None = None,
-        thread_name_prefix: str = "",
     ) -> None:
         size = default_size() if max_workers is None else check_count("max_workers", max_workers, 1)
         floor = check_count("min_workers", min_workers, 0)

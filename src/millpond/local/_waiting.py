@@ -4,7 +4,8 @@ The standard ones lock every future twice. On our tasks, waiting for all of them
 is not done is waited for, and by then most of the others are. The first of many, and the order of completion, need
 one callback for each task that is not done yet. Futures of other executors are taken too.
 
-Inside a worker both help: tasks of the same pool that have not started are run right here.
+Inside a worker both help: tasks of the same pool that have not started are run right here. With a time-out they do not
+(who knows how long that takes): a thread is lent to the pool instead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, Future
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from millpond.local._task import OPEN, Task, here
 
@@ -48,38 +49,33 @@ def wait(
 def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> Iterator[Future[T]]:
     """Yield futures as they complete, with the meaning of `concurrent.futures.as_completed`."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    every = set(futures)
-    arrivals: Arrivals[T] = Arrivals()
-    missing = len(every)
-    for future in every:
-        arrivals.watch(future)
-    left = list(every)
-    del every, futures
+    arrivals = Arrivals(set(futures))
+    total = len(arrivals.pending)
+    del futures
     try:
-        while missing:
-            future = arrivals.next(deadline, left)
-            missing -= 1
-            yield future
-            del future
+        while arrivals.pending:
+            yield arrivals.next(deadline)
     except TimeoutError:
-        raise TimeoutError(f"{missing} (of {len(left)}) futures unfinished") from None
+        raise TimeoutError(f"{len(arrivals.pending)} (of {total}) futures unfinished") from None
+    finally:
+        arrivals.close()
 
 
-class Arrivals(Iterator[Future[T]]):
-    """Watched futures, in the order in which they complete."""
+class Arrivals(Generic[T]):
+    """Futures, in the order in which they complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, futures: set[Future[T]]) -> None:
+        self.pending = futures
         self._came: deque[Future[T]] = deque()
         self._lock = _thread.allocate_lock()
         self._lock.acquire()
         self._is_asleep = False
-
-    def watch(self, future: Future[T]) -> None:
-        """Put `future` among the arrivals when it is done."""
-        if type(future) is Task and future._status != OPEN:
-            self._came.append(future)
-        else:
-            future.add_done_callback(self._arrive)
+        arrive = self._arrive
+        for future in futures:
+            if type(future) is Task and future._status != OPEN:
+                self._came.append(future)
+            else:
+                future.add_done_callback(arrive)
 
     def _arrive(self, future: Future[T]) -> None:
         self._came.append(future)
@@ -88,35 +84,49 @@ class Arrivals(Iterator[Future[T]]):
             with contextlib.suppress(RuntimeError):  # two arrivals saw the same sleeper: one wake-up is enough
                 self._lock.release()
 
-    def next(self, deadline: float | None, help_with: list[Future[T]]) -> Future[T]:
+    def next(self, deadline: float | None) -> Future[T]:
         """Wait for the next arrival; TimeoutError at the deadline."""
         while True:
             if self._came:
-                return self._came.popleft()
-            if _help_one(help_with):
-                continue
-            self._is_asleep = True
-            if self._came:
-                self._is_asleep = False
-                continue
-            left = -1 if deadline is None else deadline - time.monotonic()
-            if deadline is not None and left <= 0:
-                raise TimeoutError
-            self._lock.acquire(True, left)
+                future = self._came.popleft()
+                self.pending.discard(future)
+                return future
+            worker = getattr(here, "worker", None)
+            if worker is None:
+                self._sleep(deadline)
+            elif deadline is not None:
+                with worker.crew.one_more():  # to help would take as long as it takes: lend a thread instead
+                    self._sleep(deadline)
+            elif not self._help_one(worker):
+                self._sleep(None)
 
-    def __next__(self) -> Future[T]:
-        return self.next(None, [])
+    def _sleep(self, deadline: float | None) -> None:
+        self._is_asleep = True
+        if self._came:
+            self._is_asleep = False
+            return
+        left = -1 if deadline is None else deadline - time.monotonic()
+        if deadline is not None and left <= 0:
+            raise TimeoutError
+        self._lock.acquire(True, left)
 
-
-def _help_one(futures: list[Future[T]]) -> bool:
-    """Inside a worker: run one of these that is in its own pool's line; False when there is none."""
-    worker = getattr(here, "worker", None)
-    if worker is None:
+    def _help_one(self, worker: Any) -> bool:
+        """Inside a worker: run one of these that is in its own pool's line; False when there is none."""
+        for future in self.pending:
+            if isinstance(future, Task) and future._status == OPEN and worker.help_now(future):
+                return True
         return False
-    for future in futures:
-        if isinstance(future, Task) and future._status == OPEN and future._fn is not None and worker.help_now(future):
-            return True
-    return False
+
+    def close(self) -> None:
+        """Leave nothing on the futures that are not done."""
+        for future in self.pending:
+            if isinstance(future, Task):
+                callbacks = [] if future._hook is None else future._hook.callbacks
+                with contextlib.suppress(ValueError):
+                    callbacks.remove(self._arrive)
+            else:
+                with future._condition, contextlib.suppress(ValueError):
+                    future._done_callbacks.remove(self._arrive)
 
 
 def _wait_all(futures: set[Future[Any]], deadline: float | None) -> None:
@@ -133,14 +143,13 @@ def _wait_all(futures: set[Future[Any]], deadline: float | None) -> None:
 
 
 def _wait_first(futures: set[Future[Any]], deadline: float | None, *, errors_only: bool) -> None:
-    arrivals: Arrivals[Any] = Arrivals()
-    for future in futures:
-        arrivals.watch(future)
-    left = list(futures)
-    for _ in futures:
-        try:
-            future = arrivals.next(deadline, left)
-        except TimeoutError:
-            return
-        if not errors_only or (not future.cancelled() and future.exception() is not None):
-            return
+    arrivals: Arrivals[Any] = Arrivals(set(futures))
+    try:
+        while arrivals.pending:
+            future = arrivals.next(deadline)
+            if not errors_only or (not future.cancelled() and future.exception() is not None):
+                return
+    except TimeoutError:
+        return
+    finally:
+        arrivals.close()

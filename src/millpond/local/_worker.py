@@ -9,7 +9,7 @@ from __future__ import annotations
 import _thread
 from typing import TYPE_CHECKING, Any
 
-from millpond.local._task import CANCELLED, OPEN, RAISED, RETURNED, Task
+from millpond.local._task import CANCELLED, RAISED, RETURNED, Task
 from millpond.local._token import GivenUp, LimitedCall
 
 if TYPE_CHECKING:
@@ -101,12 +101,12 @@ class Worker:
         if getattr(task._owner, "root", None) is not crew:
             task._block(timeout)
             return
-        if self.help_now(task):
+        if timeout is None and self.help_now(task):
             return
-        if task._status == OPEN and task._fn is None:
+        if task._fn is None:
             task._block(timeout)
             return
-        with task._owner.one_more():  # too deep, or not to be run here: lend it a thread for the time being
+        with task._owner.one_more():  # too deep, or not to be run here, or not for so long: lend it a thread
             task._block(timeout)
 
     def help_now(self, task: Task[Any]) -> bool:
@@ -114,16 +114,17 @@ class Worker:
         owner = task._owner
         if getattr(owner, "root", None) is not self.crew or self.depth >= DEEPEST or _has_limit(task):
             return False
-        if not owner.claim(task):
+        fn = owner.claim(task)
+        if fn is None:
             return False
-        self.perform(task)
+        self.perform(task, fn)
         return True
 
-    def perform(self, task: Task[Any]) -> None:
+    def perform(self, task: Task[Any], fn: Callable[..., Any]) -> None:
         """Run a claimed task inside the one that is running."""
         self.depth += 1
         try:
-            perform(task)
+            run(task, fn)
             if task._status == CANCELLED:
                 self.crew.note_cancelled(task)
             else:
@@ -183,14 +184,8 @@ def work(worker: Worker, home: Context | tuple[()]) -> bool:
             return True
 
 
-def perform(task: Task[Any]) -> None:
-    """Run a claimed task here and now, in whatever thread this is."""
-    fn, task._fn = task._fn, None
-    run(task, fn)
-
-
 def run(task: Task[Any], fn: Callable[..., Any]) -> None:
-    """Run the call of a task that is marked as started."""
+    """Run the call of a claimed task here and now, in whatever thread this is."""
     try:
         context = task._context
         value = fn(*task._args) if context is None else context.run(fn, *task._args)
@@ -207,13 +202,18 @@ def run(task: Task[Any], fn: Callable[..., Any]) -> None:
 
 def store_error(task: Task[Any], error: BaseException) -> None:
     """Store what a task raised, without our own frames (they would show, and keep things alive)."""
+    clean_trace(error)
+    task._args = task._context = None
+    task._value = error
+    task._status = RAISED
+
+
+def clean_trace(error: BaseException) -> None:
+    """Leave our own frames out of the traceback of a user's error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code in _OUR_CODE:
         trace = trace.tb_next
     error.__traceback__ = trace
-    task._args = task._context = None
-    task._value = error
-    task._status = RAISED
 
 
 _OUR_CODE = {work.__code__, run.__code__, LimitedCall.__call__.__code__}
