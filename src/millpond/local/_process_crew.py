@@ -358,7 +358,7 @@ class ProcessCrew(Backlog):
         inherited = [task for line in [self.line, *self.seats.lines()] for task in line]
         for worker in [*self.workers, *self.leaving]:
             inherited += [task for batch in worker.flight for task in getattr(batch, "tasks", ()) if task is not None]
-            worker.forget()
+            worker.close()
         if self.foreman is not None:
             self.foreman.close()
         self.rules = replace(self.rules, context=usable_context(self.rules.context))

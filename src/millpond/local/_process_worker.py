@@ -162,16 +162,7 @@ class ProcessWorker:
         return code
 
     def close(self) -> None:
-        """Give back what it used here."""
-        self.sock.close()
-        if self.pidfd is not None:
-            os.close(self.pidfd)
-            self.pidfd = None
-        if self.process.exitcode is not None:
-            self.process.close()
-
-    def forget(self) -> None:
-        """Let go of what a forked child has inherited."""
+        """Give back what it used here. (Not the process object: others may have got it from multiprocessing.)"""
         self.sock.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
