@@ -19,6 +19,15 @@ from millpond.local._crew import crews
 
 def _finish_queued() -> None:
     """Work off what is queued in every pool, and in those that the last tasks make; all stay open."""
+    try:
+        _work_off_all()
+    except BaseException:  # Ctrl-C: wait for nothing more
+        for crew in crews:
+            crew.is_interrupted = True
+        raise
+
+
+def _work_off_all() -> None:
     while busy := [crew for crew in crews if not crew.is_interrupted and not crew.is_idle()]:
         for crew in busy:
             crew.resume()

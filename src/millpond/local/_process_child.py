@@ -256,5 +256,7 @@ def _memory() -> int:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, AttributeError):
+        if sys.platform == "win32":
+            return 0
         usage = importlib.import_module("resource").getrusage(0).ru_maxrss  # the peak: the best there is
         return int(usage) if sys.platform == "darwin" else int(usage) * 1024

@@ -76,7 +76,7 @@ class Dispatcher:
         batch = worker.flight[0]
         if batch.is_alone or not 0 < batch.expected <= 2 * TARGET or rules.allowance(worker) <= 0:
             return False
-        return worker.recall_at is None or time.monotonic() < worker.recall_at
+        return time.monotonic() < worker.late_at
 
     def dispatch(self) -> bool:
         """Send what can be sent; return whether some worker still has room."""
@@ -233,15 +233,14 @@ class Dispatcher:
         if worker.fence is not None:
             return
         load = worker.load
+        worker.late_at = now + RECALL_AFTER + 3 * sum([batch.expected for batch in worker.flight])
         if not load or any(batch.is_keyed for batch in worker.flight):
             worker.recall_at = None
-        elif load == 1:
-            worker.recall_at = now + STOPPED_AFTER
         else:
-            worker.recall_at = now + RECALL_AFTER + 3 * sum([batch.expected for batch in worker.flight])
+            worker.recall_at = now + STOPPED_AFTER if load == 1 else worker.late_at
 
-    def is_stuck(self, worker: ProcessWorker) -> bool:
-        """Tell whether calls of `worker`, which is overdue, would do better elsewhere.
+    def is_stuck(self, worker: ProcessWorker, now: float) -> bool:
+        """Tell whether calls of `worker`, which is overdue, would do better elsewhere; if not, say when to look again.
 
         Those that wait behind another surely would; a single one only when it has not even been started (the process
         is stopped, or the machine is overloaded) and another worker is idle.
@@ -249,4 +248,5 @@ class Dispatcher:
         if worker.load > 1:
             return True
         has_started = worker.journal.words[STARTED] >= worker.next_number - 1
+        worker.recall_at = None if has_started else now + STOPPED_AFTER
         return not has_started and any(other.is_idle for other in self._crew.workers)

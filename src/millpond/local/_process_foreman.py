@@ -115,6 +115,8 @@ class Foreman:
             self._watch(worker)
         if events & selectors.EVENT_READ and not self._read(worker):
             self._selector.unregister(worker.sock)  # it is ending: its sentinel tells when
+            if worker.sentinel is None:
+                self._bury(worker)
 
     def _ends(self) -> bool:
         """End when the pool is closed and nothing is left, in a way that strands no task."""
@@ -240,11 +242,10 @@ class Foreman:
         elif worker.recall_at is not None:
             if now < worker.recall_at:
                 return worker.recall_at
-            if self._dispatcher.is_stuck(worker):
+            if self._dispatcher.is_stuck(worker, now):
                 with self._crew.lock:
                     worker.start_recall(now + FENCE)
                 return now + FENCE
-            self._dispatcher.set_alarm(worker, now)
             return worker.recall_at
         elif not worker.flight and worker.is_ready:
             return self._staff.leaves_at(worker, now)
@@ -295,7 +296,8 @@ class Foreman:
     def _bury(self, worker: ProcessWorker) -> None:
         """Go on without a worker whose process has ended."""
         crew = self._crew
-        self._selector.unregister(worker.sentinel)
+        if worker.sentinel is not None:
+            self._selector.unregister(worker.sentinel)
         while self._read_rest(worker):
             pass
         with contextlib.suppress(KeyError, ValueError):

@@ -70,6 +70,7 @@ def _arm() -> None:
 def install() -> None:
     """Register all of it, once per process: the last one registered runs first."""
     _arm()
+    multiprocessing.util.register_after_fork(_arm, lambda arm: arm())  # its own children forget what was armed before
     atexit.register(finish_work)
     atexit.unregister(_lifecycle._finish_work)
     atexit.register(_lifecycle._finish_work)

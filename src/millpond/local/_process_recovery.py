@@ -73,6 +73,7 @@ def conclude_recall(worker: ProcessWorker) -> None:
     assert worker.fence is not None
     _, *before = worker.fence
     worker.fence = None
+    worker.late_at = 0.0
     now = [*worker.journal.position()]
     if before == now:  # it has been in one call all the time, so its journal is still: others need not wait for that
         settle_from_journal(worker)

@@ -72,7 +72,8 @@ class Staff:
             crew.workers.add(worker)
             crew.largest = max(crew.largest, crew.count)
         self._selector.register(worker.sock, selectors.EVENT_READ, worker)
-        self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
+        if worker.sentinel is not None:
+            self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
         return True
 
     def dismiss_some(self, now: float) -> None:

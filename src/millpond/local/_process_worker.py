@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections import deque
 from multiprocessing.heap import BufferWrapper
@@ -42,6 +43,7 @@ class ProcessWorker:
         self.is_leaving = False
         self.is_doomed = False
         self.deadline: float | None = None  # when its task, which travels alone, is timed out
+        self.late_at = 0.0  # past this it gets nothing in advance: what it runs takes longer than expected
         self.recall_at: float | None = None
         self.fence: tuple[float, int, int] | None = None  # a recall under way: its end, and where it began
         self.born = self.idle_since = time.monotonic()
@@ -68,9 +70,11 @@ class ProcessWorker:
         self.pidfd = _open_pidfd(self.process.pid)
 
     @property
-    def sentinel(self) -> int:
-        """What becomes readable when the process has ended."""
-        return self.process.sentinel if self.pidfd is None else self.pidfd
+    def sentinel(self) -> int | None:
+        """What becomes readable when the process has ended; None where only the end of its socket tells (Windows)."""
+        if self.pidfd is None:
+            return None if sys.platform == "win32" else int(self.process.sentinel)
+        return self.pidfd
 
     @property
     def is_idle(self) -> bool:

@@ -60,6 +60,24 @@ class Owner(Protocol):
         """Atomically take `task` out of line to cancel it; False when it has started or ended."""
 
 
+class _Waiters(list[Any]):
+    """The standard library's waiters; one that came to a done task, which keeps none, may be removed all the same."""
+
+    def remove(self, waiter: Any) -> None:
+        with contextlib.suppress(ValueError):
+            super().remove(waiter)
+
+
+class _Deaf(_Waiters):
+    """The waiters of a task that is done: it has nothing left to tell them."""
+
+    def append(self, _: Any) -> None:
+        pass
+
+
+_DEAF = _Deaf()
+
+
 class Hook:
     """What a task needs only when somebody looks at it before it is done."""
 
@@ -69,7 +87,7 @@ class Hook:
         # Lists, not deques: an empty deque is 600 bytes, and both sides take out one item at a time anyway.
         self.locks: list[_thread.LockType] = []
         self.callbacks: list[Callable[[Any], object]] = []
-        self.waiters: list[Any] = []
+        self.waiters: list[Any] = _Waiters()
         self.condition: threading.RLock | None = None
         self.published: str = _futures.PENDING
 
@@ -131,19 +149,6 @@ class _Open:
 
 
 _OPEN_CONDITION: Any = _Open()
-
-
-class _Deaf(list[Any]):
-    """The waiters of a task that is done: it has nothing left to tell them."""
-
-    def append(self, _: Any) -> None:
-        pass
-
-    def remove(self, _: Any) -> None:
-        pass
-
-
-_DEAF = _Deaf()
 
 
 class Task(Future[T], Generic[T]):
@@ -330,19 +335,17 @@ class Task(Future[T], Generic[T]):
 
     @property
     def _condition(self) -> threading.RLock:  # type: ignore[override]
-        hook = self._hook
+        hook = self._look() if self._status == OPEN else self._hook
         if hook is not None and hook.condition is not None:
             return hook.condition
-        if self._status != OPEN:
+        if hook is None or self._status != OPEN:
             return _OPEN_CONDITION
-        hook = self._look()
         with _making:
             if hook.condition is None:
-                condition = threading.RLock()
-                hook.condition = condition
+                hook.condition = threading.RLock()
                 if self._status != OPEN:  # it ended meanwhile, perhaps without seeing the lock
                     hook.published = _STATE[self._status]
-        return hook.condition
+            return hook.condition
 
     @property
     def _state(self) -> str:  # type: ignore[override]
@@ -378,9 +381,11 @@ class _Nobody:
 
     def withdraw(self, task: Task[Any]) -> bool:
         with _making:
-            is_pending = task._fn is not None and task._status == OPEN
+            if task._fn is None or task._status != OPEN:
+                return False
             task._fn = None
-            return is_pending
+            task._status = CANCELLED
+            return True
 
 
 _NOBODY = _Nobody()

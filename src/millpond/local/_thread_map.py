@@ -97,10 +97,11 @@ class Source:
         elif seconds > 4 * TARGET:
             self._chunk = max(1, min(self._chunk, size // 2))
 
-    def clear(self) -> int:
-        """Drop what was not taken; return how many."""
+    def clear(self) -> list[tuple[int, int]]:
+        """Drop what was not taken; return the number of the first of each block, and how many there were."""
         with self._lock:
-            dropped, self._left = self._left, 0
+            dropped = [(end - len(items), len(items)) for end, items in self._blocks]
+            self._left = 0
             self._blocks.clear()
             return dropped
 
@@ -164,7 +165,7 @@ class ThreadMap(Generic[T]):
         self.source = Source(chunk, crew.size)
         self.results: Results[T] = Results(ordered=ordered)
         self._context: Context | None = (copy_context() or None) if crew.carries_context else None
-        self._drivers = 0
+        self._drivers = self._running = 0  # drivers there are, and those of them that run a slice now
         self._lock = _thread.allocate_lock()
         self._long: set[Slice] = set()  # slices of more than one item that are being run
         self._is_watching = False
@@ -173,7 +174,7 @@ class ThreadMap(Generic[T]):
 
     def waiting(self) -> int:
         """Count the items that no driver has taken yet, less the drivers in line, which are counted as tasks."""
-        return max(0, len(self.source) - self._drivers)
+        return max(0, len(self.source) - self._drivers + self._running)
 
     # -- drivers ----------------------------------------------------------------------------------------------------
 
@@ -186,7 +187,8 @@ class ThreadMap(Generic[T]):
 
     def _add_drivers(self) -> None:
         with self._lock:
-            missing = min(len(self.source), self._crew.size) - self._drivers
+            in_line = self._drivers - self._running
+            missing = min(len(self.source) - in_line, self._crew.size - self._drivers)
             if missing <= 0:
                 return
             self._drivers += missing
@@ -205,26 +207,24 @@ class ThreadMap(Generic[T]):
         worker = getattr(here, "worker", None)
         if worker is not None:
             worker.done -= 1  # a driver is not a task of the user's; its items are
-        if self.run_slice():
+        with self._lock:
+            self._running += 1
+        has_run = self.run_slice()
+        with self._lock:
+            self._running -= 1
+            self._drivers -= not has_run
+        if has_run:
             again = self._driver()
             if self._crew.seats is None:
                 self._crew.line.put_back(again)
             else:
                 self._crew.place(again)
-            if self._drivers < self._crew.size and len(self.source) > self._drivers:
-                self._add_drivers()  # the pool has grown
-            return
-        with self._lock:
-            self._drivers -= 1
-        if len(self.source):  # something was fed between the last look and the leaving
+        if len(self.source):  # the pool may have grown, or something was fed between the last look and the leaving
             self._add_drivers()
 
     def cancel(self) -> int:
         """Drop what has not started, as a purge does; return how many."""
-        dropped = self._drop_rest()
-        if dropped:
-            self.results.fail(CancelledError("the map was cancelled: its pool was purged or shut down"))
-        return dropped
+        return self._drop_rest(CancelledError("the map was cancelled: its pool was purged or shut down"))
 
     def strand(self, failure: BaseException) -> None:
         """End a map that this process inherited by fork."""
@@ -234,8 +234,7 @@ class ThreadMap(Generic[T]):
 
     def driver_lost(self, failure: BaseException) -> None:
         """Note a driver that will never run: it was purged, or the pool broke."""
-        self._drop_rest()
-        self.results.fail(failure)
+        self._drop_rest(failure)
 
     # -- slices -----------------------------------------------------------------------------------------------------
 
@@ -313,12 +312,19 @@ class ThreadMap(Generic[T]):
         self._is_over = True
         self._drop_rest()
 
-    def _drop_rest(self) -> int:
+    def _drop_rest(self, failure: BaseException | None = None) -> int:
+        """Start no more items; `failure` comes in their place. Return how many."""
         dropped = self.source.clear()
         with self._lock:
-            dropped += sum(len(piece.stop()) for piece in self._long.copy())
-        self._count_dropped(dropped)
-        return dropped
+            for piece in self._long.copy():
+                rest = len(piece.stop())
+                dropped += [(piece.end, rest)] if rest else []
+        if failure is not None:
+            for first, _ in dropped:
+                self.results.publish(first, [], failure)
+        number = sum(number for _, number in dropped)
+        self._count_dropped(number)
+        return number
 
     def _count_dropped(self, number: int) -> None:
         with self._crew.lock:
