@@ -24,10 +24,10 @@ def pool():
 # -- the parts ----------------------------------------------------------------------------------------------
 
 
-def drain(source: Source) -> list[int]:
+def drain(source: Source, sharers: int = 1) -> list[int]:
     """Run every slice and return the values in order of their numbers."""
     seen: dict[int, int] = {}
-    while (piece := source.cut()) is not None:
+    while (piece := source.cut(sharers)) is not None:
         assert piece.run(int, star=False) is None
         seen |= dict(enumerate(piece.values, piece.start))
         source.lasted(piece.size, 0.0)
@@ -36,19 +36,19 @@ def drain(source: Source) -> list[int]:
 
 @given(st.lists(st.lists(st.integers())), st.none() | st.integers(1, 5), st.integers(1, 4))
 def test_a_source_gives_every_item_once_and_in_order(feeds, chunk, workers):
-    source = Source(chunk, workers)
+    source = Source(chunk)
     for feed in feeds:
         source.feed(feed)
-    assert drain(source) == list(itertools.chain.from_iterable(feeds))
-    assert source.cut() is None
+    assert drain(source, workers) == list(itertools.chain.from_iterable(feeds))
+    assert source.cut(1) is None
     assert len(source) == 0
 
 
 @given(st.integers(0, 20), st.integers(0, 20))
 def test_a_slice_that_is_stopped_gives_back_what_has_not_started(size, ran):
-    source = Source(size + 1, 1)
+    source = Source(size + 1)
     source.feed(list(range(size)))
-    piece = source.cut()
+    piece = source.cut(1)
     if piece is None:
         return
 
@@ -62,26 +62,26 @@ def test_a_slice_that_is_stopped_gives_back_what_has_not_started(size, ran):
 
 
 def test_slices_grow_while_they_are_quick_and_shrink_when_they_are_slow():
-    source = Source(None, 1)
+    source = Source(None)
     source.feed(list(range(10_000)))
     sizes = []
     for _ in range(8):
-        piece = source.cut()
+        piece = source.cut(1)
         assert piece is not None
         sizes.append(piece.size)
         source.lasted(piece.size, 0.0)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
     source.lasted(128, 1.0)
-    piece = source.cut()
+    piece = source.cut(1)
     assert piece is not None
     assert piece.size <= 64
 
 
 def test_a_slice_leaves_something_for_the_others_near_the_end():
-    source = Source(None, 4)
+    source = Source(None)
     source.feed(list(range(100)))
     source.lasted(1000, 0.0)
-    piece = source.cut()
+    piece = source.cut(4)
     assert piece is not None
     assert piece.size == 100 // 8
 

@@ -5,7 +5,8 @@ another. After each it goes back to the head of the line, so that pause, resize,
 slices, and the order among tasks is kept.
 
 Slices adapt: they double while one lasts less than half a millisecond and halve when it lasts much longer, so quick
-items cost 0.1 µs each and slow ones travel alone. An item that blocks must not hold back the others of its slice (it
+items cost 0.1 µs each and slow ones travel alone. So does the number of drivers: a few at once, then twice as many every
+millisecond while items are slow, since starting 32 threads costs as much as 30,000 quick items. An item that blocks must not hold back the others of its slice (it
 may be one of them that it waits for), so a slice in which nothing has ended for a while is rescued: what it has is shown
 to the consumer, and what has not started goes back to the source.
 
@@ -32,8 +33,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TARGET = 0.0005
+TARGET = 0.001
 """How long a slice should last, in seconds."""
+AT_ONCE = 4
+"""How many drivers a map starts with; more come every `RAMP` seconds, as long as its items are slow."""
+RAMP = 0.001
+QUICK = 8
+"""Items that travel in slices of more than this are quick: more threads would only share the interpreter's lock."""
 RESCUE = 0.02
 """Seconds without an end after which a slice is rescued."""
 STOP: Any = object()
@@ -47,14 +53,13 @@ class Source:
     no item is kept alive by a list that it has left.
     """
 
-    def __init__(self, chunk: int | None, workers: int) -> None:
+    def __init__(self, chunk: int | None) -> None:
         self._lock = _thread.allocate_lock()
         self._blocks: deque[tuple[int, list[Any]]] = deque()  # the number after its last item, and the items in reverse
         self._end = 0
         self._left = 0
         self._is_fixed = chunk is not None
         self._chunk = chunk or 1
-        self._workers = workers
 
     def feed(self, items: list[Any]) -> None:
         """Add items at the end."""
@@ -71,14 +76,18 @@ class Source:
             self._left += len(items)
             self._blocks.appendleft((end, items))
 
-    def cut(self) -> Slice | None:
-        """Take the next slice; None when there are no items."""
+    def is_quick(self) -> bool:
+        """Tell whether the items have turned out to be quick."""
+        return self._chunk > QUICK
+
+    def cut(self, sharers: int) -> Slice | None:
+        """Take the next slice, one of many that so many share; None when there are no items."""
         with self._lock:
             if not self._left:
                 return None
             size = self._chunk
             if not self._is_fixed:  # leave something for the others near the end
-                size = max(1, min(size, self._left // (2 * self._workers)))
+                size = max(1, min(size, self._left // (2 * sharers)))
             end, block = self._blocks[0]
             items = block[-size:]
             del block[-size:]
@@ -131,8 +140,12 @@ class Slice:
         """Call `fn` for each item until one raises; return what it raised."""
         take, add = self._items.pop, self.values.append
         try:
-            while (item := take()) is not STOP:
-                add(fn(*item) if star else fn(item))
+            if star:
+                while (item := take()) is not STOP:
+                    add(fn(*item))
+            else:
+                while (item := take()) is not STOP:
+                    add(fn(item))
         except BaseException as error:
             clean_trace(error)
             return error
@@ -162,9 +175,11 @@ class ThreadMap(Generic[T]):
         self._crew = crew
         self._fn = fn
         self._star = star
-        self.source = Source(chunk, crew.size)
+        self.source = Source(chunk)
         self.results: Results[T] = Results(ordered=ordered)
         self._context: Context | None = (copy_context() or None) if crew.carries_context else None
+        self._most = min(AT_ONCE, crew.size)  # drivers that there may be, for now
+        self._is_ramping = False
         self._drivers = self._running = 0  # drivers there are, and those of them that run a slice now
         self._lock = _thread.allocate_lock()
         self._long: set[Slice] = set()  # slices of more than one item that are being run
@@ -188,11 +203,23 @@ class ThreadMap(Generic[T]):
     def _add_drivers(self) -> None:
         with self._lock:
             in_line = self._drivers - self._running
-            missing = min(len(self.source) - in_line, self._crew.size - self._drivers)
-            if missing <= 0:
-                return
+            missing = max(0, min(len(self.source) - in_line, self._most - self._drivers))
             self._drivers += missing
-        self._crew.place_many([self._driver() for _ in range(missing)])
+            ramps = not self._is_ramping and self._most < self._crew.size and len(self.source) > in_line + missing
+            self._is_ramping |= ramps
+        if missing:
+            self._crew.place_many([self._driver() for _ in range(missing)])
+        if ramps:
+            timer.after(RAMP, self._ramp)
+
+    def _ramp(self) -> None:
+        """Allow twice as many drivers if the items are slow, and look again later."""
+        with self._lock:
+            self._is_ramping = False
+            if not self.source.is_quick():
+                self._most = min(2 * self._most, self._crew.size)
+        if len(self.source) and not self._crew.is_closed:
+            self._add_drivers()
 
     def _driver(self) -> Task[None]:
         driver: Task[None] = Task()
@@ -240,7 +267,7 @@ class ThreadMap(Generic[T]):
 
     def run_slice(self) -> bool:
         """Run one slice; False when there was none."""
-        piece = self.source.cut()
+        piece = self.source.cut(self._most)
         if piece is None:
             return False
         if piece.size > 1:
