@@ -104,6 +104,16 @@ def test_an_unguarded_script_ends_with_an_error_that_says_what_to_do(tmp_path):
     assert "if __name__ == '__main__':" in err and "BrokenProcessPool" in err
 
 
+def test_a_pool_may_be_made_at_the_top_of_a_script_when_it_is_used_below_the_guard(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        "from millpond import ProcessPool\nimport process_calls as calls\n"
+        "pool = ProcessPool(2, min_workers=1)\n"
+        "if __name__ == '__main__': print(pool.submit(calls.square, 3).result())\n",
+    )
+    assert (code, out, err) == (0, "9\n", "")
+
+
 def test_a_function_of_the_main_script_can_be_submitted(tmp_path):
     code, out, err = run(
         tmp_path,

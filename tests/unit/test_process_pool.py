@@ -628,8 +628,10 @@ def test_a_pool_is_not_sent_to_another_process(pool):
         pickle.dumps(pool)
 
 
-def test_a_task_may_use_a_process_pool_of_its_own():
-    with ProcessPool(1) as pool:
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_task_may_use_a_process_pool_of_its_own(method):
+    with ProcessPool(1, start_method=method) as pool:
         assert pool.submit(calls.nested, 10).result(30) == sum(x * x for x in range(10))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond._events import logger, tell
 from millpond.local._process_child import name_of
-from millpond.local._process_frames import SKIPPED, UNLOADABLE
+from millpond.local._process_frames import FAILED, SKIPPED, UNLOADABLE
 from millpond.local._process_pickle import decode
 from millpond.local._task import RAISED, RETURNED, Task
 
@@ -92,6 +92,8 @@ class Batch:
             low = self.settled
         was_open = self.open
         failed = back = at = 0
+        if specials:
+            specials = self._unpickle(low, values, specials)
         for special_at, special in sorted(specials.items()):
             if special_at > at:
                 self.succeed(low + at, values[at:special_at])
@@ -102,15 +104,32 @@ class Batch:
                         self.crew.encoder.try_harder(self.fn(position))
                     back += self.requeue(position, position + 1)
                 else:
-                    raised, value = decode(self.name(position), special)
-                    failed += raised
-                    self.fail(position, value) if raised else self.succeed(position, [value])
+                    failed += 1
+                    self.fail(position, special[1])
             if not self.has(position) and self.settled <= position:
                 self._pass(position)
             at = special_at + 1
         if at < len(values):
             self.succeed(low + at, values[at:] if at else values)
         return was_open - self.open - back, failed
+
+    def _unpickle(
+        self, low: int, values: list[Any], specials: dict[int, tuple[Any, ...]]
+    ) -> dict[int, tuple[Any, ...]]:
+        """Put pickled values in their place; return the other outcomes, with exceptions as themselves."""
+        left: dict[int, tuple[Any, ...]] = {}
+        for at, special in specials.items():
+            if special[0] in (SKIPPED, UNLOADABLE):
+                left[at] = special
+            elif self.has(low + at):
+                raised, value = decode(self.name(low + at), special)
+                if raised:
+                    left[at] = FAILED, value
+                else:
+                    values[at] = value
+            else:
+                left[at] = (SKIPPED,)
+        return left
 
     def _pass(self, position: int) -> None:
         """Move on past an entry that was settled out of turn."""

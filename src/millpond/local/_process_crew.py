@@ -28,7 +28,7 @@ from millpond.local._process_batch import Paces
 from millpond.local._process_foreman import Foreman
 from millpond.local._process_map import Driver
 from millpond.local._process_pickle import Encoder
-from millpond.local._process_rules import Rules, usable_context
+from millpond.local._process_rules import Rules, is_importing_main, usable_context
 from millpond.local._stats import Statistics
 from millpond.local._task import CANCELLED, OPEN, RAISED, RETURNED, Task, here
 from millpond.local._token import CancelToken
@@ -177,6 +177,11 @@ class ProcessCrew(Backlog):
         foreman.poke()
 
     def _hire(self, tasks: tuple[Task[Any], ...]) -> None:
+        if is_importing_main():
+            raise RuntimeError(
+                f"pool {self.name!r} got work while a worker process imports the main script; put the code that uses "
+                "it under if __name__ == '__main__':"
+            )
         foreman = Foreman(self)
         try:
             foreman.thread.start()

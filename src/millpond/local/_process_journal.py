@@ -42,6 +42,10 @@ class Journal:
         self.words: memoryview = view[:_HEAD].cast("Q")
         self.records: memoryview = view[_HEAD:]
 
+    def clear(self) -> None:
+        """Begin anew: the memory may have been another's before."""
+        self.words[STARTED] = self.words[BASE] = self.words[SKIP] = 0
+
     def position(self) -> tuple[int, int]:
         """Return STARTED and BASE."""
         return self.words[STARTED], self.words[BASE]

@@ -24,6 +24,11 @@ def usable_context(context: BaseContext) -> BaseContext:
     return context
 
 
+def is_importing_main() -> bool:
+    """Tell whether this is a worker process that is just importing the main script, and so cannot have workers yet."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a pool's workers are like, and when one is replaced."""

@@ -51,7 +51,7 @@ class ProcessWorker:
         self.outbox: deque[memoryview] = deque()
         memory = BufferWrapper(SIZE)
         self.journal = Journal(memory)
-        self.journal.words[0] = self.journal.words[1] = self.journal.words[2] = 0
+        self.journal.clear()
         self.sock, theirs = socket.socketpair()
         try:
             self.sock.setblocking(False)
@@ -166,7 +166,7 @@ class ProcessWorker:
         return code
 
     def close(self) -> None:
-        """Give back what it used here. (Not the process object: others may have got it from multiprocessing.)"""
+        """Give back what it used here; not the process object, which others may have got from multiprocessing."""
         self.sock.close()
         if self.pidfd is not None:
             os.close(self.pidfd)

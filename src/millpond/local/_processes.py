@@ -15,7 +15,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from multiprocessing import process as _process
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import millpond.local._process_lifecycle  # noqa: F401  (registers what happens at exit and after fork)
@@ -26,7 +25,7 @@ from millpond.local._pool import Pool
 from millpond.local._process_crew import ProcessCrew
 from millpond.local._process_map import map_in_processes
 from millpond.local._process_pickle import Encoder
-from millpond.local._process_rules import Rules, usable_context
+from millpond.local._process_rules import Rules, is_importing_main, usable_context
 from millpond.local._process_task import KillSwitch, ProcessTask
 from millpond.local._queues import Order, check_priority, line_maker
 from millpond.local._rejection import Bound, WhenFull, check_when_full
@@ -125,7 +124,7 @@ class ProcessPool(Pool):
             crew.bound = Bound(crew, max_queued, when_full)  # type: ignore[arg-type]
             crew.gate = crew.admit
         weakref.finalize(self, crew.close).atexit = False
-        if floor:
+        if floor and not is_importing_main():
             crew.rouse()
 
     # -- submitting --------------------------------------------------------------------------------------------------
@@ -315,9 +314,4 @@ def _context(method: str | None) -> Any:
         method = "forkserver" if "forkserver" in methods else "spawn"
     if method not in methods:
         raise ValueError(f"start_method must be one of {', '.join(map(repr, methods))} or None, not {method!r}")
-    if getattr(_process.current_process(), "_inheriting", False):
-        raise RuntimeError(
-            "a ProcessPool was made while a worker process imports the main script; put the code that makes it under "
-            "if __name__ == '__main__':"
-        )
     return usable_context(multiprocessing.get_context(method))

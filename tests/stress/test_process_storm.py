@@ -1,0 +1,127 @@
+"""Storms over `ProcessPool`: random kills, pauses, resizes and cancels; nothing is lost and nothing runs twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond import ProcessPool, Task, WorkerDied, wait
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "unit"))
+import process_calls as calls
+
+
+class Storm:
+    """Does random things to a pool until it is told to stop."""
+
+    def __init__(self, pool: ProcessPool, seed: int, *, kills: bool) -> None:
+        self._pool = pool
+        self._random = random.Random(seed)
+        self._stop = threading.Event()
+        self.kills = 0
+        self._deeds = [self.pause, self.resize, self.stop_and_go] + [self.kill] * (3 if kills else 0)
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._random.uniform(0.002, 0.03)):
+            with contextlib.suppress(ProcessLookupError):
+                self._random.choice(self._deeds)()
+
+    def _victim(self) -> int:
+        victims = list(self._pool._processes)
+        if not victims:
+            raise ProcessLookupError
+        return self._random.choice(victims)
+
+    def kill(self) -> None:
+        os.kill(self._victim(), signal.SIGKILL)
+        self.kills += 1
+
+    def stop_and_go(self) -> None:
+        victim = self._victim()
+        os.kill(victim, signal.SIGSTOP)
+        time.sleep(self._random.uniform(0.0, 0.05))
+        os.kill(victim, signal.SIGCONT)
+
+    def pause(self) -> None:
+        self._pool.pause()
+        time.sleep(self._random.uniform(0.0, 0.005))
+        self._pool.resume()
+
+    def resize(self) -> None:
+        self._pool.resize(self._random.randint(1, 4))
+
+    def __enter__(self) -> Storm:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def submit_some(pool: ProcessPool, generator: random.Random, out: str, number: int) -> list[Task[Any]]:
+    tasks = []
+    for x in range(number):
+        chosen: Any = pool if generator.random() < 0.9 else pool.options(key=generator.randrange(5))
+        tasks.append(chosen.submit(calls.write_line, out, x))
+    return tasks
+
+
+def check(tasks: list[Task[Any]], out: Path, kills: int) -> None:
+    failed = {x for x, task in enumerate(tasks) if not task.cancelled() and task.exception(0) is not None}
+    assert all(isinstance(tasks[x].exception(0), WorkerDied) for x in failed)
+    assert len(failed) <= kills
+    good = [x for x, task in enumerate(tasks) if x not in failed and not task.cancelled()]
+    assert [tasks[x].result(0) for x in good] == good
+    ran = Counter(map(int, out.read_text().split()))
+    assert not [x for x, times in ran.items() if times > 1]
+    assert not [x for x, task in enumerate(tasks) if task.cancelled() and x in ran]
+    assert set(good) <= set(ran)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kills", [False, True])
+def test_nothing_is_lost_and_nothing_runs_twice_in_a_storm(tmp_path, kills):
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    generator, out = random.Random(seed), tmp_path / "out"
+    with ProcessPool(3) as pool, Storm(pool, seed, kills=kills) as storm:
+        tasks = submit_some(pool, generator, str(out), 40_000)
+        for task in generator.sample(tasks, 500):
+            task.cancel()
+        assert not wait(tasks, 100).not_done
+    check(tasks, out, storm.kills)
+
+
+@pytest.mark.timeout(120)
+def test_a_map_survives_a_storm_with_tries_to_spare(tmp_path):
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    with ProcessPool(3, retries=1000) as pool, Storm(pool, seed, kills=True):
+        assert list(pool.map(calls.square, range(400_000))) == [x * x for x in range(400_000)]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_thousand_kills_lose_nothing(tmp_path):
+    kills = 0
+    while kills < 1_000:
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        out = tmp_path / f"out-{kills}"
+        with ProcessPool(3) as pool, Storm(pool, seed, kills=True) as storm:
+            tasks = submit_some(pool, random.Random(seed), str(out), 20_000)
+            assert not wait(tasks, 100).not_done
+        check(tasks, out, storm.kills)
+        kills += max(1, storm.kills)

@@ -1,0 +1,352 @@
+"""The parts of `ProcessPool`, one by one: frames, journal, batches, paces, seats, recovery."""
+
+from __future__ import annotations
+
+import marshal
+import multiprocessing
+import pickle
+import random
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from multiprocessing.heap import BufferWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond import Task, WorkerDied
+from millpond.local._process_batch import Paces, TaskBatch
+from millpond.local._process_child import Child
+from millpond.local._process_crew import ProcessCrew
+from millpond.local._process_dispatch import Dispatcher
+from millpond.local._process_frames import FAILED, LENGTH, PICKLED, REPLY, ROOM, SKIPPED, UNLOADABLE, Inbox
+from millpond.local._process_journal import BASE, SIZE, SKIP, STARTED, Journal
+from millpond.local._process_recovery import conclude_recall, settle_estate
+from millpond.local._process_rules import Rules
+from millpond.local._process_seats import Seat, Seats
+from millpond.local._queues import Fifo
+
+sys.path.insert(0, str(Path(__file__).parent))
+import process_calls as calls
+
+
+def fresh_journal() -> Journal:
+    journal = Journal(BufferWrapper(SIZE))
+    journal.clear()
+    return journal
+
+
+class FakeWorker:
+    """A worker without a process: what recovery and the dispatcher look at."""
+
+    def __init__(self) -> None:
+        self.journal = fresh_journal()
+        self.flight: deque[TaskBatch] = deque()
+        self.next_number = 1
+        self.seat = Seat()
+        self.fence: Any = None
+        self.recall_at: float | None = None
+        self.late_at = time.monotonic() + 60
+        self.born = time.monotonic()
+        self.memory = self.done = self.items = self.failed = self.ended = 0
+        self.is_ready, self.is_leaving, self.is_doomed = True, False, False
+        self.process = multiprocessing.current_process()
+
+    @property
+    def load(self) -> int:
+        return sum(batch.open for batch in self.flight)
+
+    def count(self, batch: TaskBatch, ended: int, failed: int) -> None:
+        self.done += ended
+        self.failed += failed
+
+    def give(self, batch: TaskBatch, *_: Any) -> bool:
+        batch.first = self.next_number
+        self.next_number += batch.count
+        self.flight.append(batch)
+        return True
+
+    def write(self, base: int, started: int, outcomes: list[Any]) -> None:
+        """Leave a journal behind."""
+        self.journal.words[BASE], self.journal.words[STARTED] = base, started
+        records = b"".join(marshal.dumps(outcome) for outcome in outcomes)
+        self.journal.records[: len(records)] = records
+
+
+def make_crew(**rules: Any) -> ProcessCrew:
+    context = multiprocessing.get_context("spawn")
+    crew = ProcessCrew(name="t", size=2, floor=0, make_line=Fifo, rules=Rules(context, b"", **rules), observer=None)
+    crew.is_asleep = False  # nobody is to be woken
+    return crew
+
+
+def make_batch(crew: ProcessCrew, number: int, expected: float = 0.001) -> tuple[TaskBatch, list[Task[Any]]]:
+    tasks: list[Task[Any]] = []
+    for x in range(number):
+        task: Task[Any] = Task()
+        task._fn, task._args, task._owner = None, (x,), crew
+        tasks.append(task)
+    return TaskBatch(crew, tasks, [calls.same], [(x,) for x in range(number)], expected), tasks
+
+
+def values(tasks: list[Task[Any]]) -> list[Any]:
+    return [task._value if task.done() else "open" for task in tasks]
+
+
+# -- frames ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sizes", [[0, 1, 5], [ROOM - 9, ROOM - 8, ROOM - 7, ROOM], [3 * ROOM, 2, 3 * ROOM + 1], [10] * 500]
+)
+def test_an_inbox_gives_back_the_frames_however_they_are_cut(sizes):
+    generator = random.Random(4)
+    frames = [generator.randbytes(size) for size in sizes]
+    stream = b"".join(LENGTH.pack(len(frame)) + frame for frame in frames)
+    ours, theirs = socket.socketpair()
+
+    def send() -> None:
+        at = 0
+        while at < len(stream):
+            step = generator.randint(1, ROOM)
+            theirs.sendall(stream[at : at + step])
+            at += step
+        theirs.close()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    inbox, found = Inbox(), []
+    with ours:
+        while (some := inbox.receive(ours)) is not None:
+            found += [bytes(frame) for frame in some]
+    sender.join()
+    assert found == frames
+
+
+# -- the child ---------------------------------------------------------------------------------------------------------
+
+
+class Listener(Child):
+    """A child that keeps its answers."""
+
+    def __init__(self) -> None:
+        self.journal = fresh_journal()
+        self.ours, theirs = socket.socketpair()
+        self.theirs = theirs
+        super().__init__(theirs, self.journal, tells_memory=False)
+        self.answers: list[tuple[Any, ...]] = []
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        self.answers.append(message)
+
+    def close(self) -> None:
+        self.ours.close()
+        self.theirs.close()
+
+
+@pytest.fixture
+def child():
+    child = Listener()
+    yield child
+    child.close()
+
+
+def outcome(child: Listener) -> list[Any]:
+    """What the child answered, put together: values, or the words of special outcomes."""
+    found: dict[int, Any] = {}
+    for word, base, some, specials, *_ in child.answers:
+        assert word == REPLY
+        found |= {base + at: value for at, value in enumerate(some)}
+        found |= {base + at: special[0] + 100 for at, special in specials.items()}
+    return [found[number] for number in sorted(found)]
+
+
+def test_a_child_answers_once_for_a_quick_batch(child):
+    child.run(1, 3, [(calls.square, (x,)) for x in (2, 3, 4)])
+    assert len(child.answers) == 1 and outcome(child) == [4, 9, 16]
+
+
+def test_a_child_skips_what_was_asked_back(child):
+    child.journal.words[SKIP] = 3
+    child.run(1, 4, [(calls.square, (x,)) for x in range(4)])
+    assert outcome(child) == [100 + SKIPPED, 100 + SKIPPED, 4, 9]
+
+
+def test_a_child_has_the_outcomes_of_ended_calls_in_its_journal_while_it_runs_the_next(child):
+    seen = []
+
+    def look() -> None:
+        seen.append((child.journal.position(), child.journal.outcomes()))
+
+    child.run(5, 4, [(calls.square, (3,)), (calls.same, ([1],)), (calls.fail, ()), (look, ())])
+    (position, (base, found)) = seen[0]
+    assert position == (8, 5) and base == 5
+    assert found[0] == 9
+    assert found[1] == (PICKLED, pickle.dumps([1], 5))
+    assert found[2][0] == FAILED and "ValueError: bad" in found[2][2]
+
+
+def test_a_child_answers_early_when_its_journal_is_full(child):
+    child.run(1, 5, [(calls.blow_up, (b"x", 30_000))] * 5)
+    assert len(child.answers) > 1 and [len(value) for value in outcome(child)] == [30_000] * 5
+
+
+def test_a_child_says_so_when_it_does_not_understand_a_batch(child):
+    assert child.load(memoryview(b"nonsense")) is None
+    child.run(1, 2, None)
+    assert outcome(child) == [100 + UNLOADABLE] * 2
+
+
+# -- recovery ----------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_death_ended_calls_keep_their_outcome_one_fails_and_the_rest_goes_back_in_place():
+    crew, worker = make_crew(), FakeWorker()
+    first, tasks = make_batch(crew, 5)
+    second, more = make_batch(crew, 2)
+    worker.give(first)
+    worker.give(second)
+    worker.write(1, 3, ["a", (PICKLED, pickle.dumps(["b"]))])
+    settle_estate(crew, worker, "killed by SIGKILL")  # type: ignore[arg-type]
+    assert values(tasks[:2]) == ["a", ["b"]]
+    assert isinstance(tasks[2].exception(0), WorkerDied)
+    assert list(crew.line) == [*tasks[3:], *more] and all(task._fn is calls.same for task in crew.line)
+    assert (worker.done, worker.failed) == (3, 1)
+
+
+def test_after_a_death_between_two_calls_nobody_fails():
+    crew, worker = make_crew(), FakeWorker()
+    batch, tasks = make_batch(crew, 3)
+    worker.give(batch)
+    batch.settle(0, ["a"], {})  # answered; the journal still says that it was started last
+    worker.write(1, 1, [])
+    settle_estate(crew, worker, "gone")  # type: ignore[arg-type]
+    assert list(crew.line) == tasks[1:] and worker.failed == 0
+
+
+def test_a_call_is_put_back_before_it_fails_when_there_are_tries_left():
+    crew, worker = make_crew(retries=1), FakeWorker()
+    batch, tasks = make_batch(crew, 2)
+    worker.give(batch)
+    worker.write(1, 1, [])
+    settle_estate(crew, worker, "gone")  # type: ignore[arg-type]
+    assert list(crew.line) == tasks
+
+
+def test_a_recall_of_a_stuck_worker_settles_what_ended_and_puts_back_what_waits():
+    crew, worker = make_crew(), FakeWorker()
+    batch, tasks = make_batch(crew, 5)
+    worker.give(batch)
+    worker.write(1, 3, ["a", "b"])
+    worker.fence = (0.0, 3, 1)
+    conclude_recall(worker)  # type: ignore[arg-type]
+    assert values(tasks) == ["a", "b", "open", "open", "open"]
+    assert list(crew.line) == tasks[3:] and tasks[2].running()
+    ended, _ = batch.settle(0, ["a", "b", "c", None, None], {3: (SKIPPED,), 4: (SKIPPED,)})
+    assert ended == 1 and tasks[2].result(0) == "c" and batch.settled == batch.count
+    assert list(crew.line) == tasks[3:]
+
+
+def test_a_recall_of_a_worker_that_moves_leaves_what_it_may_have_started():
+    crew, worker = make_crew(), FakeWorker()
+    batch, tasks = make_batch(crew, 5)
+    worker.give(batch)
+    worker.fence = (0.0, 1, 1)
+    worker.write(1, 3, ["a", "b"])  # it has gone on since the recall was begun
+    conclude_recall(worker)  # type: ignore[arg-type]
+    assert list(crew.line) == tasks[3:] and values(tasks[:3]) == ["open"] * 3
+    ended, _ = batch.settle(0, ["a", None, "c", None, None], {1: (SKIPPED,), 3: (SKIPPED,), 4: (SKIPPED,)})
+    assert ended == 2 and values(tasks) == ["a", "open", "c", "open", "open"]
+    assert set(crew.line) == {tasks[1], *tasks[3:]}
+
+
+def test_a_worker_gets_nothing_during_a_recall_even_when_it_has_answered_all():
+    crew, worker = make_crew(), FakeWorker()
+    dispatcher = Dispatcher(crew)
+    assert dispatcher.has_room(worker)  # type: ignore[arg-type]
+    worker.fence = (0.0, 0, 0)
+    assert not dispatcher.has_room(worker)  # type: ignore[arg-type]
+
+
+def test_a_worker_that_is_late_gets_nothing_in_advance():
+    crew, worker = make_crew(), FakeWorker()
+    dispatcher = Dispatcher(crew)
+    worker.give(make_batch(crew, 2)[0])
+    assert dispatcher.has_room(worker)  # type: ignore[arg-type]
+    worker.late_at = 0.0
+    assert not dispatcher.has_room(worker)  # type: ignore[arg-type]
+
+
+# -- forming batches ---------------------------------------------------------------------------------------------------
+
+
+def lined_up(crew: ProcessCrew, fn: Any, number: int) -> list[Task[Any]]:
+    tasks = []
+    for x in range(number):
+        task: Task[Any] = Task.__new__(Task)
+        task._status, task._hook, task._owner, task._context, task._value = 0, None, crew, None, None
+        task._fn, task._args = fn, (x,)
+        crew.put(task)
+        tasks.append(task)
+    return tasks
+
+
+def test_a_function_not_met_before_travels_alone():
+    crew, worker = make_crew(), FakeWorker()
+    lined_up(crew, calls.same, 100)
+    batch = Dispatcher(crew).form(worker, crew.line)  # type: ignore[arg-type]
+    assert batch is not None and batch.count == 1
+
+
+def test_a_batch_is_as_long_as_its_target_its_share_and_its_size_allow():
+    crew, worker = make_crew(), FakeWorker()
+    dispatcher = Dispatcher(crew)
+    batch, _ = make_batch(crew, 1)
+    for seconds, size, want in ((1e-3, 0, 4), (1e-9, 0, 500), (1e-9, 1 << 16, 4), (1.0, 0, 1)):
+        crew.paces = Paces()
+        crew.paces.learn(batch, 1, seconds)
+        crew.paces.learn_size(batch, size)
+        crew.line = Fifo()
+        crew.put = crew.line.put
+        lined_up(crew, calls.same, 1000)
+        formed = dispatcher.form(worker, crew.line)  # type: ignore[arg-type]
+        assert formed is not None and formed.count == want, seconds
+
+
+def test_cancelled_tasks_are_left_out_of_a_batch():
+    crew, worker = make_crew(), FakeWorker()
+    crew.paces.learn(make_batch(crew, 1)[0], 1, 1e-6)
+    tasks = lined_up(crew, calls.same, 40)
+    assert all(task.cancel() for task in tasks[::2])
+    batch = Dispatcher(crew).form(worker, crew.line)  # type: ignore[arg-type]
+    assert isinstance(batch, TaskBatch) and batch.tasks == tasks[1 : 2 * batch.count : 2]
+
+
+def test_a_pace_believes_slow_at_once_and_quick_by_half():
+    crew = make_crew()
+    batch, _ = make_batch(crew, 1)
+    crew.paces.learn(batch, 10, 0.01)
+    crew.paces.learn(batch, 1, 1.0)
+    pace = crew.paces.of(calls.same)
+    assert pace is not None and pace.seconds == 1.0
+    crew.paces.learn(batch, 1, 0.0)
+    assert pace.seconds == 0.5
+
+
+# -- seats -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_in_use_keeps_its_seat_when_the_pool_is_resized():
+    seats = Seats(4)
+    task: Task[Any] = Task()
+    seats.place(task, "k")
+    line = seats.line_of("k")
+    seats.resize(1)
+    assert seats.line_of("k") is line and list(line) == [task]
+    line.take()
+    seats.settle("k")
+    seats.resize(3)
+    assert len(seats.every()) == 3
