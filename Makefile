@@ -29,6 +29,7 @@ check: $(STAMP)  ## format, lint, types, layers, and the tests on this Python wi
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -q -m "not soak" --cov --cov-report=term:skip-covered
 

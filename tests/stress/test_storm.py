@@ -9,10 +9,11 @@ import sys
 import threading
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from millpond import CancelToken, PoolFull, Priority, ThreadPool, as_completed, wait
+from millpond import CancelToken, PoolFull, Priority, Task, ThreadPool, as_completed, wait
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ class Storm:
     def __init__(self, pool: ThreadPool, number: int, seed: int, *, producers: int = 4) -> None:
         self.pool = pool
         self.ran: list[int] = []
-        self.tasks: list[list] = [[] for _ in range(producers)]
+        self.tasks: list[list[Task[None]]] = [[] for _ in range(producers)]
         self.share = number // producers
         self.random = random.Random(seed)
         self.is_over = threading.Event()
@@ -123,7 +124,7 @@ def test_waiters_of_every_kind_never_miss_the_end(seed, tiny_switch_interval):
     with ThreadPool(4) as pool:
 
         def one_round(kind: int) -> int:
-            tasks = [pool.submit(int, n) for n in range(200)]
+            tasks: list[Any] = [pool.submit(int, n) for n in range(200)]
             if kind == 0:
                 return sum(task.result(30) for task in tasks)
             if kind == 1:
@@ -162,7 +163,9 @@ def test_options_weather_a_storm_too(seed, tiny_switch_interval):
     with ThreadPool(4, max_queued=200, when_full="block", name="storm") as pool:
         share = pool.subpool(2)
         mapped = pool.map(abs, range(-5000, 0))
-        tokens, tasks, plain = [], [], []
+        tokens: list[CancelToken] = []
+        tasks: list[Task[Any]] = []
+        plain: list[Task[Any]] = []
         for number in range(4000):
             kind = rng.randrange(5)
             if kind == 0:

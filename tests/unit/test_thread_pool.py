@@ -364,8 +364,8 @@ def test_statistics_add_up():
         go_on = hold(pool, 2)
         cancelled = [pool.submit(int) for _ in range(3)]
         queued = [pool.submit(lambda: 1 / 0) for _ in range(4)]
-        for task in cancelled:
-            task.cancel()
+        for each in cancelled:
+            each.cancel()
         now = pool.statistics()
         assert (now.workers, now.idle, now.running, now.queued, now.cancelled) == (2, 0, 2, 4, 3)
         assert now.submitted == 9

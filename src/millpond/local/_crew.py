@@ -282,7 +282,7 @@ class Crew(Roster):
 
     def purge(self) -> int:
         """Cancel everything in line; return how many."""
-        dropped = sum(each.cancel() for each in list(self.maps))
+        dropped: int = sum(each.cancel() for each in list(self.maps))
         taken = self.take_all()
         for task in taken:
             self.note_cancelled(task)

@@ -26,7 +26,7 @@ import os
 import threading
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import _base as _futures
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from millpond.errors import PoolClosed
 from millpond.local._bridge import await_task
@@ -148,7 +148,7 @@ class _Open:
         pass
 
 
-_OPEN_CONDITION: Any = _Open()
+_OPEN_CONDITION = _Open()
 
 
 class Task(Future[T], Generic[T]):
@@ -339,13 +339,13 @@ class Task(Future[T], Generic[T]):
         if hook is not None and hook.condition is not None:
             return hook.condition
         if hook is None or self._status != OPEN:
-            return _OPEN_CONDITION
+            return cast(threading.RLock, _OPEN_CONDITION)
         with _making:
             if hook.condition is None:
                 hook.condition = threading.RLock()
                 if self._status != OPEN:  # it ended meanwhile, perhaps without seeing the lock
                     hook.published = _STATE[self._status]
-            return hook.condition
+        return hook.condition
 
     @property
     def _state(self) -> str:  # type: ignore[override]

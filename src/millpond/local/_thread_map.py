@@ -300,11 +300,9 @@ class ThreadMap(Generic[T]):
     def _watch(self, piece: Slice) -> None:
         """See that a slice is rescued when it gets stuck."""
         self._long.add(piece)
-        if not self._is_watching:
-            with self._lock:
-                if self._is_watching:
-                    return
-                self._is_watching = True
+        with self._lock:
+            is_watched, self._is_watching = self._is_watching, True
+        if not is_watched:
             timer.after(RESCUE, self._rescue)
 
     def _rescue(self) -> None:

@@ -126,7 +126,7 @@ class Arrivals(Generic[T]):
                     callbacks.remove(self._arrive)
             else:
                 with future._condition, contextlib.suppress(ValueError):
-                    future._done_callbacks.remove(self._arrive)
+                    future._done_callbacks.remove(self._arrive)  # type: ignore[attr-defined]
 
 
 def _wait_all(futures: set[Future[Any]], deadline: float | None) -> None:
