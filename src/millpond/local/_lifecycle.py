@@ -11,6 +11,7 @@ tasks that the child inherited end with `PoolClosed`, so nobody waits for them f
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 
@@ -29,17 +30,15 @@ def _finish_queued() -> None:
 
 def _work_off_all() -> None:
     while busy := [crew for crew in crews if not crew.is_interrupted and not crew.is_idle()]:
-        for crew in busy:
-            crew.resume()
-        for crew in busy:
-            try:
+        for crew in busy:  # all before the first is waited for: their tasks may wait for one another
+            with contextlib.suppress(RuntimeError):  # Python 3.12 lets no thread start from here on
+                crew.resume()
                 crew.catch_up()
-            except RuntimeError:  # Python 3.12 lets no thread start from here on
+        for crew in busy:
+            if crew.waiting() and not crew.count:
                 crew.work_off()
-            if crew.count or not crew.waiting():
-                crew.drain(None)
             else:
-                crew.work_off()
+                crew.drain(None)
 
 
 def _finish_work() -> None:
