@@ -10,6 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from millpond.local import _timer
+
+_timer.LINGER = 0.02  # the timer's thread ends soon after its last appointment, so that no test waits for it
+
 PATIENCE = 2.0
 """Seconds for the threads of a test to end after it."""
 

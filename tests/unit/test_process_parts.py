@@ -339,6 +339,17 @@ def test_a_pace_believes_slow_at_once_and_quick_by_half():
 # -- seats -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_seat_that_goes_while_its_worker_is_started_is_not_forgotten():
+    seats = Seats(2)
+    seat = seats.every()[1]
+    seats.resize(1)
+    assert seat.is_going and seat not in seats.every()
+    seats.take(seat, FakeWorker())  # type: ignore[arg-type]
+    assert seat in seats.every()
+    seats.leave(seat)
+    assert seat not in seats.every()
+
+
 def test_a_key_in_use_keeps_its_seat_when_the_pool_is_resized():
     seats = Seats(4)
     task: Task[Any] = Task()

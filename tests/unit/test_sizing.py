@@ -118,6 +118,12 @@ def test_a_fixed_pool_has_all_its_workers_from_the_start():
         assert pool.statistics().workers == 5
 
 
+def test_a_fixed_pool_that_is_resized_has_all_its_workers_again():
+    with ThreadPool(2, sizing="fixed") as pool:
+        pool.resize(5)
+        assert pool.statistics().workers == 5
+
+
 def test_min_workers_are_started_at_once_and_stay():
     with ThreadPool(5, min_workers=2, idle_timeout=0.01) as pool:
         assert pool.statistics().workers == 2

@@ -140,6 +140,8 @@ class Limiter(Ledger):
             if entry._stage != IN_LINE:
                 self._ghosts -= 1
                 continue
+            if entry._home is not self and self._recall(entry):
+                continue
             self.held += 1
             if self.parent is None:
                 self.launch(entry, None)
@@ -154,6 +156,20 @@ class Limiter(Ledger):
                 elif now > until:
                     self.ring()
                     return
+
+    def _recall(self, entry: Entry) -> bool:
+        """Send an entry back to a limiter below that has shrunk or paused since it gave it a place."""
+        node: Limiter = entry._home
+        while node is not self:
+            if node.is_paused or node.held > node.limit:
+                entry._desk = node
+                node.line.put_back(entry)
+                while node is not self and node is not None:
+                    node.held -= 1
+                    node = node.parent
+                return True
+            node = node.parent
+        return False
 
     def launch(self, entry: Entry, desk: Limiter | None) -> None:
         """Start `entry`, which holds a place of each limiter below `desk` (None for all of them)."""

@@ -52,8 +52,8 @@ class Seats:
         seat, held = self._keys.pop(key)
         if held > 1:
             self._keys[key] = (seat, held - 1)
-        elif seat.is_going and seat.worker is None and not seat.pinned:
-            self._going.remove(seat)
+        else:
+            self._let_go(seat)
 
     def every(self) -> list[Seat]:
         """Return all seats."""
@@ -74,10 +74,19 @@ class Seats:
         """Tell whether a seat without a worker has tasks."""
         return bool(self._keys) and any(seat.worker is None and seat.pinned for seat in self.every())
 
+    def take(self, seat: Seat, worker: ProcessWorker) -> None:
+        """Give a seat to a new worker; the pool may have shrunk while that was started."""
+        seat.worker = worker
+        if seat.is_going and seat not in self._going:
+            self._going.append(seat)
+
     def leave(self, seat: Seat) -> None:
         """Free a seat."""
         seat.worker = None
-        if seat.is_going and not seat.pinned:
+        self._let_go(seat)
+
+    def _let_go(self, seat: Seat) -> None:
+        if seat in self._going and seat.worker is None and not seat.pinned:
             self._going.remove(seat)
 
     def resize(self, size: int) -> None:

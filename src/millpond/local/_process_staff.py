@@ -68,7 +68,7 @@ class Staff:
                 crew.break_down(f"pool {crew.name!r} could not start a worker process: {error}")
             return False
         with crew.lock:
-            seat.worker = worker
+            crew.seats.take(seat, worker)
             crew.workers.add(worker)
             crew.largest = max(crew.largest, crew.count)
         self._selector.register(worker.sock, selectors.EVENT_READ, worker)

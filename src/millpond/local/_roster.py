@@ -313,12 +313,15 @@ class Roster(ABC):
     def resize(self, size: int) -> None:
         """Change the number of workers; surplus ones leave as their tasks end."""
         with self.lock:
+            keeps_all = self.floor == self.size
             self.size = size
-            self.floor = min(self.floor, size)
+            self.floor = size if keeps_all else min(self.floor, size)
             if self.seats is not None:
                 self.seats.resize()
             self.retake()
         self.wake_all()
+        if not self.is_closed:
+            self.warm_up()
         self.catch_up()
         if self.bound is not None:
             self.bound.let_in()
