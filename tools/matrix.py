@@ -1,4 +1,4 @@
-"""Run the tests on every other supported Python of this machine, each in an environment of its own."""
+"""Run the tests on every other supported Python of this machine, each in an environment of its own, side by side."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from typing import IO
 
 SUPPORTED = ("3.11", "3.12", "3.13")
 
@@ -29,24 +31,34 @@ def find(version: str) -> str | None:
     return next((each for each in candidates if each and version_of(each) == version), None)
 
 
+def start(version: str, python: str) -> tuple[str, subprocess.Popen[str], IO[str]]:
+    """Start the tests on one interpreter, in the background."""
+    folder = f".venv-{version}"
+    subprocess.run(["sh", "tools/venv.sh", python, folder, "test"], check=True)
+    command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-m", "not soak", "-p", "no:cacheprovider"]
+    output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the tests have ended)
+    environment = {**os.environ, "MILLPOND_MATRIX": version}
+    tests = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment)
+    return version, tests, output
+
+
 def main() -> int:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    failed: list[str] = []
+    runs = []
     for version in SUPPORTED:
-        python = find(version)
         if version == here:
             continue
+        python = find(version)
         if python is None:
             print(f"Python {version}: not installed here, skipped", flush=True)
-            continue
-        folder = f".venv-{version}"
-        subprocess.run(["sh", "tools/venv.sh", python, folder, "test"], check=True)
-        print(f"Python {version}:", flush=True)
-        tests = subprocess.run(
-            [f"{folder}/bin/python", "-m", "pytest", "-q", "-m", "not soak", "-p", "no:cacheprovider"]
-        )
-        if tests.returncode:
+        else:
+            runs.append(start(version, python))
+    failed: list[str] = []
+    for version, tests, output in runs:
+        if tests.wait():
             failed.append(version)
+        output.seek(0)
+        print(f"Python {version}:\n{output.read()}", flush=True)
     if failed:
         print(f"failed on Python {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
