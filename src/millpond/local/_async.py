@@ -1,9 +1,9 @@
 """`AsyncPool`: calls with bounded concurrency in an asyncio loop.
 
 Where to look: `_async_verbs` makes tasks (submit, run, map …) and says why `submit` is awaited; `_async_task` is the
-handle; `_async_limiter` starts and ends them, on the books of `_async_ledger`; `_async_room` is the bound;
-`_async_calls` wraps plain functions, time limits and events; `_async_eager` and `_async_lazy` are the two kinds of
-`_async_map`; `_async_group` is the group. This file is the face.
+handle; `_async_limiter` starts and ends tasks, on the books of `_async_ledger`, and `_async_control` manages it;
+`_async_room` is the bound; `_async_calls` wraps plain functions, time limits and events; `_async_eager` and
+`_async_lazy` are the two kinds of `_async_map`; `_async_group` is the group. This file is the face.
 
 There are no worker tasks: a place in the limiter is a number. So `idle_timeout`, `min_workers` and `sizing` of the
 other pools have no meaning here, and a pool that is forgotten leaves nothing behind.
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from millpond._events import Observer
 from millpond.local._async_calls import Threads
+from millpond.local._async_control import Control
 from millpond.local._async_group import AsyncGroup
-from millpond.local._async_limiter import Limiter
 from millpond.local._async_room import AsyncWhenFull, Room
 from millpond.local._async_verbs import AsyncOptions, AsyncVerbs
 from millpond.local._async_waiting import until_ended
@@ -42,6 +42,7 @@ class AsyncPoolFace(AsyncVerbs):
 
     name: str
     _order: Order
+    _limiter: Control
 
     def options(
         self,
@@ -245,7 +246,7 @@ class AsyncPool(AsyncPoolFace):
         self.name = name or f"AsyncPool-{next(_numbers)}"
         self._order = order
         self._carries_context = context == "copy"
-        self._limiter = Limiter(self.name, limit, line_maker(order), on_event)
+        self._limiter = Control(self.name, limit, line_maker(order), on_event)
         self._is_bare = on_event is None
         self._threads = Threads(threads, self.name, limit)
         if max_queued is not None:
@@ -270,5 +271,5 @@ class AsyncSubPool(AsyncPoolFace):
         self._order = parent._order
         self._carries_context = parent._carries_context
         self._threads = parent._threads
-        self._limiter = Limiter(self.name, limit, above.make_line, above.observer, above)
+        self._limiter = Control(self.name, limit, above.make_line, above.observer, above)
         self._is_bare = above.observer is None

@@ -6,7 +6,8 @@ Rules:
   exists for it: there are no idle workers, so a pool at rest has no asyncio task and needs no closing to be forgotten.
 - Everything starts in `pump`, a callback of the loop of which at most one is on its way. So nothing of a task runs
   inside `submit`, a burst of submits and ends costs one callback, and a task cancelled right after its submit never
-  starts. A pump lasts about a millisecond at most, then lets the loop breathe.
+  starts. A pump lasts about a millisecond at most, then lets the loop breathe. The one exception is `run`, whose caller
+  does nothing but wait: with a place free and nobody in line, its call starts at once (3.2 µs instead of 9.7).
 - Each task is run by an asyncio task of its own, in its own context. Where Python can (3.12), its first step is taken
   right in the pump (`eager_start`), so a coroutine that does not suspend never goes through the loop (measured: half
   the cost). Before 3.12, and where the loop has a task factory, the coroutine is *primed*: its first lines, which are
@@ -91,6 +92,22 @@ class Limiter(Ledger):
         """Put a new task in line, or in the mailbox of its key."""
         if self._enter(task) and (task.key is None or self.keys.add(task)):
             self.stand(task)
+
+    def place_at_once(self, task: AsyncTask[Any]) -> None:
+        """Start a new task right here if it is its turn, since its submitter does nothing but wait for it."""
+        if (
+            self.held < self.limit
+            and not self.line
+            and not self.is_paused
+            and self.parent is None
+            and self.starting is None  # else it would nest: a deep recursion of calls would be one of Python frames
+            and task.key is None
+        ):
+            if self._enter(task):
+                self.held += 1
+                self.launch(task, None)
+        else:
+            self.place(task)
 
     def place_beside(self, task: AsyncTask[Any]) -> None:
         """Start a new task beside the limit: its submitter waits for it."""
@@ -298,76 +315,6 @@ class Limiter(Ledger):
             self.line = self.make_line()
             self.line.extend(alive)
             self._ghosts = 0
-
-    # -- managing -------------------------------------------------------------------------------------------------
-
-    def pause(self) -> None:
-        """Start nothing more."""
-        self.is_paused = True
-        for each in self.maps:
-            each.halt = True
-
-    def resume(self) -> None:
-        """Start again."""
-        self.is_paused = False
-        self.ring()
-        self.notice()
-
-    def resize(self, limit: int) -> None:
-        """Change the number of places; surplus ones go as their tasks end."""
-        self.limit = limit
-        for each in self.maps:
-            each.halt = True
-        self.ring()
-        self.notice()
-
-    def purge(self) -> int:
-        """Cancel what has not started; return how many."""
-        tasks = self.waiting()
-        for task in reversed(tasks):  # backwards, so that no successor of a key is put in line first
-            task.cancel()
-        return len(tasks) + sum(each.drop_rest() for each in list(self.maps))
-
-    def cancel_running(self) -> None:
-        """Cancel what runs here and below."""
-        for each in list(self.maps):
-            each.stop()
-        for entry in list(self.root.inners.values()):
-            if isinstance(entry, AsyncTask) and entry._home.is_under(self):
-                entry.cancel()
-
-    def is_under(self, other: Limiter) -> bool:
-        """Tell whether this is `other`, or stands below it."""
-        node: Limiter | None = self
-        while node is not None and node is not other:
-            node = node.parent
-        return node is other
-
-    def close(self) -> None:
-        """Take no more tasks, here and below; start again what is paused, so that it can end."""
-        if not self.is_closed:
-            self.is_closed = True
-            tell(self.observer, "pool_closed", self.name)
-        self._refuse()
-
-    def _refuse(self) -> None:
-        self.is_refusing = True
-        if self.is_paused:
-            self.resume()
-        if self.room is not None:
-            self.room.close()
-        for lazy in list(self.lazies):
-            lazy.cut(self.refusal())
-        for child in self.children:
-            child._refuse()
-
-    def reopen(self) -> None:
-        """Take tasks again."""
-        self.is_closed = False
-        self.is_refusing = self.parent is not None and self.parent.is_refusing
-        for child in self.children:
-            if not child.is_closed:
-                child.reopen()
 
 
 def spawn(loop: Any, entry: Entry, name: str) -> asyncio.Task[None]:

@@ -71,7 +71,7 @@ class AsyncVerbs:
         task = self._build(fn, args, kwargs)
         room = self._limiter.room
         if room is None:
-            self._limiter.place(task)
+            self._limiter.place_at_once(task)
         else:
             await room.enter(task)
         return await task
