@@ -25,6 +25,8 @@ W = TypeVar("W", bound="Awaited[Any]")
 class Awaited(asyncio.Future[T]):
     """The asyncio side of a task; cancelling it cancels the task if that has not started."""
 
+    __slots__ = ("task",)
+
     task: Task[T]
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -37,7 +39,7 @@ class Mailbox:
     """The ended tasks that a loop has yet to hear of."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
+        self.loop = weakref.ref(loop)
         self._arrived: deque[Awaited[Any]] = deque()
         self._is_ringing = False
 
@@ -47,7 +49,7 @@ class Mailbox:
         if self._is_ringing:
             return
         self._is_ringing = True
-        loop = self._loop()
+        loop = self.loop()
         if loop is not None:
             try:
                 loop.call_soon_threadsafe(self._deliver)
@@ -66,13 +68,15 @@ def deliver(awaited: Awaited[Any]) -> None:
     if awaited.done():
         return
     task = awaited.task
+    if task._status == 1:  # RETURNED: nearly all of them
+        awaited.set_result(task._value)
+        return
     if task.cancelled():
         asyncio.Future.cancel(awaited)
         return
     error = task.exception()
-    if error is None:
-        awaited.set_result(task.result())
-    elif isinstance(error, futures.CancelledError):  # asyncio has a class of its own for it
+    assert error is not None
+    if isinstance(error, futures.CancelledError):  # asyncio has a class of its own for it
         awaited.set_exception(asyncio.CancelledError(*error.args))
     elif isinstance(error, StopIteration):  # asyncio refuses it: it would end the awaiting coroutine
         awaited.set_exception(RuntimeError(f"task raised {error!r}"))
@@ -94,20 +98,30 @@ class _Post:
 
 
 _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = weakref.WeakKeyDictionary()
+_latest: Mailbox | None = None  # most programs have one loop: look here first
+
+
+def open_mailbox(loop: asyncio.AbstractEventLoop) -> Mailbox:
+    """Return the mailbox of a loop."""
+    global _latest
+    mailbox = _latest
+    if mailbox is None or mailbox.loop() is not loop:
+        mailbox = _mailboxes.get(loop)
+        if mailbox is None:
+            mailbox = _mailboxes[loop] = Mailbox(loop)
+        _latest = mailbox
+    return mailbox
 
 
 def wrap(task: Task[T], kind: type[W] = Awaited) -> W:  # type: ignore[assignment]
     """Return an asyncio future of `task` for the running loop, of the given kind."""
     loop = asyncio.get_running_loop()
-    mailbox = _mailboxes.get(loop)
-    if mailbox is None:
-        mailbox = _mailboxes[loop] = Mailbox(loop)
     awaited = kind(loop=loop)
     awaited.task = task
     if task.done():
         deliver(awaited)
     else:
-        task.add_done_callback(_Post(awaited, mailbox))
+        task.add_done_callback(_Post(awaited, open_mailbox(loop)))
     return awaited
 
 

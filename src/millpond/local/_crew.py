@@ -163,7 +163,10 @@ class Crew(Roster):
             self.seats.place(task)
             return
         self.put(task)
-        self.wake(1, task)
+        if self.parked:
+            self.wake(1, task)
+        elif self.count < self.size + self.extra:
+            self.grow(task)
 
     def place_many(self, tasks: Iterable[Task[Any]]) -> None:
         """Put tasks in line and wake as many as there are."""

@@ -84,12 +84,36 @@ class Hook:
     __slots__ = ("callbacks", "condition", "locks", "published", "waiters")
 
     def __init__(self) -> None:
-        # Lists, not deques: an empty deque is 600 bytes, and both sides take out one item at a time anyway.
-        self.locks: list[_thread.LockType] = []
-        self.callbacks: list[Callable[[Any], object]] = []
-        self.waiters: list[Any] = _Waiters()
+        # Each list is made when it is needed (the garbage collector walks every one), and is a list, not a deque:
+        # an empty deque is 600 bytes.
+        self.locks: list[_thread.LockType] | None = None
+        self.callbacks: list[Callable[[Any], object]] | None = None
         self.condition: threading.RLock | None = None
+        self.waiters: list[Any] = _DEAF
         self.published: str = _futures.PENDING
+
+    def add_callback(self, callback: Callable[[Any], object]) -> None:
+        """Add a done-callback; whoever adds it looks at the task's status afterwards."""
+        if self.callbacks is None:
+            with _making:
+                if self.callbacks is None:
+                    self.callbacks = []
+        self.callbacks.append(callback)
+
+    def drop_callback(self, callback: Callable[[Any], object]) -> None:
+        """Remove a done-callback if it is still there."""
+        with contextlib.suppress(ValueError):
+            if self.callbacks is not None:
+                self.callbacks.remove(callback)
+
+    def add_lock(self, lock: _thread.LockType) -> list[_thread.LockType]:
+        """Add the lock of somebody who waits; return the list for taking it out again."""
+        if self.locks is None:
+            with _making:
+                if self.locks is None:
+                    self.locks = []
+        self.locks.append(lock)
+        return self.locks
 
     def wake(self, task: Task[Any]) -> None:
         """Tell everybody who looks that `task` is done."""
@@ -240,7 +264,7 @@ class Task(Future[T], Generic[T]):
         """Call `fn(task)` when the task is done (at once when it is); errors in `fn` are logged."""
         if self._status == OPEN:
             hook = self._look()
-            hook.callbacks.append(fn)
+            hook.add_callback(fn)
             if self._status != OPEN:
                 hook.call_back(self)
             return
@@ -319,8 +343,7 @@ class Task(Future[T], Generic[T]):
     def _block(self, timeout: float | None) -> None:
         lock = _thread.allocate_lock()
         lock.acquire()
-        locks = self._look().locks
-        locks.append(lock)
+        locks = self._look().add_lock(lock)
         try:
             if self._status == OPEN:
                 lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
@@ -342,6 +365,7 @@ class Task(Future[T], Generic[T]):
             return cast(threading.RLock, _OPEN_CONDITION)
         with _making:
             if hook.condition is None:
+                hook.waiters = _Waiters()
                 hook.condition = threading.RLock()
                 if self._status != OPEN:  # it ended meanwhile, perhaps without seeing the lock
                     hook.published = _STATE[self._status]
@@ -359,7 +383,7 @@ class Task(Future[T], Generic[T]):
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
         hook = self._hook
-        return _DEAF if hook is None or hook.condition is None else hook.waiters
+        return _DEAF if hook is None else hook.waiters
 
     @property
     def _result(self) -> Any:  # type: ignore[override]
@@ -371,7 +395,7 @@ class Task(Future[T], Generic[T]):
 
     @property
     def _done_callbacks(self) -> list[Any]:
-        return [] if self._hook is None else list(self._hook.callbacks)
+        return [] if self._hook is None else list(self._hook.callbacks or ())
 
 
 class _Nobody:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
+from asyncio import Future
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -13,6 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import millpond.local._lifecycle  # noqa: F401  (registers what happens at exit and after fork)
 from millpond._events import Observer
+from millpond.local._awaiting import await_from_the_start
 from millpond.local._calls import KeyedCall, ObservedCall
 from millpond.local._checks import (
     check_callable,
@@ -94,7 +96,7 @@ class CrewPool(Pool):
         """Run `fn(*each)` for each tuple of `arguments` and return their futures in order."""
         tasks = [self._build(NO_OPTIONS, fn, tuple(each), {}) for each in arguments]
         if self._crew.gate is not None:
-            return [self._crew.gate(task) for task in tasks]
+            return [self._crew.admit(task) for task in tasks]
         self._crew.place_many(tasks)
         return tasks
 
@@ -103,29 +105,34 @@ class CrewPool(Pool):
         crew = self._crew
         call = partial(fn, **kwargs) if kwargs else fn
         task: Task[T] = _new_task(Task)
-        if options is not NO_OPTIONS:
-            self._check_options(options)
-            if options.priority is not None or options.key is not None:
-                special: OptionTask[T] = OptionTask.__new__(OptionTask)
-                special.priority, special.key = options.priority or 0, options.key
-                task = special
         if self._observer is not None:
             call = ObservedCall(call, self._observer, self.name)
-        if options.key is not None:
-            call = KeyedCall(call, task, crew)
-        if options.timeout is not None or options.cancel is not None:
-            call = LimitedCall(call, task, options.timeout, options.cancel)
+        if options is not NO_OPTIONS:
+            task, call = self._equip(task, call, options)
         task._status = 0
         task._hook = None
         task._owner = crew.owner
         task._fn = call
         task._args = args
         task._context = (copy_context() or None) if crew.carries_context else None
-        if options.key is not None and crew.seats is None:
-            self._take_seats()
         if options.cancel is not None:
             options.cancel._watch(task)
         return task
+
+    def _equip(self, task: Task[T], call: Callable[..., T], options: Options) -> tuple[Task[T], Callable[..., T]]:
+        """Give a task what its options need."""
+        self._check_options(options)
+        if options.priority is not None or options.key is not None:
+            special: OptionTask[T] = OptionTask.__new__(OptionTask)
+            special.priority, special.key = options.priority or 0, options.key
+            task = special
+        if options.key is not None:
+            call = KeyedCall(call, task, self._crew)
+            if self._crew.seats is None:
+                self._take_seats()
+        if options.timeout is not None or options.cancel is not None:
+            call = LimitedCall(call, task, options.timeout, options.cancel)
+        return task, call
 
     def _check_options(self, options: Options) -> None:
         if options.priority is not None:
@@ -138,6 +145,16 @@ class CrewPool(Pool):
             if crew.seats is None:
                 crew.seats = Seats(crew, dedicated=False)
                 crew.set_gate()
+
+    def _run(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
+        crew = self._crew
+        task = self._build(options, fn, args, kwargs)
+        awaited = await_from_the_start(task)
+        if crew.gate is not None:
+            crew.admit(task)
+        else:
+            crew.place(task)
+        return awaited
 
     def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         crew = self._crew

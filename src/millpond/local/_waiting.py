@@ -121,9 +121,8 @@ class Arrivals(Generic[T]):
         """Leave nothing on the futures that are not done."""
         for future in self.pending:
             if isinstance(future, Task):
-                callbacks = [] if future._hook is None else future._hook.callbacks
-                with contextlib.suppress(ValueError):
-                    callbacks.remove(self._arrive)
+                if future._hook is not None:
+                    future._hook.drop_callback(self._arrive)
             else:
                 with future._condition, contextlib.suppress(ValueError):
                     future._done_callbacks.remove(self._arrive)  # type: ignore[attr-defined]

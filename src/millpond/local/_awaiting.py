@@ -1,0 +1,35 @@
+"""A task that is awaited from the start, as by `pool.run(f, x)`: its hook is made with it and posts its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from millpond.local._bridge import Awaited, Mailbox, open_mailbox
+from millpond.local._task import Hook, Task
+
+
+class AwaitHook(Hook):
+    """Posts the end of a task to the loop that awaits it."""
+
+    __slots__ = ("_awaited", "_mailbox")
+
+    def __init__(self, awaited: Awaited[Any], mailbox: Mailbox) -> None:
+        super().__init__()
+        self._awaited = awaited
+        self._mailbox = mailbox
+
+    def wake(self, task: Task[Any]) -> None:
+        """Tell everybody who looks, and the loop."""
+        if self.locks or self.callbacks or self.condition is not None:
+            super().wake(task)
+        self._mailbox.post(self._awaited)
+
+
+def await_from_the_start(task: Task[Any]) -> Awaited[Any]:
+    """Return the asyncio future of a task that is in no line yet."""
+    loop = asyncio.get_running_loop()
+    awaited: Awaited[Any] = Awaited(loop=loop)
+    awaited.task = task
+    task._hook = AwaitHook(awaited, open_mailbox(loop))
+    return awaited
