@@ -160,7 +160,7 @@ class AsyncVerbs:
         `progress=True` shows a bar. When a call raises, its error comes in its place and the rest is cancelled; so
         it is when the map is closed, or dropped half-way, or its reader is cancelled.
 
-        Items that are all known at once are run by a few worker coroutines (0.15 µs per item, not 2 to 5): such an
+        Items that are all known at once are run by a few worker coroutines (0.15 µs per item, not 4 to 6): such an
         item shares its asyncio task and its context with others. A map with `buffersize=`, over an async source, or
         from `pool.options()` gives each item its own.
         """
