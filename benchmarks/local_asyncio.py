@@ -56,6 +56,14 @@ async def pool_map() -> float:
     number = scale(N_COROUTINES)
     async with AsyncPool(100) as pool:
         began = time.perf_counter()
+        await pool.map(anoop, range(number))
+        return (time.perf_counter() - began) / number * 1e6
+
+
+async def pool_iterate() -> float:
+    number = scale(N_COROUTINES)
+    async with AsyncPool(100) as pool:
+        began = time.perf_counter()
         async for _ in pool.map(anoop, range(number)):
             pass
         return (time.perf_counter() - began) / number * 1e6
@@ -87,7 +95,7 @@ QUESTIONS = [
     ),
     Question(
         key="coroutines_map",
-        title="AsyncPool: 100k coroutine calls at concurrency 100, `map`",
+        title="AsyncPool: 100k coroutine calls at concurrency 100, `await pool.map()`",
         sides={
             "gather + Semaphore": lambda: asyncio.run(gather_semaphore()),
             "millpond": lambda: asyncio.run(pool_map()),
@@ -96,6 +104,17 @@ QUESTIONS = [
         reference="gather + Semaphore",
         must=20,
         aim=40,
+    ),
+    Question(
+        key="coroutines_iterate",
+        title="The same, `async for … in pool.map()`",
+        sides={
+            "gather + Semaphore": lambda: asyncio.run(gather_semaphore()),
+            "millpond": lambda: asyncio.run(pool_iterate()),
+        },
+        unit="µs/call",
+        reference="gather + Semaphore",
+        note="an async iterator costs a step of the consumer's coroutine for each item",
     ),
     Question(
         key="coroutines_submit",

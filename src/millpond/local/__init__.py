@@ -4,10 +4,11 @@ Where to look:
 
     _threads     ThreadPool, the face          _crew, _worker   its threads: the hot path and its rules
     _processes   ProcessPool                   _async           AsyncPool
+    _process_*   its one I/O thread, workers    _async_*         its limiter, tasks, maps
     _task        Task, a lean Future           _bridge          from threads to an asyncio loop
     _queues      which task is next            _seats           dedicated lines, keys, stealing
     _rejection   what when it is full          _sizing          how many workers (pure), _scaling carries it out
-    _map, _group, _waiting, _subpool, _token, _options, _stats   one verb or noun each
+    _map, _thread_map, _group, _waiting, _subpool, _token, _options, _stats   one verb or noun each
 """
 
 from __future__ import annotations
