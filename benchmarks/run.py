@@ -109,10 +109,8 @@ def _table_of(python: str) -> list[str]:
                     _goal(question, each, row[key])
                     for each, key in ((question.must, "meets_must"), (question.aim, "meets_aim"))
                 ]
-                result = show(row["result"], question)
-                lines.append(
-                    f"| {question.title} | {params} | **{result}** | {goals[0]} | {goals[1]} | {figures} {question.unit} |"
-                )
+                cells = [question.title, params, f"**{show(row['result'], question)}**", *goals]
+                lines.append(f"| {' | '.join(cells)} | {figures} {question.unit} |")
     return lines
 
 

@@ -5,11 +5,12 @@ another. After each it goes back to the head of the line, so that pause, resize,
 slices, and the order among tasks is kept.
 
 Slices adapt: they double while one lasts less than half a millisecond and halve when it lasts much longer, so quick
-items cost 0.1 µs each and slow ones travel alone. So does the number of drivers: a few at once, then twice as many every
-millisecond while items are slow; starting 32 threads costs as much as 30,000 quick items.
+items cost 0.1 µs each and slow ones travel alone. So does the number of drivers: a few at once, then twice as many
+every millisecond while items are slow; starting 32 threads costs as much as 30,000 quick items.
 
-An item that blocks must not hold back the others of its slice (it may wait for one of them), so a slice in which nothing
-has ended for a while is rescued: what it has is shown to the consumer, what has not started goes back to the source.
+An item that blocks must not hold back the others of its slice (it may wait for one of them), so a slice in which
+nothing has ended for a while is rescued: what it has is shown to the consumer, what has not started goes back to the
+source.
 
 The items of a slice share one copy of the caller's context.
 """
