@@ -38,7 +38,8 @@ class Storm:
                 self._random.choice(self._deeds)()
 
     def _victim(self) -> int:
-        victims = list(self._pool._processes)
+        # Those that are ready: killed at their start ten times in a row, they would rightly break the pool.
+        victims = [worker.process.pid for worker in list(self._pool._crew.workers) if worker.is_ready]
         if not victims:
             raise ProcessLookupError
         return self._random.choice(victims)

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from millpond import Task, WorkerDied
-from millpond.local._process_batch import Paces, TaskBatch
+from millpond.local._process_batch import Paces, SliceBatch, TaskBatch
 from millpond.local._process_child import Child
 from millpond.local._process_crew import ProcessCrew
 from millpond.local._process_dispatch import Dispatcher
 from millpond.local._process_frames import FAILED, LENGTH, PICKLED, REPLY, ROOM, SKIPPED, UNLOADABLE, Inbox
 from millpond.local._process_journal import BASE, SIZE, SKIP, STARTED, Journal
+from millpond.local._process_map import ProcessMap
 from millpond.local._process_recovery import conclude_recall, settle_estate
 from millpond.local._process_rules import Rules
 from millpond.local._process_seats import Seat, Seats
@@ -196,8 +197,11 @@ def test_a_child_answers_early_when_its_journal_is_full(child):
 
 def test_a_child_says_so_when_it_does_not_understand_a_batch(child):
     assert child.load(memoryview(b"nonsense")) is None
-    child.run(1, 2, None)
+    child.run(1, 2, [(calls.square, (2,)), (calls.square, (3,))])
+    child.answers.clear()
+    child.run(3, 2, None)
     assert outcome(child) == [100 + UNLOADABLE] * 2
+    assert child.journal.outcomes()[1] == []
 
 
 # -- recovery ----------------------------------------------------------------------------------------------------------
@@ -236,6 +240,19 @@ def test_a_call_is_put_back_before_it_fails_when_there_are_tries_left():
     assert list(crew.line) == tasks
 
 
+def test_the_items_of_a_map_are_settled_though_the_consumer_empties_what_it_gets():
+    crew, worker = make_crew(retries=1), FakeWorker()
+    run: ProcessMap[Any] = ProcessMap(crew, calls.same, is_bare=True, chunk=None, ordered=True)
+    run.results.publish = lambda start, values, error: values.clear()  # type: ignore[method-assign]
+    run.feed(list(range(10)))
+    batch = SliceBatch(run, *run.cut(8), 0.001)
+    worker.give(batch)  # type: ignore[arg-type]
+    worker.write(1, 4, [0, 1, 2])
+    settle_estate(crew, worker, "gone")  # type: ignore[arg-type]
+    assert batch.settled == 3
+    assert [run.cut(100), run.cut(100)] == [(3, [3, 4, 5, 6, 7]), (8, [8, 9])]
+
+
 def test_a_recall_of_a_stuck_worker_settles_what_ended_and_puts_back_what_waits():
     crew, worker = make_crew(), FakeWorker()
     batch, tasks = make_batch(crew, 5)
@@ -245,8 +262,8 @@ def test_a_recall_of_a_stuck_worker_settles_what_ended_and_puts_back_what_waits(
     conclude_recall(worker)  # type: ignore[arg-type]
     assert values(tasks) == ["a", "b", "open", "open", "open"]
     assert list(crew.line) == tasks[3:] and tasks[2].running()
-    ended, _ = batch.settle(0, ["a", "b", "c", None, None], {3: (SKIPPED,), 4: (SKIPPED,)})
-    assert ended == 1 and tasks[2].result(0) == "c" and batch.settled == batch.count
+    ended, _, back = batch.settle(0, ["a", "b", "c", None, None], {3: (SKIPPED,), 4: (SKIPPED,)})
+    assert ended == 1 and tasks[2].result(0) == "c" and batch.settled == batch.count and not back
     assert list(crew.line) == tasks[3:]
 
 
@@ -258,9 +275,11 @@ def test_a_recall_of_a_worker_that_moves_leaves_what_it_may_have_started():
     worker.write(1, 3, ["a", "b"])  # it has gone on since the recall was begun
     conclude_recall(worker)  # type: ignore[arg-type]
     assert list(crew.line) == tasks[3:] and values(tasks[:3]) == ["open"] * 3
-    ended, _ = batch.settle(0, ["a", None, "c", None, None], {1: (SKIPPED,), 3: (SKIPPED,), 4: (SKIPPED,)})
+    ended, _, back = batch.settle(0, ["a", None, "c", None, None], {1: (SKIPPED,), 3: (SKIPPED,), 4: (SKIPPED,)})
     assert ended == 2 and values(tasks) == ["a", "open", "c", "open", "open"]
-    assert set(crew.line) == {tasks[1], *tasks[3:]}
+    assert back == [tasks[1]]
+    batch.restore(back)
+    assert list(crew.line) == [tasks[1], *tasks[3:]]
 
 
 def test_a_worker_gets_nothing_during_a_recall_even_when_it_has_answered_all():

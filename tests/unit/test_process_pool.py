@@ -344,9 +344,10 @@ def test_map_over_an_endless_source_reads_only_so_far_ahead(pool):
 
 def test_map_times_out(pool, gate):
     results = pool.map(calls.hold, [gate.path], timeout=0.05)
+    gate.wait()
     with pytest.raises(TimeoutError, match="1 results were missing"):
         next(results)
-    gate.wait().open()
+    gate.open()
 
 
 def test_map_with_options_makes_a_task_of_each(pool):

@@ -76,14 +76,22 @@ class Batch:
         """Forget an entry that others have settled, or will run."""
         raise NotImplementedError
 
-    def requeue(self, low: int, high: int) -> int:
-        """Put the entries of a range that are still to be settled back in line, in their place; return how many."""
+    def detach(self, position: int) -> Any:
+        """Take an entry out, to be put back in line by `restore`."""
         raise NotImplementedError
 
-    def settle(self, low: int, values: list[Any], specials: dict[int, tuple[Any, ...]]) -> tuple[int, int]:
-        """Settle entries from `low` on with their outcomes; return how many ended, and how many of them failed.
+    def restore(self, entries: list[Any]) -> None:
+        """Put detached entries, which are in order, back in line: before all that would have come after them."""
+        raise NotImplementedError
 
-        What is settled already is left alone.
+    def requeue(self, low: int, high: int) -> None:
+        """Put the entries of a range that are still to be settled back in line, in their place."""
+        self.restore([self.detach(position) for position in range(max(0, low), high) if self.has(position)])
+
+    def settle(self, low: int, values: list[Any], specials: dict[int, tuple[Any, ...]]) -> tuple[int, int, list[Any]]:
+        """Settle entries from `low` on with their outcomes; what is settled already is left alone.
+
+        Returns how many have ended, how many of those failed, and the entries that were not run: detached, in order.
         """
         skip = self.settled - low
         if skip > 0:  # they were found in the journal before
@@ -91,7 +99,8 @@ class Batch:
             specials = {at - skip: special for at, special in specials.items() if at >= skip}
             low = self.settled
         was_open = self.open
-        failed = back = at = 0
+        failed = at = 0
+        back: list[Any] = []
         if specials:
             specials = self._unpickle(low, values, specials)
         for special_at, special in sorted(specials.items()):
@@ -99,19 +108,19 @@ class Batch:
                 self.succeed(low + at, values[at:special_at])
             position = low + special_at
             if self.has(position):
-                if special[0] in (SKIPPED, UNLOADABLE):
-                    if special[0] == UNLOADABLE:
-                        self.crew.encoder.try_harder(self.fn(position))
-                    back += self.requeue(position, position + 1)
-                else:
+                if special[0] == FAILED:
                     failed += 1
                     self.fail(position, special[1])
-            if not self.has(position) and self.settled <= position:
+                else:
+                    if special[0] == UNLOADABLE:
+                        self.crew.encoder.try_harder(self.fn(position))
+                    back.append(self.detach(position))
+            if self.settled <= position:
                 self._pass(position)
             at = special_at + 1
         if at < len(values):
             self.succeed(low + at, values[at:] if at else values)
-        return was_open - self.open - back, failed
+        return was_open - self.open - len(back), failed, back
 
     def _unpickle(
         self, low: int, values: list[Any], specials: dict[int, tuple[Any, ...]]
@@ -201,17 +210,18 @@ class TaskBatch(Batch):
         self.tasks[position] = None
         self.gone += 1
 
-    def requeue(self, low: int, high: int) -> int:
-        """Put tasks back in line, in their place."""
-        back = 0
-        for position in reversed(range(max(low, self.settled), high)):
-            task = self.tasks[position]
-            if task is not None:
-                self.drop(position)
-                task._fn = self.fn(position)
-                self.crew.line_of(task).put_back(task)
-                back += 1
-        return back
+    def detach(self, position: int) -> Any:
+        """Take a task out; it can be cancelled from now on."""
+        task = self.tasks[position]
+        assert task is not None
+        self.drop(position)
+        task._fn = self.fn(position)
+        return task
+
+    def restore(self, entries: list[Any]) -> None:
+        """Put detached tasks back in line."""
+        for task in reversed(entries):
+            self.crew.line_of(task).put_back(task)
 
 
 def _wake(task: Task[Any]) -> None:
@@ -245,7 +255,8 @@ class SliceBatch(Batch):
         return position >= self.settled and position not in self._is_gone
 
     def succeed(self, position: int, values: list[Any]) -> None:
-        """Hand over what items from `position` on returned."""
+        """Hand over what items from `position` on returned: the list is the consumer's from then on."""
+        self.settled = position + len(values)
         if not self._is_gone:
             self.run.results.publish(self.start + position, values, None)
         else:
@@ -254,7 +265,6 @@ class SliceBatch(Batch):
                     self.gone -= 1
                 else:
                     self.run.results.publish(self.start + at, [value], None)
-        self.settled = position + len(values)
 
     def fail(self, position: int, error: BaseException) -> None:
         """Hand over what an item raised."""
@@ -269,18 +279,20 @@ class SliceBatch(Batch):
         self._is_gone.add(position)
         self.gone += 1
 
-    def requeue(self, low: int, high: int) -> int:
-        """Give items back to their map."""
-        back: list[tuple[int, list[Any]]] = []  # runs of neighbours: the first position, and the items
-        for position in range(max(low, self.settled), high):
-            if self.has(position):
-                if not back or back[-1][0] + len(back[-1][1]) != position:
-                    back.append((position, []))
-                back[-1][1].append(self.arguments[position])
-                self.drop(position)
-        for position, items in reversed(back):
-            self.run.give_back(self.start + position, items)
-        return sum(len(items) for _, items in back)
+    def detach(self, position: int) -> Any:
+        """Take an item out: its number in the map, and itself."""
+        self.drop(position)
+        return self.start + position, self.arguments[position]
+
+    def restore(self, entries: list[Any]) -> None:
+        """Give detached items back to their map, neighbours together."""
+        runs: list[tuple[int, list[Any]]] = []
+        for number, item in entries:
+            if not runs or runs[-1][0] + len(runs[-1][1]) != number:
+                runs.append((number, []))
+            runs[-1][1].append(item)
+        for number, items in reversed(runs):
+            self.run.give_back(number, items)
 
 
 class Paces:

@@ -138,6 +138,7 @@ class Child:
         if calls is None:
             specials = dict.fromkeys(range(count), (UNLOADABLE,))
             self.answer(first, [None] * count, specials, 0.0)
+            words[BASE] = last + 1  # the journal has no record of them
             words[STARTED] = last
             return
         for fn, args in calls:

@@ -286,7 +286,8 @@ class ProcessCrew(Backlog):
         with self.lock:
             self.is_paused = True
             for worker in self.workers:
-                worker.ask_back()
+                if not worker.has_keys:
+                    worker.ask_back()
             if self.foreman is not None:
                 self.order(self.foreman.recall_all)
 

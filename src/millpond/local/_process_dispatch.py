@@ -74,7 +74,7 @@ class Dispatcher:
         if not rules.looks_ahead or len(worker.flight) > 1:
             return False
         batch = worker.flight[0]
-        if batch.is_alone or not 0 < batch.expected <= 2 * TARGET or rules.allowance(worker) <= 0:
+        if batch.is_alone or batch.is_keyed or not 0 < batch.expected <= 2 * TARGET or rules.allowance(worker) <= 0:
             return False
         return time.monotonic() < worker.late_at
 
@@ -102,6 +102,8 @@ class Dispatcher:
             return self.form(worker, crew.line) if len(crew.line) else None
         if worker.seat.is_going:
             return self.form(worker, pinned)
+        if worker.flight:
+            return self.form(worker, crew.line)  # what has a key is not sent in advance: it could not be asked back
         self._alternate = not self._alternate
         first, second = (pinned, crew.line) if self._alternate else (crew.line, pinned)
         batch = self.form(worker, first)
@@ -234,7 +236,7 @@ class Dispatcher:
             return
         load = worker.load
         worker.late_at = now + RECALL_AFTER + 3 * sum([batch.expected for batch in worker.flight])
-        if not load or any(batch.is_keyed for batch in worker.flight):
+        if not load or worker.has_keys:
             worker.recall_at = None
         else:
             worker.recall_at = now + STOPPED_AFTER if load == 1 else worker.late_at

@@ -108,6 +108,8 @@ class Foreman:
                 self._ear.recv(4096)
             return
         worker: ProcessWorker = key.data
+        if worker.is_buried:
+            return  # an event of the same moment
         if key.fileobj is not worker.sock:
             self._bury(worker)
             return
@@ -200,7 +202,8 @@ class Foreman:
         """Take in the outcomes of calls."""
         crew = self._crew
         batch = worker.flight[0]
-        ended, failed = batch.settle(base - batch.first, values, specials)
+        ended, failed, back = batch.settle(base - batch.first, values, specials)
+        batch.restore(back)
         worker.count(batch, ended, failed)
         worker.memory = memory
         crew.paces.learn(batch, ended, seconds)
@@ -244,7 +247,7 @@ class Foreman:
                 return worker.recall_at
             if self._dispatcher.is_stuck(worker, now):
                 with self._crew.lock:
-                    worker.start_recall(now + FENCE)
+                    worker.start_recall(FENCE)
                 return now + FENCE
             return worker.recall_at
         elif not worker.flight and worker.is_ready:
@@ -271,11 +274,10 @@ class Foreman:
 
     def recall_all(self) -> None:
         """Have back what no worker has started."""
-        until = time.monotonic() + FENCE
         for worker in self._crew.workers:
-            if worker.fence is None and worker.load > 1:
+            if worker.fence is None and worker.load > 1 and not worker.has_keys:
                 with self._crew.lock:
-                    worker.start_recall(until)
+                    worker.start_recall(FENCE)
 
     def end_task(self, task: Task[Any]) -> None:
         """End a running task whose token was cancelled, and its process with it."""
@@ -296,6 +298,7 @@ class Foreman:
     def _bury(self, worker: ProcessWorker) -> None:
         """Go on without a worker whose process has ended."""
         crew = self._crew
+        worker.is_buried = True
         if worker.sentinel is not None:
             self._selector.unregister(worker.sentinel)
         while self._read_rest(worker):

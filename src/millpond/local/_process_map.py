@@ -59,6 +59,10 @@ class _Block:
         self.items = items
         self.at = 0
 
+    def follows(self, number: int, items: list[Any]) -> bool:
+        """Tell whether these items belong right before this block, which is whole and not large."""
+        return not self.at and self.number == number + len(items) and len(self.items) <= 4096
+
 
 class ProcessMap(Generic[T]):
     """One `map` call in a process pool."""
@@ -130,6 +134,8 @@ class ProcessMap(Generic[T]):
             if self._is_over:
                 return
             self._left += len(items)
+            if self._blocks and self._blocks[0].follows(number, items):
+                items = items + self._blocks.popleft().items
             self._blocks.appendleft(_Block(number, items))
         self._stand_in_line()
 

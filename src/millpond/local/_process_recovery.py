@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 
 def settle_estate(crew: ProcessCrew, worker: ProcessWorker, how: str) -> None:
     """Settle or put back in line every call of a dead worker."""
-    settle_from_journal(worker)
+    witness, back = settle_from_journal(worker)
     started = worker.journal.words[STARTED]
     for batch in reversed(worker.flight):
         position = started - batch.first
-        batch.requeue(max(0, position + 1), batch.count)
+        batch.requeue(position + 1, batch.count)
         for lost in reversed(range(max(0, min(position + 1, batch.count)))):
             if batch.has(lost):  # the one it was running (and outcomes that it spoilt as it died)
                 _lose(crew, worker, batch, lost, how)
+        if batch is witness:
+            batch.restore(back)
     worker.flight.clear()
 
 
@@ -52,20 +54,25 @@ def _lose(crew: ProcessCrew, worker: ProcessWorker, batch: Batch, position: int,
     )
 
 
-def settle_from_journal(worker: ProcessWorker) -> None:
-    """Settle the calls whose outcomes are in the journal, which must be still."""
+def settle_from_journal(worker: ProcessWorker) -> tuple[Batch | None, list[Any]]:
+    """Settle the calls whose outcomes are in the journal.
+
+    Returns the batch it was about, and those of its entries that are to be put back in line.
+    """
+    before = worker.journal.position()
     base, outcomes = worker.journal.outcomes()
-    if not outcomes:
-        return
-    for batch in worker.flight:
+    if worker.journal.position() != before:
+        return None, []  # the worker goes on just now, and may have written over what was read
+    for batch in worker.flight if outcomes else ():
         low = base - batch.first
         if 0 <= low < batch.count:
             values: list[Any] = [None if type(outcome) is tuple else outcome for outcome in outcomes]
             specials = {at: outcome for at, outcome in enumerate(outcomes) if type(outcome) is tuple}
             if low + len(values) <= batch.count and low <= batch.settled:
-                ended, failed = batch.settle(low, values, specials)
+                ended, failed, back = batch.settle(low, values, specials)
                 worker.count(batch, ended, failed)
-            return
+                return batch, back
+    return None, []
 
 
 def conclude_recall(worker: ProcessWorker) -> None:
@@ -74,8 +81,12 @@ def conclude_recall(worker: ProcessWorker) -> None:
     _, *before = worker.fence
     worker.fence = None
     worker.late_at = 0.0
+    witness: Batch | None = None
+    back: list[Any] = []
     now = [*worker.journal.position()]
-    if before == now:  # it has been in one call all the time, so its journal is still: others need not wait for that
-        settle_from_journal(worker)
+    if before == now:  # it has been in one call all the time: what ended before that need not wait for it
+        witness, back = settle_from_journal(worker)
     for batch in reversed(worker.flight):
-        batch.requeue(max(0, now[0] + 1 - batch.first), batch.count)
+        batch.requeue(now[0] + 1 - batch.first, batch.count)
+        if batch is witness:
+            batch.restore(back)

@@ -42,6 +42,7 @@ class ProcessWorker:
         self.is_ready = False
         self.is_leaving = False
         self.is_doomed = False
+        self.is_buried = False
         self.deadline: float | None = None  # when its task, which travels alone, is timed out
         self.late_at = 0.0  # past this it gets nothing in advance: what it runs takes longer than expected
         self.recall_at: float | None = None
@@ -99,6 +100,11 @@ class ProcessWorker:
             self.done += ended
         self.failed += failed
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether it has tasks with a key, which are to run there, in order: they are not asked back."""
+        return bool(self.flight) and self.flight[0].is_keyed
+
     # -- sending ----------------------------------------------------------------------------------------------------
 
     def give(self, batch: Batch, body: bytes) -> bool:
@@ -151,10 +157,10 @@ class ProcessWorker:
         """Tell it to start nothing of what it has (under the crew's lock, so that the number never goes down)."""
         self.journal.words[SKIP] = self.next_number
 
-    def start_recall(self, until: float) -> None:
-        """Ask back what it has; `until` says when that is sure to be known there (under the crew's lock)."""
+    def start_recall(self, fence: float) -> None:
+        """Ask back what it has; `fence` seconds from now that is sure to be known there (under the crew's lock)."""
         self.ask_back()
-        self.fence = (until, *self.journal.position())
+        self.fence = (time.monotonic() + fence, *self.journal.position())
         self.recall_at = None
 
     # -- the end -----------------------------------------------------------------------------------------------------
