@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 logger = logging.getLogger("millpond")
-logger.addHandler(logging.NullHandler())
+# No NullHandler: in a program that has not configured logging, warnings and errors reach stderr by Python's handler of
+# last resort. What `go()` raised must not vanish.
 
 
 @dataclass(frozen=True, slots=True)

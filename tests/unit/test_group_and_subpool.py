@@ -47,6 +47,14 @@ def test_a_failed_group_takes_no_more_tasks():
         assert group.submit(int).cancelled()
 
 
+def test_a_group_that_has_ended_takes_no_more_tasks():
+    with ThreadPool(1) as pool:
+        with pool.group() as group:
+            group.submit(int)
+        with pytest.raises(RuntimeError, match="this group has ended"):
+            group.submit(int)
+
+
 def test_an_error_in_the_block_cancels_what_is_queued():
     with ThreadPool(1) as pool:
         pool.pause()

@@ -71,10 +71,11 @@ def test_slices_grow_while_they_are_quick_and_shrink_when_they_are_slow():
         sizes.append(piece.size)
         source.lasted(piece.size, 0.0)
     assert sizes == [1, 2, 4, 8, 16, 32, 64, 128]
-    source.lasted(128, 1.0)
+    for _ in range(100):
+        source.lasted(128, 128.0)
     piece = source.cut(1)
     assert piece is not None
-    assert piece.size <= 64
+    assert piece.size == 1, "slow for a while, not just once: that may be the interpreter's lock"
 
 
 def test_a_slice_leaves_something_for_the_others_near_the_end():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 
@@ -247,3 +249,59 @@ def test_block_refuses_senseless_bounds():
         Block(timeout=-1)
     with pytest.raises(ValueError, match="max_waiting"):
         Block(max_waiting=-1)
+
+
+def test_a_policy_without_a_bound_is_refused():
+    with pytest.raises(ValueError, match="no meaning without a bound"):
+        ThreadPool(1, when_full="raise")
+
+
+@pytest.mark.parametrize(
+    ("when_full", "rejected", "cancelled"),
+    [("raise", 4, 0), ("drop", 4, 4), ("drop_oldest", 4, 4), (Block(timeout=0), 4, 0)],
+)
+def test_every_task_that_is_turned_away_is_counted(when_full, rejected, cancelled):
+    with FullPool(when_full) as full:
+        for _ in range(4):
+            with contextlib.suppress(PoolFull):
+                full.pool.submit(int)
+        now = full.pool.statistics()
+        assert (now.rejected, now.cancelled) == (rejected, cancelled)
+
+
+def test_awaiting_a_full_pool_does_not_hold_up_the_loop():
+    """Each task needs the loop, which would be blocked if `run` waited for room in its thread."""
+
+    async def main() -> list[int]:
+        loop = asyncio.get_running_loop()
+
+        async def one() -> int:
+            await asyncio.sleep(0)
+            return 1
+
+        def work() -> int:
+            return asyncio.run_coroutine_threadsafe(one(), loop).result(10)
+
+        with ThreadPool(2, max_queued=2) as pool:
+            return await asyncio.gather(*[pool.run(work) for _ in range(20)])
+
+    assert asyncio.run(main()) == [1] * 20
+
+
+def test_awaiting_a_full_pool_gives_up_at_its_timeout_and_when_it_is_closed():
+    async def main() -> None:
+        with FullPool(Block(timeout=0.02)) as full, pytest.raises(PoolFull, match=r"within 0\.02 s"):
+            await full.pool.run(int)
+        with FullPool("block") as full:
+            waiting = full.pool.run(int)
+            full.pool.shutdown(wait=False)
+            with pytest.raises(PoolClosed):
+                await waiting
+        with FullPool("block") as full:
+            cancelled = full.pool.run(int)
+            cancelled.cancel()
+            last = full.pool.run(lambda: "last")
+            full.go_on.set()
+            assert await last == "last"
+
+    asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import subprocess
 import sys
 import threading
 import time
@@ -157,6 +158,21 @@ def test_a_pool_can_be_restarted_after_shutdown():
     pool.restart()
     with pool:
         assert pool.submit(lambda: "again").result(10) == "again"
+
+
+def test_a_pool_that_was_paused_is_not_paused_after_a_restart():
+    pool = ThreadPool(1)
+    pool.shutdown()
+    pool.pause()
+    pool.restart()
+    with pool:
+        assert pool.submit(lambda: 1).result(10) == 1
+
+
+def test_errors_of_go_reach_stderr_in_a_program_without_logging():
+    code = "from millpond import ThreadPool\nwith ThreadPool(1) as p: p.go(lambda: 1 / 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert "ZeroDivisionError" in done.stderr
 
 
 def test_shutdown_with_a_timeout_tells_whether_it_was_enough():

@@ -133,6 +133,7 @@ def test_a_task_past_its_timeout_ends_with_task_timeout_and_its_worker_is_replac
         with pytest.raises(TaskTimeout, match=r"ran longer than its timeout of 0\.05 s"):
             stuck.result(10)
         assert after.result(10) == "after", "although the thread of the first still runs"
+        assert pool.statistics().abandoned == 1
         go_on.set()
         assert pool.drain(10)
         assert pool.statistics().failed == 1

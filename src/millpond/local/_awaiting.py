@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from millpond.local._bridge import Awaited, Mailbox, open_mailbox
-from millpond.local._task import Hook, Task
+from millpond.local._task import Hook, Task, here
 
 
 class AwaitHook(Hook):
@@ -24,6 +26,16 @@ class AwaitHook(Hook):
         if self.locks or self.callbacks or self.condition is not None:
             super().wake(task)
         self._mailbox.post(self._awaited)
+
+
+@contextmanager
+def without_blocking() -> Iterator[None]:
+    """Let a full pool take note of a task instead of blocking this thread, which runs an event loop."""
+    here.is_awaiting = True
+    try:
+        yield
+    finally:
+        here.is_awaiting = False
 
 
 def await_from_the_start(task: Task[Any]) -> Awaited[Any]:

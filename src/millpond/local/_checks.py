@@ -15,9 +15,8 @@ def check_callable(value: Any, name: str = "fn") -> None:
 
 def not_callable(value: Any, name: str = "fn") -> TypeError:
     """Return the error for something that cannot be called."""
-    return TypeError(
-        f"{name} must be callable, not {value!r}; pass the function itself and its arguments after it: submit(f, x)"
-    )
+    hint = "; pass the function itself and its arguments after it: submit(f, x)" if name == "fn" else ""
+    return TypeError(f"{name} must be callable, not {value!r}{hint}")
 
 
 def check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:

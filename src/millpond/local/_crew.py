@@ -91,7 +91,7 @@ class Crew(Roster):
         self.idlers: list[_thread.LockType] = []
         self.token = CancelToken()
         self.is_interrupted = False
-        self.cancelled = self.cancelled_items = self.rejected = 0
+        self.cancelled = self.cancelled_items = self.dropped = self.rejected = 0
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         crews.add(self)
 
@@ -125,6 +125,7 @@ class Crew(Roster):
             self.place(task)
         elif verdict == "drop":
             self.reject()
+            self.dropped += 1
             task._settle(CANCELLED, None)
         elif verdict == "caller_runs":
             self._perform_here(task)
@@ -212,8 +213,10 @@ class Crew(Roster):
 
     def withdraw(self, task: Task[Any]) -> bool:
         """Atomically take a task out of line to cancel it; False when it has started or ended."""
-        if self.claim(task) is None:
-            return False
+        with self.lock:
+            if self.claim(task) is None:
+                return False
+            task._status = CANCELLED  # before the lock is free, so that whoever else cancels sees it
         self.note_cancelled(task)
         return True
 
@@ -320,6 +323,7 @@ class Crew(Roster):
             queued = self.waiting() + sum(each.waiting() for each in list(self.maps))
             workers, idle, completed = self.count, self.idle(), self.ended()
             running = max(0, workers - idle)
+            cancelled = self.cancelled + self.cancelled_items + self.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
             return Statistics(
                 name=self.name,
@@ -329,14 +333,15 @@ class Crew(Roster):
                 idle=idle,
                 queued=queued,
                 running=running,
-                submitted=queued + running + completed + self.cancelled + self.cancelled_items,
+                submitted=queued + running + completed + cancelled,
                 completed=completed,
                 failed=self.failed(),
-                cancelled=self.cancelled + self.cancelled_items,
+                cancelled=cancelled,
                 rejected=self.rejected,
                 waiting_submitters=0 if self.bound is None else self.bound.waiting,
                 largest=self.largest,
                 state=state,
+                abandoned=sum(thread.is_alive() for thread in self.abandoned),
             )
 
     # -- waiting for the end ------------------------------------------------------------------------------------------
@@ -425,7 +430,8 @@ class Crew(Roster):
         with self.lock:
             if not self.is_closed:
                 return
-            self.is_closed = self.is_interrupted = False
+            self.is_closed = self.is_interrupted = self.is_paused = False
+            self.retake()
             self.broken = None
             self.token = CancelToken()
             self.set_gate()

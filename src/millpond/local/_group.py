@@ -32,9 +32,12 @@ class Group:
         self._tasks: list[Task[Any]] = []
         self._lock = threading.Lock()
         self._error: BaseException | None = None
+        self._is_over = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
         """Submit a task of this group; once the group has failed, a cancelled one is returned instead."""
+        if self._is_over:
+            raise RuntimeError("this group has ended, so nobody would wait for the task; make a new group")
         if self._error is not None:
             task: Task[T] = Task()
             task.cancel()
@@ -93,11 +96,13 @@ class Group:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         if kind is not None:
+            self._is_over = True
             self.cancel()
             if issubclass(kind, Exception):
                 self.wait()
             return False
         self.wait()
+        self._is_over = True
         if self._error is not None:
             try:
                 raise self._error

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from millpond._events import Observer, logger
-from millpond.local._bridge import wrap
+from millpond.local._awaiting import await_from_the_start, without_blocking
 from millpond.local._group import Group
 from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, OptionedPool, Options
@@ -122,7 +122,11 @@ class Pool(Executor):
         self._admit(task)
 
     def _run(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
-        return wrap(self._submit(options, fn, args, kwargs))
+        task = self._build(options, fn, args, kwargs)
+        awaited = await_from_the_start(task)
+        with without_blocking():
+            self._admit(task)
+        return awaited
 
     def _map_singly(
         self,

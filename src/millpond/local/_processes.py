@@ -91,7 +91,7 @@ class ProcessPool(Pool):
         floor = check_count("min_workers", min_workers, 0)
         if floor > size:
             raise ValueError(f"min_workers ({floor}) must not be above max_workers ({size})")
-        check_when_full(when_full)
+        check_when_full(when_full, max_queued)
         if max_queued is not None:
             check_count("max_queued", max_queued, 0)
         for label, call in (("initializer", initializer), ("finalizer", finalizer), ("on_event", on_event)):

@@ -14,7 +14,7 @@
 
 A dropped task is a cancelled future. A worker that submits to its own full pool never blocks itself: where others
 would wait, it runs the task. Whoever makes room puts the task of the first waiting submitter in line, so nobody is
-overtaken.
+overtaken. `await pool.run(...)` waits for room without holding up its event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from millpond.errors import PoolFull
-from millpond.local._task import CANCELLED, here
+from millpond.local._task import CANCELLED, RAISED, here
+from millpond.local._timer import timer
 
 if TYPE_CHECKING:
     from millpond.local._crew import Crew
@@ -56,24 +57,29 @@ Policy: TypeAlias = Callable[["Statistics", "Task[Any]"], Verdict]
 WhenFull: TypeAlias = Word | Block | Policy
 
 
-def check_when_full(when_full: WhenFull) -> None:
-    """Refuse what is not a policy."""
+def check_when_full(when_full: WhenFull, max_queued: int | None = 0) -> None:
+    """Refuse what is not a policy, and a policy that can never apply."""
     if not (
         when_full in WORDS or isinstance(when_full, Block) or (callable(when_full) and not isinstance(when_full, type))
     ):
         words = ", ".join(map(repr, WORDS))
         raise ValueError(f"when_full must be one of {words}, Block(...) or a callable, not {when_full!r}")
+    if max_queued is None and when_full != "block":
+        raise ValueError(
+            f"when_full={when_full!r} has no meaning without a bound; say how many may wait by max_queued="
+        )
 
 
 class _Submitter:
     """A submitter that waits for room for its task."""
 
-    __slots__ = ("is_in", "is_refused", "lock", "task")
+    __slots__ = ("is_aside", "is_in", "is_refused", "lock", "task")
 
     def __init__(self, task: Task[Any]) -> None:
         self.task = task
         self.is_in = False
         self.is_refused = False
+        self.is_aside = False
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
 
@@ -137,12 +143,19 @@ class Bound:
         if verdict == "block" and worker is not None and worker.crew is self._crew.root:
             verdict = "caller_runs"
         if verdict == "block":
-            self._wait(task, policy if isinstance(policy, Block) else Block())
+            block = policy if isinstance(policy, Block) else Block()
+            if getattr(here, "is_awaiting", False):
+                self._wait_aside(task, block)
+            else:
+                self._wait(task, block)
             return "placed"
         if verdict == "raise":
-            raise self._full("")
+            raise self._refuse("")
         if verdict == "drop_oldest":
-            return "accept" if self._swap() else "drop"
+            if not self._swap():
+                return "drop"
+            self._crew.reject()
+            return "accept"
         if verdict in ("accept", "caller_runs"):
             with self._crew.lock:
                 self._accepted += 1
@@ -161,8 +174,10 @@ class Bound:
         victim._settle(CANCELLED, None)
         return True
 
-    def _full(self, more: str) -> PoolFull:
+    def _refuse(self, more: str) -> PoolFull:
+        """Count a refusal and return its error."""
         crew = self._crew
+        crew.reject()
         return PoolFull(
             f"pool {crew.name!r} is full: {crew.size} workers and {self.max_queued} queued tasks{more}; submit less, "
             "raise max_queued, or choose another when_full"
@@ -174,7 +189,7 @@ class Bound:
         me = _Submitter(task)
         with crew.lock:
             if block.max_waiting is not None and len(self._waiting) >= block.max_waiting:
-                raise self._full(f", and {block.max_waiting} submitters wait already")
+                raise self._refuse(f", and {block.max_waiting} submitters wait already")
             self._waiting.append(me)
         self.let_in()
         try:
@@ -186,7 +201,31 @@ class Bound:
         if me.is_refused:
             raise crew.refusal()
         if self._step_back(me):
-            raise self._full(f", and no room came within {block.timeout} s")
+            raise self._refuse(f", and no room came within {block.timeout} s")
+
+    def _wait_aside(self, task: Task[Any], block: Block) -> None:
+        """Leave `task` to whoever makes room: its submitter is an event loop, which must not wait here."""
+        me = _Submitter(task)
+        me.is_aside = True
+        with self._crew.lock:
+            if block.max_waiting is not None and len(self._waiting) >= block.max_waiting:
+                raise self._refuse(f", and {block.max_waiting} submitters wait already")
+            self._waiting.append(me)
+        self.let_in()
+        if block.timeout is not None:
+            timer.after(block.timeout, lambda: self._give_up(me, block))
+
+    def _give_up(self, me: _Submitter, block: Block) -> None:
+        if self._step_back(me):
+            self._fail(me.task, self._refuse(f", and no room came within {block.timeout} s"))
+
+    def _fail(self, task: Task[Any], error: Exception) -> None:
+        """End a task that is in no line, unless it was cancelled."""
+        with self._crew.lock:
+            is_open = task._fn is not None
+            task._fn = None
+        if is_open:
+            task._settle(RAISED, error)
 
     def _step_back(self, me: _Submitter) -> bool:
         """Leave the line of submitters; False when the task is in by now."""
@@ -205,6 +244,8 @@ class Bound:
                 submitter = self._waiting.popleft()
                 if crew.is_closed:
                     submitter.is_refused = True
+                    if submitter.is_aside:
+                        self._fail(submitter.task, crew.refusal())
                 else:
                     submitter.is_in = True
                     self._accepted += 1

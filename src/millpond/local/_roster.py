@@ -58,6 +58,7 @@ class Roster(ABC):
         self.parked: list[Worker] = []
         self.workers: set[Worker] = set()
         self.threads: set[threading.Thread] = set()  # also of workers that are just leaving
+        self.abandoned: set[threading.Thread] = set()  # given up, since their task is past its time limit
         self.lock = threading.RLock()
         self.patience = -1.0 if idle_timeout is None else idle_timeout
         self.carries_context = carries_context
@@ -283,7 +284,9 @@ class Roster(ABC):
             worker.done += 1  # its task counts as ended, and as failed
             worker.failed += 1
             self.strike(worker)
-            self.threads.discard(worker.thread)
+            if worker.thread is not None:
+                self.threads.discard(worker.thread)
+                self.abandoned = {thread for thread in self.abandoned if thread.is_alive()} | {worker.thread}
         tell(self.observer, "worker_lost", self.name)
         with self.lock:
             if self.waiting():

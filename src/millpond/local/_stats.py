@@ -16,7 +16,7 @@ class Statistics:
 
     name: str
     kind: str
-    """`"threads"`, `"processes"` or `"asyncio"`."""
+    """`"threads"`, `"processes"`, `"asyncio"` or `"subpool"`."""
     max_workers: int
     workers: int
     """Workers alive now."""
@@ -39,13 +39,16 @@ class Statistics:
     """The most workers there ever were at once."""
     state: str
     """`"open"`, `"paused"`, `"closed"` or `"broken"`."""
+    abandoned: int = 0
+    """Threads that still run a task past its time limit; they count as workers no more."""
 
 
 def describe(now: Statistics) -> str:
     """Return the text of `repr(pool)`."""
     state = "" if now.state == "open" else f", {now.state}"
     busy = f"{now.running}/{now.max_workers} busy"
-    return f"<{_CLASS[now.kind]} {now.name!r} {busy}, {now.queued} queued, {now.completed} done{state}>"
+    failed = f" ({now.failed} failed)" if now.failed else ""
+    return f"<{_CLASS[now.kind]} {now.name!r} {busy}, {now.queued} queued, {now.completed} done{failed}{state}>"
 
 
 _CLASS = {"threads": "ThreadPool", "processes": "ProcessPool", "asyncio": "AsyncPool", "subpool": "SubPool"}

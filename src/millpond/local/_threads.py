@@ -14,7 +14,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 import millpond.local._lifecycle  # noqa: F401  (registers what happens at exit and after fork)
 from millpond._events import Observer
-from millpond.local._awaiting import await_from_the_start
+from millpond.local._awaiting import await_from_the_start, without_blocking
 from millpond.local._calls import KeyedCall, ObservedCall
 from millpond.local._checks import (
     check_callable,
@@ -151,7 +151,8 @@ class CrewPool(Pool):
         task = self._build(options, fn, args, kwargs)
         awaited = await_from_the_start(task)
         if crew.gate is not None:
-            crew.admit(task)
+            with without_blocking():
+                crew.admit(task)
         else:
             crew.place(task)
         return awaited
@@ -312,7 +313,7 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
             raise ValueError(f"min_workers ({floor}) must not be above max_workers ({size})")
         check_word("queues", queues, ("shared", "dedicated"))
         check_word("context", context, ("copy", None))
-        check_when_full(when_full)
+        check_when_full(when_full, max_queued)
         check_optional_count("max_queued", max_queued, 0)
         check_optional_count("max_tasks_per_worker", max_tasks_per_worker, 1)
         for label, call in (("initializer", initializer), ("finalizer", finalizer), ("on_event", on_event)):
