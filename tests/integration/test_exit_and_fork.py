@@ -299,7 +299,7 @@ def test_a_broken_pool_does_not_hang_the_exit():
     except RuntimeError:
         say("broken")
     """
-    assert run(script) == ["broken"]
+    assert run(script, errors=None) == ["broken"]
 
 
 def test_a_task_that_exits_does_not_end_the_process_nor_its_code():
