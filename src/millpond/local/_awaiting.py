@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures._base import PENDING
 from contextlib import contextmanager
 from typing import Any
 
 from millpond.local._bridge import Awaited, Mailbox, open_mailbox
-from millpond.local._task import Hook, Task, here
+from millpond.local._task import _DEAF, Hook, Task, here
 
 
 class AwaitHook(Hook):
@@ -17,7 +18,9 @@ class AwaitHook(Hook):
     __slots__ = ("_awaited", "_mailbox")
 
     def __init__(self, awaited: Awaited[Any], mailbox: Mailbox) -> None:
-        super().__init__()
+        self.locks = self.callbacks = self.condition = None  # `Hook.__init__`, without a second call
+        self.waiters = _DEAF
+        self.published = PENDING
         self._awaited = awaited
         self._mailbox = mailbox
 

@@ -146,6 +146,31 @@ class CrewPool(Pool):
                 crew.seats = Seats(crew, dedicated=False)
                 crew.set_gate()
 
+    def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run `fn(*args, **kwargs)` in the pool and return an asyncio future: `await pool.run(f, x)`.
+
+        The ends of many calls reach the loop with one wake-up, so this is many times quicker than
+        `loop.run_in_executor`. Cancelling the future cancels the task if it has not started. On a full pool it waits for
+        room without holding up the loop.
+        """
+        crew = self._crew
+        if crew.gate is not None or not callable(fn):
+            return self._run(NO_OPTIONS, fn, args, kwargs)
+        # The hot path once more, as in `submit`.
+        task: Task[T] = _new_task(Task)
+        task._status = 0
+        task._owner = crew.owner
+        task._fn = partial(fn, **kwargs) if kwargs else fn
+        task._args = args
+        task._context = (copy_context() or None) if crew.carries_context else None
+        awaited = await_from_the_start(task)
+        crew.put(task)
+        if crew.parked:
+            crew.wake(1, task)
+        elif crew.count < crew.size:
+            crew.grow(task)
+        return awaited
+
     def _run(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
         crew = self._crew
         task = self._build(options, fn, args, kwargs)
