@@ -81,6 +81,10 @@ class Source:
             self._left += len(items)
             self._blocks.appendleft((end, items))
 
+    def slices(self) -> int:
+        """Return how many slices there are to run, at the size of now."""
+        return -(-self._left // self._chunk)
+
     def is_quick(self) -> bool:
         """Tell whether the items have turned out to be quick."""
         return self._chunk > QUICK
@@ -108,7 +112,7 @@ class Source:
             return
         # Waiting for the interpreter's lock only ever adds, so the quickest pace seen lately is nearest to the truth.
         self._pace = max(1e-8, min(1.25 * self._pace, seconds / size))
-        self._chunk = max(1, min(int(TARGET / self._pace), 2 * size, LONGEST))
+        self._chunk = max(1, min(int(TARGET / self._pace), max(2 * size, self._chunk), LONGEST))
 
     def clear(self) -> list[tuple[int, int]]:
         """Drop what was not taken; return the number of the first of each block, and how many there were."""
@@ -207,9 +211,10 @@ class ThreadMap(Generic[T]):
     def _add_drivers(self) -> None:
         with self._lock:
             in_line = self._drivers - self._running
-            missing = max(0, min(len(self.source) - in_line, self._most - self._drivers))
+            slices = self.source.slices()
+            missing = max(0, min(slices - in_line, self._most - self._drivers))
             self._drivers += missing
-            ramps = not self._is_ramping and self._most < self._crew.size and len(self.source) > in_line + missing
+            ramps = not self._is_ramping and self._most < self._crew.size and slices > in_line + missing
             self._is_ramping |= ramps
         if missing:
             self._crew.place_many([self._driver() for _ in range(missing)])
@@ -271,7 +276,7 @@ class ThreadMap(Generic[T]):
 
     def run_slice(self) -> bool:
         """Run one slice; False when there was none."""
-        piece = self.source.cut(self._most)
+        piece = self.source.cut(max(1, self._drivers))
         if piece is None:
             return False
         if piece.size > 1:
