@@ -177,13 +177,14 @@ class ProcessCrew(Backlog):
         foreman.poke()
 
     def _hire(self, tasks: tuple[Task[Any], ...]) -> None:
-        if is_importing_main():
-            raise RuntimeError(
-                f"pool {self.name!r} got work while a worker process imports the main script; put the code that uses "
-                "it under if __name__ == '__main__':"
-            )
+        """Start the foreman; when that is not possible, take `tasks` back and say why (under the lock)."""
         foreman = Foreman(self)
         try:
+            if is_importing_main():
+                raise RuntimeError(
+                    f"pool {self.name!r} got work while a worker process imports the main script; put the code that "
+                    "uses it under if __name__ == '__main__':"
+                )
             foreman.thread.start()
         except RuntimeError:
             foreman.close()

@@ -15,8 +15,9 @@ import multiprocessing.util
 import os
 import sys
 
+from millpond._events import logger
 from millpond.local import _lifecycle
-from millpond.local._process_crew import process_crews
+from millpond.local._process_crew import ProcessCrew, process_crews
 
 _tried_in: set[int] = set()
 
@@ -30,12 +31,26 @@ def finish_work() -> None:
     crews = [crew for crew in process_crews if not crew.is_interrupted]
     while busy := [crew for crew in crews if not crew.is_idle()]:  # the last tasks of one may submit to another
         for crew in busy:
-            crew.resume()
-            crew.drain(None)
+            if _can_work(crew):
+                crew.drain(None)
+            else:
+                crews.remove(crew)
     for crew in crews:
         crew.close()
     for crew in crews:
         crew.join()
+
+
+def _can_work(crew: ProcessCrew) -> bool:
+    """See that somebody works off what is queued; False, and said aloud, when no thread can be started any more."""
+    try:
+        crew.resume()
+        if crew.foreman is None:
+            crew.rouse()
+    except RuntimeError as error:
+        logger.error("pool %r leaves %d tasks undone at exit: %s", crew.name, crew.waiting(), error)
+        return False
+    return True
 
 
 def was_interrupted() -> bool:

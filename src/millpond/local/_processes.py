@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import millpond.local._process_lifecycle  # noqa: F401  (registers what happens at exit and after fork)
-from millpond._events import Observer
+from millpond._events import Observer, logger
 from millpond.local._checks import check_callable, check_count, check_seconds
 from millpond.local._options import Options
 from millpond.local._pool import Pool
@@ -36,6 +36,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
+
+PATIENCE = 5.0
+"""Seconds to wait for killed workers when the pool is left by Ctrl-C."""
 
 _numbers = itertools.count(1)
 _new_task = Task.__new__
@@ -279,10 +282,16 @@ class ProcessPool(Pool):
         self._crew.kill()
 
     def _leave_at_once(self, why: str) -> None:
-        self._crew.is_interrupted = True
-        super()._leave_at_once(why)
-        self._crew.kill()
-        self._crew.join(time.monotonic() + 5.0)
+        now = self.statistics()
+        self.kill()
+        self._crew.join(time.monotonic() + PATIENCE)
+        logger.warning(
+            "pool %r was left by %s: %d queued tasks cancelled, %d running tasks ended",
+            self.name,
+            why,
+            now.queued,
+            now.running,
+        )
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the pool's counts."""
