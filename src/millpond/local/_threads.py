@@ -150,8 +150,8 @@ class CrewPool(Pool):
         """Run `fn(*args, **kwargs)` in the pool and return an asyncio future: `await pool.run(f, x)`.
 
         The ends of many calls reach the loop with one wake-up, so this is many times quicker than
-        `loop.run_in_executor`. Cancelling the future cancels the task if it has not started. On a full pool it waits for
-        room without holding up the loop.
+        `loop.run_in_executor`. Cancelling the future cancels the task if it has not started. On a full pool it waits
+        for room without holding up the loop.
         """
         crew = self._crew
         if crew.gate is not None or not callable(fn):
