@@ -42,7 +42,7 @@ class Storm:
         victims = [worker.process.pid for worker in list(self._pool._crew.workers) if worker.is_ready]
         if not victims:
             raise ProcessLookupError
-        return self._random.choice(victims)
+        return int(self._random.choice(victims))
 
     def kill(self) -> None:
         os.kill(self._victim(), signal.SIGKILL)

@@ -178,7 +178,7 @@ def test_thread_pools_may_use_process_pools_to_the_very_end(tmp_path):
 
 
 def alive_children(program: subprocess.Popen[str]) -> list[psutil.Process]:
-    return psutil.Process(program.pid).children(recursive=True)
+    return list(psutil.Process(program.pid).children(recursive=True))
 
 
 @pytest.mark.parametrize("style", ["with", "without"])

@@ -233,7 +233,7 @@ def test_higher_priorities_run_first(tmp_path, gate):
 def test_lanes_and_lifo_keep_their_order(tmp_path):
     for order, want in ((Priority(levels=3), ["2", "1", "0"]), ("lifo", ["2", "1", "0"])):
         gate, out = calls.Gate(tmp_path), tmp_path / f"{order}"
-        with ProcessPool(1, order=order) as pool:
+        with ProcessPool(1, order=order) as pool:  # type: ignore[arg-type]
             held(pool, gate)
             for number in (0, 1, 2):
                 chosen = pool if order == "lifo" else pool.options(priority=number)
