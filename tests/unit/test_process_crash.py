@@ -184,6 +184,24 @@ def test_a_stopped_worker_holds_up_nobody_else():
         assert stuck.result(20) == len(data)
 
 
+def test_a_task_sent_to_a_stopped_worker_goes_to_another_that_is_idle(gate):
+    with ProcessPool(2) as pool:
+        busy = pool.submit(calls.hold, gate.path)
+        gate.wait()
+        (worker,) = pool._processes
+        idle = pool.submit(calls.pid).result(20)
+        assert idle != worker
+        os.kill(idle, signal.SIGSTOP)
+        try:
+            task = pool.submit(calls.pid)
+            assert not wait([task], 0.1).done
+            gate.open()
+            assert busy.result(20) is None
+            assert task.result(20) == worker
+        finally:
+            os.kill(idle, signal.SIGCONT)
+
+
 # -- time-outs and tokens ----------------------------------------------------------------------------------------------
 
 

@@ -201,12 +201,13 @@ def test_ctrl_c_leaves_promptly_and_leaves_nobody_behind(tmp_path, gate, style):
     assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_workers_end_when_the_program_is_killed(tmp_path):
+@pytest.mark.parametrize("method", ["forkserver", "spawn", "fork"])
+def test_workers_end_when_the_program_is_killed(tmp_path, method):
     program = start(
         tmp_path,
         "from millpond import ProcessPool\nimport process_calls as calls, time\n"
         "if __name__ == '__main__':\n"
-        "    pool = ProcessPool(2, min_workers=2)\n"
+        f"    pool = ProcessPool(2, min_workers=2, start_method={method!r})\n"
         "    pool.submit(calls.noop).result(); print('ready'); time.sleep(60)\n",
     )
     assert program.stdout is not None and program.stdout.readline() == "ready\n"

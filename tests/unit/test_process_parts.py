@@ -60,6 +60,13 @@ class FakeWorker:
     def load(self) -> int:
         return sum(batch.open for batch in self.flight)
 
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.flight) and self.flight[0].is_keyed
+
+    def ask_back(self) -> None:
+        self.journal.words[SKIP] = self.next_number
+
     def count(self, batch: TaskBatch, ended: int, failed: int) -> None:
         self.done += ended
         self.failed += failed
@@ -297,6 +304,25 @@ def test_a_worker_that_is_late_gets_nothing_in_advance():
     assert dispatcher.has_room(worker)  # type: ignore[arg-type]
     worker.late_at = 0.0
     assert not dispatcher.has_room(worker)  # type: ignore[arg-type]
+
+
+def test_nothing_is_sent_in_advance_behind_tasks_with_a_key_and_they_are_not_asked_back():
+    crew, worker = make_crew(), FakeWorker()
+    batch, _ = make_batch(crew, 2)
+    batch.is_keyed = True
+    worker.give(batch)
+    crew.workers.add(worker)  # type: ignore[arg-type]
+    assert not Dispatcher(crew).has_room(worker)  # type: ignore[arg-type]
+    crew.pause()
+    assert worker.journal.words[SKIP] == 0
+
+
+def test_pausing_asks_back_before_it_returns_what_is_not_started():
+    crew, worker = make_crew(), FakeWorker()
+    worker.give(make_batch(crew, 2)[0])
+    crew.workers.add(worker)  # type: ignore[arg-type]
+    crew.pause()
+    assert worker.journal.words[SKIP] == worker.next_number
 
 
 # -- forming batches ---------------------------------------------------------------------------------------------------
