@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check matrix format bench soak docs clean
+.PHONY: help setup demo test check slow coverage matrix format bench soak docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -22,16 +22,23 @@ setup: $(STAMP)  ## make .venv with everything that development needs
 demo: $(STAMP)  ## see the pools at work (ends by itself when there is no terminal)
 	@$(BIN)/millpond demo
 
-test: check matrix  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+test: check slow matrix  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
 	@echo "all green"
 
-check: $(STAMP)  ## format, lint, types, layers, and the tests on this Python with coverage
+check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute or two
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -m "not soak" --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/unit tests/docs
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -q -m "not soak and slow" tests
+	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/integration tests/stress
+
+coverage: $(STAMP)  ## report the branch coverage of the quick tests
+	$(BIN)/python -m pytest -q -m "not soak and not slow" --cov --cov-report=term:skip-covered --timeout 120 tests/unit
 
 matrix: $(STAMP)  ## run the tests on every other supported Python that is installed
 	@$(BIN)/python tools/matrix.py

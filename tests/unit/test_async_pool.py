@@ -905,7 +905,7 @@ async def test_the_counts_add_up() -> None:
     now = pool.statistics()
     assert (now.kind, now.completed, now.failed, now.cancelled, now.submitted) == ("asyncio", 13, 1, 1, 14)
     assert now.largest == 2
-    assert repr(pool) == "<AsyncPool 'mill' 0/2 busy, 0 queued, 13 done, closed>"
+    assert repr(pool) == "<AsyncPool 'mill' 0/2 busy, 0 queued, 13 done (1 failed), closed>"
     assert "AsyncPool mill" in pool._repr_html_()
 
 

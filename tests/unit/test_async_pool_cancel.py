@@ -577,6 +577,8 @@ async def storm(actions: list[tuple[str, int]], bound: int | None, order: Any) -
         await weather.end()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
 @settings(max_examples=300, deadline=None)
 @given(st.lists(ACTIONS, max_size=60), st.sampled_from([None, 0, 2]), st.sampled_from(["fifo", "lifo", "priority"]))
 def test_in_a_storm_nothing_is_lost_or_run_twice_and_the_limit_holds(
