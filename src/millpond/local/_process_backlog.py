@@ -187,4 +187,6 @@ class Backlog:
 
     def backlog(self) -> int:
         """Count the tasks in the shared line and the items of the maps that stand there."""
+        if not len(self.line):
+            return 0  # a map with items stands in line
         return max(0, len(self.line) - len(self.ghosts)) + sum(int(run.waiting()) for run in list(self.maps))

@@ -83,6 +83,8 @@ class Dispatcher:
         crew = self._crew
         if crew.is_paused:
             return False
+        if not len(crew.line) and not crew.seats.has_keys:
+            return True
         workers = list(crew.workers)
         is_wanting = False
         for wants_idle in (True, False):

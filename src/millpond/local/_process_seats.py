@@ -70,6 +70,11 @@ class Seats:
         normal = [seat for seat in free if not seat.is_going]
         return wanted[0] if wanted else normal[0] if normal else None
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether there are tasks with a key, in line or under way."""
+        return bool(self._keys)
+
     def has_orphans(self) -> bool:
         """Tell whether a seat without a worker has tasks."""
         return bool(self._keys) and any(seat.worker is None and seat.pinned for seat in self.every())

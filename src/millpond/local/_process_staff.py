@@ -95,14 +95,15 @@ class Staff:
         if (worker.seat.is_going and not worker.seat.pinned) or crew.rules.allowance(worker) <= 0:
             return True
         patience = crew.rules.idle_timeout
-        is_spare = crew.count > crew.floor and not worker.seat.pinned and (crew.is_paused or not crew.backlog())
-        return patience is not None and is_spare and now - worker.idle_since >= patience
+        if patience is None or now - worker.idle_since < patience:
+            return False
+        return crew.count > crew.floor and not worker.seat.pinned and (crew.is_paused or not crew.backlog())
 
     def leaves_at(self, worker: ProcessWorker, now: float) -> float | None:
         """Return when an idle worker is to leave."""
         rules = self._crew.rules
         times = []
-        if rules.idle_timeout is not None and self._crew.count > self._crew.floor:
+        if rules.idle_timeout is not None and self._crew.count > self._crew.floor and not worker.seat.pinned:
             times.append(worker.idle_since + rules.idle_timeout)
         if rules.max_age is not None:
             times.append(worker.born + rules.max_age)
