@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.local import _timer
+
+# A shell that starts this in the background lets it ignore Ctrl-C, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _timer.LINGER = 0.02  # the timer's thread ends soon after its last appointment, so that no test waits for it
 

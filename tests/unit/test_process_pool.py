@@ -203,7 +203,9 @@ def test_callbacks_run_and_one_that_waits_for_its_own_pool_is_refused(pool):
             seen.append(str(error))
         done.set()
 
+    pool.pause()  # so that the callback is there before the end, and is run by the pool
     pool.submit(calls.square, 4).add_done_callback(callback)
+    pool.resume()
     assert done.wait(20)
     assert seen[0] == 16 and "would never end" in seen[1]
 
