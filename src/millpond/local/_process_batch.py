@@ -9,12 +9,13 @@ out, was cancelled by its token, or was recalled): then `gaps` is true and its p
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import logger, tell
 from millpond.local._process_child import name_of
 from millpond.local._process_frames import FAILED, SKIPPED, UNLOADABLE
-from millpond.local._process_pickle import decode
+from millpond.local._process_pickle import load_error, unreadable
 from millpond.local._task import RAISED, RETURNED, Task
 
 if TYPE_CHECKING:
@@ -128,16 +129,18 @@ class Batch:
         """Put pickled values in their place; return the other outcomes, with exceptions as themselves."""
         left: dict[int, tuple[Any, ...]] = {}
         for at, special in specials.items():
-            if special[0] in (SKIPPED, UNLOADABLE):
+            kind = special[0]
+            if kind in (SKIPPED, UNLOADABLE):
                 left[at] = special
-            elif self.has(low + at):
-                raised, value = decode(self.name(low + at), special)
-                if raised:
-                    left[at] = FAILED, value
-                else:
-                    values[at] = value
-            else:
+            elif not self.has(low + at):
                 left[at] = (SKIPPED,)
+            elif kind == FAILED:
+                left[at] = FAILED, load_error(*special[1:])
+            else:
+                try:
+                    values[at] = pickle.loads(special[1])
+                except Exception as error:
+                    left[at] = FAILED, unreadable(self.name(low + at), error)
         return left
 
     def _pass(self, position: int) -> None:

@@ -15,7 +15,6 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from millpond.local._process_child import load_shipped, name_of
-from millpond.local._process_frames import FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,19 +178,21 @@ def _can_pickle(value: Any, pickler: ModuleType | None = None) -> bool:
     return True
 
 
-def decode(name: str, special: tuple[Any, ...]) -> tuple[bool, Any]:
-    """Return whether a call raised, and what it returned or raised, from an outcome of its own pickle."""
-    kind, blob, *text = special
+def load_error(blob: bytes, text: str) -> BaseException:
+    """Return what a call raised, with the traceback of its process as its cause."""
     try:
-        value = pickle.loads(blob)
-    except Exception as error:
-        trouble = pickle.UnpicklingError(f"what {name} returned cannot be loaded here: {error}; return plain data")
-        trouble.__cause__ = error
-        return True, trouble
-    if kind != FAILED:
-        return False, value
-    value.__cause__ = RemoteTraceback(*text)
-    return True, value
+        error: BaseException = pickle.loads(blob)
+    except Exception as trouble:
+        error = unreadable("the exception", trouble)
+    error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+def unreadable(name: str, error: Exception) -> Exception:
+    """Return the error of a task whose result cannot be loaded here."""
+    trouble = pickle.UnpicklingError(f"what {name} returned cannot be loaded here: {error}; return plain data")
+    trouble.__cause__ = error
+    return trouble
 
 
 def _full_name(fn: Any) -> str:
