@@ -11,14 +11,13 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import CancelledError
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from millpond.local._checks import check_callable, check_count, check_seconds
 from millpond.local._progress import with_progress
-
-if TYPE_CHECKING:
-    from millpond.local._task import Task
+from millpond.local._task import CANCELLED, RAISED, Hook, Task
 
 T = TypeVar("T")
 
@@ -92,6 +91,24 @@ class Results(Generic[T]):
 
     def _has_next(self) -> bool:
         return self._next in self._ready if self._ordered else bool(self._unordered)
+
+
+class DriverHook(Hook):
+    """Notices when the pool drops the driver of a map, its place in the line, instead of running it."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self._run = run
+
+    def wake(self, task: Task[Any]) -> None:
+        """Tell the map."""
+        super().wake(task)
+        if task._status == CANCELLED:
+            self._run.lost(CancelledError("the map was cancelled: its pool was purged or shut down"))
+        elif task._status == RAISED:
+            self._run.lost(task._value)
 
 
 def open_source(

@@ -1,7 +1,8 @@
-"""The verbs that every local pool has, on three primitives that each kind brings: build, admit, statistics."""
+"""The verbs that pools of threads and of processes have in common; each kind brings its crew and a few primitives."""
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from millpond._events import Observer, logger
 from millpond.local._awaiting import await_from_the_start, without_blocking
+from millpond.local._checks import check_count, check_seconds
 from millpond.local._group import Group
 from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, OptionedPool, Options
 from millpond.local._stats import Statistics, describe, picture
-from millpond.local._task import RAISED, Hook, Task
+from millpond.local._task import RAISED, Hook, Task, here
 from millpond.local._token import CancelToken
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ class Pool(Executor):
 
     name: str
     _observer: Observer | None = None
+    _crew: Any
+    """What the pool shares with its threads; each kind has its own."""
+    _start_map: Callable[..., Iterator[Any]]
 
     # -- the primitives ---------------------------------------------------------------------------------------
 
@@ -101,6 +106,86 @@ class Pool(Executor):
     def group(self) -> Group:
         """Return a group: `with pool.group() as g: g.submit(...)` waits for all; the first error cancels the rest."""
         return Group(self)
+
+    def map(
+        self,
+        fn: Callable[..., T],
+        /,
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int | None = None,
+        buffersize: int | None = None,
+        ordered: bool = True,
+        progress: bool = False,
+    ) -> Iterator[T]:
+        """Call `fn` for the items of `iterables` and yield the results.
+
+        As in the standard library, the source is read here and now, in the caller's thread, and everything runs,
+        whether the results are taken or not; TimeoutError is raised `timeout` seconds after this call. Quick items
+        travel in chunks that adapt to their run time, unless `chunksize` fixes it. `buffersize=n` makes it lazy: at
+        most n items are ahead of the consumer, so that it fits endless sources. `ordered=False` yields results as
+        they come. `progress=True` shows a bar. When a call raises, or its process dies, the error comes in its
+        place, and what has not started is cancelled; so it is when the iterator is closed.
+        """
+        return self._start_map(
+            self._crew,
+            fn,
+            iterables,
+            timeout=timeout,
+            chunk=chunksize,
+            ahead=buffersize,
+            ordered=ordered,
+            progress=progress,
+        )
+
+    # -- managing ---------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Start no more tasks until `resume()`; what runs goes on, what is submitted waits."""
+        self._crew.pause()
+
+    def resume(self) -> None:
+        """Start tasks again."""
+        self._crew.resume()
+
+    def purge(self) -> int:
+        """Cancel every task that has not started (or is not on its way to a process); return how many."""
+        return int(self._crew.purge())
+
+    def resize(self, max_workers: int) -> None:
+        """Change the number of workers; surplus ones leave as their tasks end."""
+        self._crew.resize(check_count("max_workers", max_workers, 1))
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
+        check_seconds("timeout", timeout)
+        worker = getattr(here, "worker", None)
+        if worker is not None and worker.crew is self._crew.root:
+            raise RuntimeError(f"drain() inside a task of pool {self.name!r} would wait for itself; use a group()")
+        return bool(self._crew.drain(timeout))
+
+    def restart(self) -> None:
+        """Open a pool again that was shut down, when its last tasks have ended."""
+        self._crew.join()
+        self._crew.reopen()
+
+    def shutdown(  # type: ignore[override]
+        self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None
+    ) -> bool:
+        """Take no more tasks; finish those queued (or cancel them) and wait for the workers to end.
+
+        Returns False when `timeout` seconds were not enough; the rest then goes on in the background. A paused pool
+        is resumed, so that what is queued can end.
+        """
+        check_seconds("timeout", timeout)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if cancel_futures:
+            with self._crew.lock:
+                self._crew.is_closed = True
+                self._crew.gate = self._crew.refuse
+            self._crew.purge()
+        self._crew.close()
+        return bool(self._crew.join(deadline)) if wait else True
 
     # -- for the verbs above --------------------------------------------------------------------------------------
 

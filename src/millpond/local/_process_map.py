@@ -11,11 +11,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millpond.local._map import Results, open_source, start
-from millpond.local._task import CANCELLED, RAISED, Hook, Task
+from millpond.local._map import DriverHook, Results, open_source, start
+from millpond.local._task import Task
 
 if TYPE_CHECKING:
     from millpond.local._process_crew import ProcessCrew
@@ -29,24 +28,6 @@ class Driver(Task[None]):
     __slots__ = ("run",)
 
     run: ProcessMap[Any]
-
-
-class _DriverHook(Hook):
-    """Notices when the pool drops a driver."""
-
-    __slots__ = ("_run",)
-
-    def __init__(self, run: ProcessMap[Any]) -> None:
-        super().__init__()
-        self._run = run
-
-    def wake(self, task: Task[Any]) -> None:
-        """Tell the map."""
-        super().wake(task)
-        if task._status == CANCELLED:
-            self._run.lost(CancelledError("the map was cancelled: its pool was purged or shut down"))
-        elif task._status == RAISED:
-            self._run.lost(task._value)
 
 
 class _Block:
@@ -105,7 +86,7 @@ class ProcessMap(Generic[T]):
             self._is_in_line = True
         driver: Driver = Driver()
         driver._owner = self.crew
-        driver._hook = _DriverHook(self)
+        driver._hook = DriverHook(self)
         driver.run = self
         self.crew.place(driver)
 

@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -30,7 +30,7 @@ from millpond.local._process_task import KillSwitch, ProcessTask
 from millpond.local._queues import Order, check_priority, line_maker
 from millpond.local._rejection import Bound, WhenFull, check_when_full
 from millpond.local._stats import Statistics
-from millpond.local._task import CANCELLED, OPEN, Task, here
+from millpond.local._task import CANCELLED, OPEN, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,6 +69,9 @@ class ProcessPool(Pool):
         name: Shown in process names, statistics and events.
         on_event: Called with an `Event` for each thing that happens, mostly in the I/O thread.
     """
+
+    _crew: ProcessCrew
+    _start_map = staticmethod(map_in_processes)
 
     def __init__(
         self,
@@ -197,84 +200,7 @@ class ProcessPool(Pool):
         if isinstance(task, ProcessTask) and task.switch is not None and task._status == OPEN:
             task.switch.arm()
 
-    def map(
-        self,
-        fn: Callable[..., T],
-        /,
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-        ordered: bool = True,
-        progress: bool = False,
-    ) -> Iterator[T]:
-        """Call `fn` for the items of `iterables` in worker processes and yield the results.
-
-        As in the standard library, the source is read here and now, in the caller's thread, and everything runs,
-        whether the results are taken or not; TimeoutError is raised `timeout` seconds after this call. Quick items
-        travel in slices that adapt to their run time, unless `chunksize` fixes it. `buffersize=n` makes it lazy: at
-        most n items are ahead of the consumer, so that it fits endless sources. `ordered=False` yields results as
-        they come. `progress=True` shows a bar. When a call raises, or its worker dies, the error comes in its place,
-        and what has not started is cancelled; so it is when the iterator is closed.
-        """
-        return map_in_processes(
-            self._crew,
-            fn,
-            iterables,
-            timeout=timeout,
-            chunk=chunksize,
-            ahead=buffersize,
-            ordered=ordered,
-            progress=progress,
-        )
-
     # -- managing ----------------------------------------------------------------------------------------------------
-
-    def pause(self) -> None:
-        """Start no more tasks until `resume()`; what runs goes on, what is submitted waits."""
-        self._crew.pause()
-
-    def resume(self) -> None:
-        """Start tasks again."""
-        self._crew.resume()
-
-    def purge(self) -> int:
-        """Cancel every task that is not on its way to a worker; return how many."""
-        return self._crew.purge()
-
-    def resize(self, max_workers: int) -> None:
-        """Change the number of workers; surplus ones leave as their tasks end."""
-        self._crew.resize(check_count("max_workers", max_workers, 1))
-
-    def drain(self, timeout: float | None = None) -> bool:
-        """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
-        check_seconds("timeout", timeout)
-        if getattr(getattr(here, "worker", None), "crew", None) is self._crew:
-            raise RuntimeError(f"drain() in a done-callback of pool {self.name!r} would wait for itself")
-        return self._crew.drain(timeout)
-
-    def restart(self) -> None:
-        """Open a pool again that was shut down, when its last tasks have ended."""
-        self._crew.join()
-        self._crew.reopen()
-
-    def shutdown(  # type: ignore[override]
-        self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None
-    ) -> bool:
-        """Take no more tasks; finish those queued (or cancel them) and wait for the workers to end.
-
-        Returns False when `timeout` seconds were not enough; the rest then goes on in the background. A paused pool
-        is resumed, so that what is queued can end.
-        """
-        check_seconds("timeout", timeout)
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if cancel_futures:
-            with self._crew.lock:
-                self._crew.is_closed = True
-                self._crew.gate = self._crew.refuse
-            self._crew.purge()
-        self._crew.close()
-        return self._crew.join(deadline) if wait else True
 
     def kill(self) -> None:
         """Shut down at once: cancel what is queued and end the workers; what they were running fails."""

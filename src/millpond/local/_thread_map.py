@@ -25,8 +25,8 @@ from concurrent.futures import CancelledError
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millpond.local._map import Results, open_source, start
-from millpond.local._task import CANCELLED, RAISED, Hook, Task, here
+from millpond.local._map import DriverHook, Results, open_source, start
+from millpond.local._task import Task, here
 from millpond.local._timer import timer
 from millpond.local._worker import clean_trace, hide_frame
 
@@ -235,7 +235,7 @@ class ThreadMap(Generic[T]):
         driver._fn = self._drive
         driver._owner = self._crew.owner
         driver._context = None if self._context is None else self._context.copy()
-        driver._hook = _DriverHook(self)
+        driver._hook = DriverHook(self)
         return driver
 
     def _drive(self) -> None:
@@ -268,7 +268,7 @@ class ThreadMap(Generic[T]):
         self._is_over = True
         self.results.strand(failure)
 
-    def driver_lost(self, failure: BaseException) -> None:
+    def lost(self, failure: BaseException) -> None:
         """Note a driver that will never run: it was purged, or the pool broke."""
         self._drop_rest(failure)
 
@@ -363,24 +363,6 @@ class ThreadMap(Generic[T]):
     def _count_dropped(self, number: int) -> None:
         with self._crew.lock:
             self._crew.cancelled_items += number
-
-
-class _DriverHook(Hook):
-    """Notices when the pool drops a driver instead of running it."""
-
-    __slots__ = ("_run",)
-
-    def __init__(self, run: ThreadMap[Any]) -> None:
-        super().__init__()
-        self._run = run
-
-    def wake(self, task: Task[Any]) -> None:
-        """Tell the map."""
-        super().wake(task)
-        if task._status == CANCELLED:
-            self._run.driver_lost(CancelledError("the map was cancelled: its pool was purged or shut down"))
-        elif task._status == RAISED:
-            self._run.driver_lost(task._value)
 
 
 def map_in_threads(

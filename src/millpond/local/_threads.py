@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import time
 import weakref
 from asyncio import Future
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -35,7 +34,7 @@ from millpond.local._seats import Seats
 from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, sizing_rule
 from millpond.local._stats import Statistics
 from millpond.local._subpool import SubCrew
-from millpond.local._task import Task, here
+from millpond.local._task import Task
 from millpond.local._thread_map import map_in_threads
 from millpond.local._token import LimitedCall
 
@@ -61,6 +60,7 @@ class CrewPool(Pool):
     _crew: Crew
     _order: Order
     _kind = "threads"
+    _start_map = staticmethod(map_in_threads)
 
     # -- submitting ---------------------------------------------------------------------------------------------
 
@@ -199,87 +199,11 @@ class CrewPool(Pool):
     def _try_admit(self, task: Task[T]) -> bool:
         return self._crew.try_admit(task)
 
-    def map(
-        self,
-        fn: Callable[..., T],
-        /,
-        *iterables: Iterable[Any],
-        timeout: float | None = None,
-        chunksize: int | None = None,
-        buffersize: int | None = None,
-        ordered: bool = True,
-        progress: bool = False,
-    ) -> Iterator[T]:
-        """Call `fn` for the items of `iterables` and yield the results.
-
-        As in the standard library, the source is read here and now, in the caller's thread, and everything runs,
-        whether the results are taken or not; TimeoutError is raised `timeout` seconds after this call. Quick items
-        travel in chunks that adapt to their run time, unless `chunksize` fixes it. `buffersize=n` makes it lazy: at
-        most n items are ahead of the consumer, so that it fits endless sources. `ordered=False` yields results as
-        they come. `progress=True` shows a bar. When a call raises, its error comes in its place, and what has not
-        started is cancelled; so it is when the iterator is closed.
-        """
-        return map_in_threads(
-            self._crew,
-            fn,
-            iterables,
-            timeout=timeout,
-            chunk=chunksize,
-            ahead=buffersize,
-            ordered=ordered,
-            progress=progress,
-        )
-
     # -- managing ---------------------------------------------------------------------------------------------------
 
     def subpool(self, max_workers: int, *, name: str | None = None) -> SubPool:
         """Return a pool that runs at most `max_workers` tasks at once, in the workers of this one."""
         return SubPool(self, max_workers, name=name)
-
-    def pause(self) -> None:
-        """Start no more tasks until `resume()`; what runs goes on, what is submitted waits."""
-        self._crew.pause()
-
-    def resume(self) -> None:
-        """Start tasks again."""
-        self._crew.resume()
-
-    def purge(self) -> int:
-        """Cancel every task that has not started; return how many."""
-        return self._crew.purge()
-
-    def resize(self, max_workers: int) -> None:
-        """Change the number of workers; surplus ones leave as their tasks end."""
-        self._crew.resize(check_count("max_workers", max_workers, 1))
-
-    def drain(self, timeout: float | None = None) -> bool:
-        """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
-        worker = getattr(here, "worker", None)
-        if worker is not None and worker.crew is self._crew.root:
-            raise RuntimeError(f"drain() inside a task of pool {self.name!r} would wait for itself; use a group()")
-        return self._crew.drain(timeout)
-
-    def restart(self) -> None:
-        """Open a pool again that was shut down, when its last tasks have ended."""
-        self._crew.join()
-        self._crew.reopen()
-
-    def shutdown(  # type: ignore[override]
-        self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None
-    ) -> bool:
-        """Take no more tasks; finish those queued (or cancel them) and wait for the workers to end.
-
-        Returns False when `timeout` seconds were not enough; the rest then goes on in the background. A paused pool
-        is resumed, so that what is queued can end.
-        """
-        deadline = None if timeout is None else time.monotonic() + timeout
-        if cancel_futures:
-            with self._crew.lock:
-                self._crew.is_closed = True
-                self._crew.gate = self._crew.refuse
-            self._crew.purge()
-        self._crew.close()
-        return self._crew.join(deadline) if wait else True
 
     def _leave_at_once(self, why: str) -> None:
         self._crew.is_interrupted = True
