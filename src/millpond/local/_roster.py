@@ -7,6 +7,7 @@ read by `submit` without a lock; they are written under it, except that workers 
 from __future__ import annotations
 
 import itertools
+import logging
 import sys
 import threading
 import time
@@ -164,7 +165,9 @@ class Roster(ABC):
                 self.threads.discard(worker.thread)
             if not self.count:
                 raise
-            logger.warning("pool %r could not start another thread: %s", self.name, error)
+            at_exit = "interpreter shutdown" in str(error)  # Python 3.12 lets none start then: nothing to warn of
+            level = logging.DEBUG if at_exit else logging.WARNING
+            logger.log(level, "pool %r could not start another thread: %s", self.name, error)
 
     def warm_up(self) -> None:
         """Start the workers that are always there."""
