@@ -88,7 +88,7 @@ class Hook:
         # an empty deque is 600 bytes.
         self.locks: list[_thread.LockType] | None = None
         self.callbacks: list[Callable[[Any], object]] | None = None
-        self.condition: threading.RLock | None = None
+        self.condition: Any = None
         self.waiters: list[Any] = _DEAF
         self.published: str = _futures.PENDING
 
@@ -128,7 +128,7 @@ class Hook:
         if self.callbacks:
             self.call_back(task)
 
-    def publish(self, task: Task[Any], condition: threading.RLock) -> None:
+    def publish(self, task: Task[Any], condition: Any) -> None:
         """Show the end of `task` to the waiters of the standard library, once."""
         with condition:
             if self.published != _futures.PENDING:
@@ -358,18 +358,26 @@ class Task(Future[T], Generic[T]):
 
     @property
     def _condition(self) -> threading.RLock:  # type: ignore[override]
+        # Whoever acquires this releases it by asking again, so the answer must never change. It is decided once, under
+        # `_making`; a task that is done and has no hook is open, and a hook that comes too late is decided so as well.
         hook = self._look() if self._status == OPEN else self._hook
-        if hook is not None and hook.condition is not None:
-            return hook.condition
-        if hook is None or self._status != OPEN:
+        if hook is None:
             return cast(threading.RLock, _OPEN_CONDITION)
-        with _making:
-            if hook.condition is None:
-                hook.waiters = _Waiters()
-                hook.condition = threading.RLock()
-                if self._status != OPEN:  # it ended meanwhile, perhaps without seeing the lock
-                    hook.published = _STATE[self._status]
-        return hook.condition
+        if hook.condition is None:
+            with _making:
+                if hook.condition is None:
+                    self._decide_condition(hook)
+        return cast(threading.RLock, hook.condition)
+
+    def _decide_condition(self, hook: Hook) -> None:
+        if self._status == OPEN:
+            hook.waiters = _Waiters()
+            hook.condition = threading.RLock()
+            if self._status != OPEN:  # it ended meanwhile, perhaps without seeing the lock
+                hook.published = _STATE[self._status]
+        else:
+            hook.published = _STATE[self._status]
+            hook.condition = _OPEN_CONDITION
 
     @property
     def _state(self) -> str:  # type: ignore[override]
