@@ -356,6 +356,16 @@ def test_map_with_options_makes_a_task_of_each(pool):
     assert list(pool.options(key="k").map(calls.square, range(10))) == [x * x for x in range(10)]
 
 
+def test_a_pool_with_the_remains_of_a_map_in_line_ends_at_once():
+    pool = ProcessPool(1, idle_timeout=None)
+    pool.submit(calls.noop).result(20)
+    pool.pause()
+    results = pool.map(calls.square, range(100), timeout=0.01)
+    with pytest.raises(TimeoutError):
+        next(results)
+    assert pool.shutdown(timeout=20)
+
+
 def test_purge_ends_a_map(gate):
     with ProcessPool(1) as pool:
         held(pool, gate)

@@ -89,6 +89,8 @@ class Foreman:
         self._staff.dismiss_some(now)
         self._staff.hire_some(now)
         wants_tasks = self._dispatcher.dispatch()
+        if crew.is_closed:
+            self._staff.dismiss_some(now)  # what was left in line may have been nothing but the remains of a map
         timeout = self._look_at_clocks(time.monotonic())
         if self._ends():
             return False

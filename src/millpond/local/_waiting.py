@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, Future
+from concurrent.futures._base import PENDING, RUNNING
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from millpond.local._task import OPEN, Task, here
@@ -124,7 +125,15 @@ class Arrivals(Generic[T]):
                 if future._hook is not None:
                     future._hook.drop_callback(self._arrive)
             else:
-                with future._condition, contextlib.suppress(ValueError):
+                self._drop_from_standard(future)
+
+    def _drop_from_standard(self, future: Future[T]) -> None:
+        with future._condition:
+            if future._state in (
+                PENDING,
+                RUNNING,
+            ):  # else its callbacks are being called: to remove one would skip another
+                with contextlib.suppress(ValueError):
                     future._done_callbacks.remove(self._arrive)  # type: ignore[attr-defined]
 
 
