@@ -132,7 +132,7 @@ class Arrivals(Generic[T]):
             if future._state in (
                 PENDING,
                 RUNNING,
-            ):  # else its callbacks are being called: to remove one would skip another
+            ):  # else they are being called: one out skips the next
                 with contextlib.suppress(ValueError):
                     future._done_callbacks.remove(self._arrive)  # type: ignore[attr-defined]
 
