@@ -97,7 +97,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_in_a_storm(tmp_path, kills):
     seed = random.randrange(1 << 30)
     print("seed", seed)
     generator, out = random.Random(seed), tmp_path / "out"
-    with ProcessPool(3) as pool, Storm(pool, seed, kills=kills) as storm:
+    with ProcessPool(3, idle_timeout=None) as pool, Storm(pool, seed, kills=kills) as storm:
         tasks = submit_some(pool, generator, str(out), 40_000)
         for task in generator.sample(tasks, 500):
             task.cancel()
@@ -109,7 +109,7 @@ def test_nothing_is_lost_and_nothing_runs_twice_in_a_storm(tmp_path, kills):
 def test_a_map_survives_a_storm_with_tries_to_spare(tmp_path):
     seed = random.randrange(1 << 30)
     print("seed", seed)
-    with ProcessPool(3, retries=1000) as pool, Storm(pool, seed, kills=True):
+    with ProcessPool(3, retries=1000, idle_timeout=None) as pool, Storm(pool, seed, kills=True):
         assert list(pool.map(calls.square, range(400_000))) == [x * x for x in range(400_000)]
 
 
@@ -121,7 +121,7 @@ def test_a_thousand_kills_lose_nothing(tmp_path):
         seed = random.randrange(1 << 30)
         print("seed", seed)
         out = tmp_path / f"out-{kills}"
-        with ProcessPool(3) as pool, Storm(pool, seed, kills=True) as storm:
+        with ProcessPool(3, idle_timeout=None) as pool, Storm(pool, seed, kills=True) as storm:
             tasks = submit_some(pool, random.Random(seed), str(out), 20_000)
             assert not wait(tasks, 100).not_done
         check(tasks, out, storm.kills)
