@@ -7,7 +7,21 @@ Every message says what happened, with the value, and then what to do about it.
 
 from __future__ import annotations
 
-__all__ = ["PoolClosed", "PoolError", "PoolFull", "TaskTimeout", "WorkerDied"]
+__all__ = [
+    "AcquireTimeout",
+    "AlreadyExists",
+    "EngineError",
+    "EngineUnavailable",
+    "LeaseLost",
+    "NotFound",
+    "PoolClosed",
+    "PoolError",
+    "PoolFull",
+    "StaleToken",
+    "TaskTimeout",
+    "Unsatisfiable",
+    "WorkerDied",
+]
 
 
 class PoolError(Exception):
@@ -28,3 +42,35 @@ class TaskTimeout(PoolError, TimeoutError):
 
 class WorkerDied(PoolError):
     """The process or thread that ran a task is gone, so its outcome is unknown."""
+
+
+class AcquireTimeout(PoolError, TimeoutError):
+    """A request waited for its whole `timeout=` and was withdrawn: nothing is held."""
+
+
+class LeaseLost(PoolError):
+    """A grant is no longer held: its lease ended, or an operator, a thief or a transfer took it."""
+
+
+class StaleToken(PoolError):
+    """A token is not, or no longer, the one that counts: nothing was changed."""
+
+
+class Unsatisfiable(PoolError):
+    """No resource of the pool could ever satisfy the request, so waiting would be in vain."""
+
+
+class NotFound(PoolError, LookupError):
+    """There is no resource, request or pool of that name."""
+
+
+class AlreadyExists(PoolError):
+    """There is already a resource or request of that name."""
+
+
+class EngineError(PoolError):
+    """The engine or store of a pool cannot do its work: the message says why and what to do."""
+
+
+class EngineUnavailable(EngineError):
+    """The engine cannot be reached now; the same call may succeed later."""
