@@ -1,0 +1,210 @@
+"""What can be asked of a resource pool: one record per verb, plain data, the same on every engine."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from millpond.resources._records import Holder, Settings, Want
+
+
+class Acquire(Struct, frozen=True, gc=False):
+    """Ask for resources. The same id again from the same session changes nothing and tells how it stands.
+
+    `number` grows with every request of a session: one that is not above the highest seen, and is not known any more,
+    is answered "forgotten" and never granted afresh. `seen` is the highest token the session knows.
+    """
+
+    id: str
+    session: str
+    number: int
+    holder: Holder
+    wants: tuple[Want, ...]
+    priority: int = 0
+    group: str = ""
+    lease: int = 0
+    reason: str = ""
+    placement: str = "first"
+    rank: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    picky: bool = False
+    sure: bool = False
+    chosen: bool = False
+    patient: bool = False
+    wait: bool = True
+    timeout: int = 0  # microseconds, 0 is none
+    seen: int = 0
+
+
+class Claim(Struct, frozen=True, gc=False):
+    """Say that the session is there: offered requests become held, away ones return to their place."""
+
+    session: str
+    ids: tuple[str, ...]
+
+
+class Decline(Struct, frozen=True, gc=False):
+    """Turn an offer down: its resources go on, the request keeps its place and is not offered them again."""
+
+    session: str
+    id: str
+    token: int
+
+
+class Withdraw(Struct, frozen=True, gc=False):
+    """Take a request back, wherever it stands. An operator's has another session, and a reason."""
+
+    session: str
+    id: str
+    by: str = ""
+    reason: str = ""
+
+
+class Release(Struct, frozen=True, gc=False):
+    """Give a grant back: only when `token` is the one that counts. With `by`, an operator takes it away."""
+
+    session: str
+    token: int
+    resource: str = ""
+    by: str = ""
+    reason: str = ""
+
+
+class Renew(Struct, frozen=True, gc=False):
+    """Let a lease run for its whole length again from now. A lease that is over is not revived."""
+
+    session: str
+    token: int
+
+
+class Adopt(Struct, frozen=True, gc=False):
+    """Put a grant into other hands under a new token: a transfer, a theft, or kept for a person (`session` "")."""
+
+    session: str
+    token: int
+    holder: Holder
+    how: str
+    reason: str = ""
+    lease: int = 0
+    resource: str = ""
+    by: str = ""
+    seen: int = 0
+
+
+class Suspect(Struct, frozen=True, gc=False):
+    """Mark a grant whose holder seems to have forgotten it; "" takes the mark away."""
+
+    session: str
+    token: int
+    why: str
+
+
+class Bury(Struct, frozen=True, gc=False):
+    """A session is proved dead: end all that it held and asked for."""
+
+    session: str
+    reason: str = "its process is gone"
+
+
+class Add(Struct, frozen=True, gc=False):
+    """Add a resource."""
+
+    name: str
+    labels: dict[str, str]
+    capacity: int = 1
+    by: str = ""
+
+
+class Remove(Struct, frozen=True, gc=False):
+    """Remove a resource: at once when free, else when the last holder gives it back."""
+
+    name: str
+    by: str = ""
+    reason: str = ""
+
+
+class Relabel(Struct, frozen=True, gc=False):
+    """Give a resource other labels. Grants stay."""
+
+    name: str
+    labels: dict[str, str]
+    by: str = ""
+    reason: str = ""
+
+
+class Resize(Struct, frozen=True, gc=False):
+    """Change a resource's capacity. Shrinking works by attrition."""
+
+    name: str
+    capacity: int
+    by: str = ""
+    reason: str = ""
+
+
+class Mark(Struct, frozen=True, gc=False):
+    """Set a resource's state: active, cordoned, draining or quarantined."""
+
+    name: str
+    state: str
+    by: str = ""
+    reason: str = ""
+
+
+class Configure(Struct, frozen=True, gc=False):
+    """Replace the pool's settings (also: pause, resume)."""
+
+    settings: Settings
+    by: str = ""
+    reason: str = ""
+
+
+class SetGroup(Struct, frozen=True, gc=False):
+    """Set a group's weight and quota (0: none)."""
+
+    name: str
+    weight: int = 1
+    quota: int = 0
+    by: str = ""
+    reason: str = ""
+
+
+class Tick(Struct, frozen=True, gc=False):
+    """Nothing but the time: end what is over."""
+
+
+Command: TypeAlias = (
+    Acquire
+    | Claim
+    | Decline
+    | Withdraw
+    | Release
+    | Renew
+    | Adopt
+    | Suspect
+    | Bury
+    | Add
+    | Remove
+    | Relabel
+    | Resize
+    | Mark
+    | Configure
+    | SetGroup
+    | Tick
+)
+
+
+class Reply(Struct, frozen=True, gc=False):
+    """The answer to a command, as a word and what belongs to it.
+
+    `held`, `offered`, `waiting`, `busy`, `unsatisfiable`, `forgotten`, `used` (the id had its effect and is over),
+    `taken` (the id belongs to another session); `ok`, `released`, `withdrawn`, `ended` (it was over; `detail` says
+    how), `stale` (the token does not count), `unknown` (no such name), `exists`.
+    """
+
+    kind: str
+    id: str = ""
+    token: int = 0
+    shares: tuple[tuple[str, int], ...] = ()
+    until: int = 0
+    detail: str = ""

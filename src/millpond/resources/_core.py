@@ -1,0 +1,528 @@
+r"""The rules of resource pools as one pure function: `step(state, command, now) -> outcome`.
+
+This page is the specification. No I/O, no clock, no threads, no randomness; whole numbers; every choice has a total
+order. Memory, SQLite and Temporal run it as it is.
+
+**A request** is `waiting`, `offered`, `held`, or `away`.
+
+    waiting --hand-off--> offered --claim--> held --release, expiry, revocation, proof of death--> (over)
+       |  ^                  |                 \--adopt--> held under a new token
+       |  |                  +--no claim in time--> away --claim--> waiting, in its old place
+       |  +--decline---------+                       ^
+       +--its process died, the id was chosen--------+   (else over)
+
+Rules, by the promises of DESIGN.md that they keep:
+
+- *Hand-off* (G3, G4). Whatever frees units gives them, in the same step, to the first waiter that can use them; so
+  units that are free now are wanted by nobody, and a newcomer that takes them overtakes nobody. First is: the group
+  whose turn it is (fair share by weight), then priority (or age, `Settings.ageing`), then the order of asking.
+- *Offer* (a waiter may be gone). A hand-off to another session is an offer until claimed. One's own waiters are there.
+- *Bundles* are all or nothing. Others may overtake a bundle until it has waited `Settings.patience`; from then on what
+  it can use is kept for it, for one bundle at a time, the oldest first. Nothing is ever held in part, so bundles
+  cannot deadlock.
+- *Tokens* (G2): `max(last + 1, now, highest seen by the client + 1)`, one counter per pool.
+- *Time* (G8) ends offers, leases, waits and absences, never a lock. What is over ends before a command is looked at.
+- *Staleness* (G9). Release, renew and adopt name a token; one that does not count changes nothing and is told why.
+- *Ids* (G7) take effect once: known ones tell how they stand, used ones that they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from millpond.resources import _changes as to
+from millpond.resources import _commands as do
+from millpond.resources._placement import assign, camp, could_ever, pick
+from millpond.resources._records import (
+    AWAY,
+    CORDONED,
+    DRAINING,
+    HELD,
+    OFFERED,
+    REMOVING,
+    WAITING,
+    Request,
+    Resource,
+    Want,
+)
+from millpond.resources._state import State
+
+Shares = tuple[tuple[str, int], ...]
+
+
+class Outcome(NamedTuple):
+    """What a command led to: the answer, and all that changed."""
+
+    reply: do.Reply
+    changes: list[to.AnyChange]
+
+
+def step(state: State, command: do.Command, now: int) -> Outcome:
+    """Apply one command at `now` (microseconds of the engine's clock)."""
+    turn = _Turn(state, now, getattr(command, "session", ""))
+    turn.end_what_is_over()
+    reply = _VERBS[type(command)](turn, command)
+    if turn.freed:
+        turn.hand_over()
+    return Outcome(reply, turn.changes)
+
+
+class _Turn:
+    """One step in progress: what it decided so far, and which resources that may have made available."""
+
+    __slots__ = ("author", "changes", "freed", "now", "state")
+
+    def __init__(self, state: State, now: int, author: str) -> None:
+        self.state = state
+        self.now = now
+        self.author = author
+        self.changes: list[to.AnyChange] = []
+        self.freed = 0
+
+    def decide(self, change: to.AnyChange) -> None:
+        self.changes.append(change)
+        self.state.evolve(change, self.now)
+
+    def next_token(self, seen: int = 0) -> int:
+        return max(self.state.token + 1, self.now, seen + 1)
+
+    # --- handing over ------------------------------------------------------------------------------------------
+
+    def hand_over(self) -> None:
+        """Give what was freed to those who wait for it, the first first."""
+        state = self.state
+        mask, self.freed = self.freed, 0
+        while mask & state.free and state.lines and not state.settings.paused:
+            best: tuple[int, int, int] | None = None
+            for line in state.lines_for(mask & state.free):
+                entry = line.head()
+                if entry is None:
+                    state.drop_line(line)
+                    continue
+                order, seq, request = entry
+                rank = (state.start(line.group) if state.groups else 0, order, seq)
+                if best is None or rank < best:
+                    shares = self.find(request)
+                    if shares is not None:
+                        best, chosen, given = rank, request, shares
+            if best is None:
+                return
+            self._give(chosen, given)
+            mask |= self.freed
+            self.freed = 0
+
+    def _give(self, request: Request, shares: Shares) -> None:
+        token = self.next_token()
+        if request.bundle:
+            self.freed |= self.state.free  # what was kept for it, others may have now
+        if request.sure or (request.session == self.author and not request.picky):
+            self.decide(to.Held(request.id, token, shares, self.now + request.lease if request.lease else 0))
+        else:
+            self.decide(to.Offered(request.id, token, shares, self.now + self.state.settings.claim))
+
+    def find(self, request: Request) -> Shares | None:
+        """Return what the request can be given now, or None."""
+        state = self.state
+        free = state.free
+        if state.bundles:
+            free &= ~self._kept_from(request)
+        if request.refused:
+            free &= ~state.mask(request.refused)
+        shares: Shares | None
+        if request.bundle:
+            shares = assign(state, request, free)
+            if shares is None:
+                return None
+        else:
+            matcher = state.matcher(request.wants[0].selector)
+            candidates = free & matcher.mask
+            if not candidates:
+                return None
+            shares = ((state.at(pick(state, request, matcher, candidates)).name, 1),)
+        return shares if self._within_quota(request, sum(units for _, units in shares)) else None
+
+    def _within_quota(self, request: Request, units: int) -> bool:
+        group = self.state.groups.get(request.group) if request.group else None
+        return group is None or not group.quota or group.held + units <= group.quota
+
+    def _kept_from(self, request: Request) -> int:
+        """Return the free resources that are kept for a bundle which has waited too long already."""
+        state = self.state
+        before = self.now - state.settings.patience
+        for bundle in state.bundles.values():
+            if bundle.asked > before or bundle.state != WAITING:
+                continue
+            usable = state.active & ~state.mask(bundle.refused)
+            if could_ever(state, bundle, usable) and self._within_quota(bundle, least_units(bundle)):
+                return 0 if bundle is request else camp(state, bundle, state.free & usable)
+        return 0
+
+    # --- ending ------------------------------------------------------------------------------------------------
+
+    def end_what_is_over(self) -> None:
+        """End the offers, leases, waits and absences whose time has come, and hand over what they leave."""
+        state = self.state
+        while True:
+            over = state.next_due(self.now)
+            if over is None:
+                break
+            kind, key = over
+            if kind:
+                self.decide(to.Undelayed(key))
+                self.freed |= 1 << state.resources[key].slot
+                continue
+            request = state.requests[key]
+            if request.state == OFFERED:
+                self._free(request)
+                self.decide(to.Left(key, 0, "did not claim what it was offered"))
+            elif request.state == HELD:
+                self.end(request, "expired", reason="its lease ended")
+            elif request.deadline and request.deadline <= self.now:
+                self.end(request, "timed out")
+            else:
+                self.end(request, "died", reason="it did not come back")
+        if self.freed:
+            self.hand_over()
+
+    def end(self, request: Request, how: str, by: str = "", reason: str = "") -> None:
+        """Let a request or grant be over."""
+        shares = request.shares
+        self._free(request)
+        pause = self.state.settings.delay if shares and how in ("expired", "revoked", "died") else 0
+        self.decide(to.Ended(request.id, how, by, reason, self.now + pause if pause else 0))
+        for name, _ in shares:
+            self._settle(self.state.resources[name])
+
+    def _free(self, request: Request) -> None:
+        """Take note of what an ending will make available to others."""
+        state = self.state
+        if request.shares:
+            for name, _ in request.shares:
+                self.freed |= 1 << state.resources[name].slot
+            group = state.groups.get(request.group) if request.group else None
+            if group is not None and group.quota:
+                self.freed |= state.free
+        if request.id in state.bundles:
+            self.freed |= state.free
+
+    def _settle(self, resource: Resource) -> None:
+        """Complete a drain or a removal when nobody is left on the resource."""
+        if resource.used:
+            return
+        if resource.state == DRAINING:
+            self.decide(to.Marked(resource.name, CORDONED, "", resource.note or "drained"))
+        elif resource.state == REMOVING:
+            self.decide(to.Removed(resource.name, "", resource.note))
+
+    def is_possible(self, request: Request) -> bool:
+        """Tell whether the request could be satisfied if nobody held anything."""
+        state = self.state
+        group = state.groups.get(request.group) if request.group else None
+        if group is not None and group.quota and least_units(request) > group.quota:
+            return False
+        if not request.bundle:
+            return bool(state.present & state.matcher(request.wants[0].selector).mask)
+        return could_ever(state, request, state.present)
+
+    def end_the_impossible(self) -> None:
+        """Tell those who wait in vain, after resources or quotas became less."""
+        for line in list(self.state.lines.values()):
+            entry = line.head()
+            if entry is None or self.is_possible(entry[2]):
+                continue
+            for request in line.requests():
+                if not request.patient:
+                    self.end(request, "unsatisfiable", reason="no resource can satisfy it any more")
+
+
+def is_bundle(wants: tuple[Want, ...]) -> bool:
+    """Tell whether these wants need several units at once."""
+    return len(wants) > 1 or wants[0].count > 1 or wants[0].units != 1
+
+
+def least_units(request: Request) -> int:
+    """Return the fewest units that can satisfy the request."""
+    return sum(want.count * max(1, want.units) for want in request.wants)
+
+
+# --- the verbs -------------------------------------------------------------------------------------------------
+
+
+def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
+    state = turn.state
+    known = state.requests.get(command.id)
+    if known is not None:
+        return _ask_again(turn, command, known)
+    if command.chosen and command.id in state.used:
+        return do.Reply("used", command.id, detail=told(state.used[command.id].how, state.used[command.id].by))
+    if command.number and command.number <= state.marks.get(command.session, 0):
+        return do.Reply("forgotten", command.id)
+    now = turn.now
+    request = Request(
+        command.id,
+        command.session,
+        command.holder,
+        command.wants,
+        command.priority,
+        command.group,
+        command.lease,
+        command.reason,
+        command.placement,
+        command.rank,
+        command.refused,
+        command.picky,
+        command.sure,
+        command.chosen,
+        command.patient,
+        state.seq + 1,
+        now,
+        now + command.timeout if command.timeout else 0,
+    )
+    request.bundle = is_bundle(command.wants)
+    shares = None if state.settings.paused else turn.find(request)
+    if shares is not None:
+        request.state = HELD
+        request.token = turn.next_token(command.seen)
+        request.shares = shares
+        request.since = now
+        request.until = now + command.lease if command.lease else 0
+    elif not command.patient and not turn.is_possible(request):
+        return do.Reply("unsatisfiable", command.id)
+    elif not command.wait:
+        return do.Reply("busy", command.id)
+    turn.decide(to.Asked(request, command.number, command.seen))
+    return _standing(request)
+
+
+def _ask_again(turn: _Turn, command: do.Acquire, known: Request) -> do.Reply:
+    if known.session != command.session:
+        if known.state != AWAY or known.session in turn.state.marks:
+            return do.Reply("taken", known.id, detail=str(known.holder))
+        turn.decide(to.Returned(known.id, command.session, command.holder))
+        turn.freed |= turn.state.free
+    return _standing(known)
+
+
+def _standing(request: Request) -> do.Reply:
+    return do.Reply(request.state, request.id, request.token, request.shares, request.until)
+
+
+def _claim(turn: _Turn, command: do.Claim) -> do.Reply:
+    state = turn.state
+    for known in command.ids:
+        request = state.requests.get(known)
+        if request is None or request.session != command.session:
+            continue
+        if request.state == OFFERED:
+            turn.decide(to.Claimed(known, turn.now + request.lease if request.lease else 0))
+        elif request.state == AWAY:
+            turn.decide(to.Returned(known, request.session, request.holder))
+            turn.freed |= state.free
+    return do.Reply("ok")
+
+
+def _decline(turn: _Turn, command: do.Decline) -> do.Reply:
+    request = turn.state.requests.get(command.id)
+    if request is None or request.state != OFFERED or request.token != command.token:
+        return do.Reply("stale", command.id, command.token)
+    names = {name for name, _ in request.shares}
+    turn.freed |= turn.state.free
+    turn._free(request)
+    turn.decide(to.Declined(request.id, tuple(sorted(names | set(request.refused)))))
+    for name in sorted(names):
+        turn._settle(turn.state.resources[name])
+    return do.Reply("ok", request.id)
+
+
+def _withdraw(turn: _Turn, command: do.Withdraw) -> do.Reply:
+    state = turn.state
+    request = state.requests.get(command.id)
+    if request is None:
+        used = state.used.get(command.id)
+        return (
+            do.Reply("ended", command.id, detail=told(used.how, used.by)) if used else do.Reply("unknown", command.id)
+        )
+    if request.session != command.session and not command.by:
+        return do.Reply("taken", command.id, detail=str(request.holder))
+    how = "released" if request.state in (HELD, OFFERED) else "withdrawn"
+    turn.end(request, "revoked" if command.by and how == "released" else how, command.by, command.reason)
+    return do.Reply(how, command.id)
+
+
+def _by_token(turn: _Turn, session: str, token: int, resource: str = "") -> Request | do.Reply:
+    """Return the grant whose token counts, or why there is none."""
+    state = turn.state
+    known = state.tokens.get(token)
+    if known is not None:
+        request = state.requests[known]
+        if not resource or any(name == resource for name, _ in request.shares):
+            return request
+        return do.Reply("stale", known, token, detail=f"it is not a grant of {resource!r}")
+    past = state.past.get(token)
+    if past is None:
+        return do.Reply("stale", "", token, detail="it was never granted, or ended long ago")
+    if past.how == "released" and past.session == session:
+        return do.Reply("ended", past.id, token, detail="released by you")
+    return do.Reply("stale", past.id, token, detail=told(past.how, past.by, past.reason))
+
+
+def told(how: str, by: str = "", reason: str = "") -> str:
+    """Say how something ended."""
+    return how + (f" by {by}" if by else "") + (f": {reason}" if reason else "")
+
+
+def _release(turn: _Turn, command: do.Release) -> do.Reply:
+    request = _by_token(turn, command.session, command.token, command.resource)
+    if isinstance(request, do.Reply):
+        return request
+    reply = do.Reply("released", request.id, request.token, request.shares)
+    turn.end(request, "revoked" if command.by else "released", command.by, command.reason)
+    return reply
+
+
+def _renew(turn: _Turn, command: do.Renew) -> do.Reply:
+    request = _by_token(turn, command.session, command.token)
+    if isinstance(request, do.Reply):
+        return request
+    if request.state == HELD and (request.lease or request.suspect):
+        turn.decide(to.Renewed(request.id, turn.now + request.lease if request.lease else 0))
+    return _standing(request)
+
+
+def _adopt(turn: _Turn, command: do.Adopt) -> do.Reply:
+    request = _by_token(turn, command.session, command.token, command.resource)
+    if isinstance(request, do.Reply):
+        return request
+    if request.state != HELD:
+        return do.Reply("stale", request.id, command.token, detail="it was offered, but is not held yet")
+    turn.decide(
+        to.Adopted(
+            request.id,
+            turn.next_token(command.seen),
+            command.session,
+            command.holder,
+            command.how,
+            command.reason,
+            command.lease,
+            turn.now + command.lease if command.lease else 0,
+            command.by,
+        )
+    )
+    return _standing(request)
+
+
+def _suspect(turn: _Turn, command: do.Suspect) -> do.Reply:
+    request = _by_token(turn, command.session, command.token)
+    if isinstance(request, do.Reply):
+        return request
+    if request.suspect != command.why:
+        turn.decide(to.Suspected(request.id, command.why))
+    return do.Reply("ok", request.id, request.token)
+
+
+def _bury(turn: _Turn, command: do.Bury) -> do.Reply:
+    state = turn.state
+    ids = list(state.sessions.get(command.session, ()))
+    for known in ids:
+        request = state.requests[known]
+        if request.chosen and request.state in (WAITING, AWAY):
+            turn._free(request)
+            turn.decide(to.Left(known, turn.now + state.settings.retention, command.reason))
+        else:
+            turn.end(request, "died", reason=command.reason)
+    if ids or command.session in state.marks:
+        turn.decide(to.Buried(command.session, command.reason))
+    return do.Reply("ok")
+
+
+def _add(turn: _Turn, command: do.Add) -> do.Reply:
+    state = turn.state
+    if command.name in state.resources:
+        return do.Reply("exists", command.name)
+    slot = next((index for index, resource in enumerate(state.slots) if resource is None), len(state.slots))
+    turn.decide(to.Added(Resource(command.name, command.labels, command.capacity, slot), command.by))
+    turn.freed |= 1 << slot
+    return do.Reply("ok", command.name)
+
+
+def _remove(turn: _Turn, command: do.Remove) -> do.Reply:
+    resource = turn.state.resources.get(command.name)
+    if resource is None:
+        return do.Reply("unknown", command.name)
+    if resource.used:
+        turn.decide(to.Marked(command.name, REMOVING, command.by, command.reason))
+    else:
+        turn.decide(to.Removed(command.name, command.by, command.reason))
+    turn.end_the_impossible()
+    return do.Reply("ok", command.name, detail=REMOVING if resource.used else "removed")
+
+
+def _relabel(turn: _Turn, command: do.Relabel) -> do.Reply:
+    resource = turn.state.resources.get(command.name)
+    if resource is None:
+        return do.Reply("unknown", command.name)
+    turn.decide(to.Relabelled(command.name, command.labels, command.by, command.reason))
+    turn.freed |= 1 << resource.slot
+    turn.end_the_impossible()
+    return do.Reply("ok", command.name)
+
+
+def _resize(turn: _Turn, command: do.Resize) -> do.Reply:
+    resource = turn.state.resources.get(command.name)
+    if resource is None:
+        return do.Reply("unknown", command.name)
+    turn.decide(to.Resized(command.name, command.capacity, command.by, command.reason))
+    turn.freed |= 1 << resource.slot
+    turn.end_the_impossible()
+    return do.Reply("ok", command.name)
+
+
+def _mark(turn: _Turn, command: do.Mark) -> do.Reply:
+    resource = turn.state.resources.get(command.name)
+    if resource is None:
+        return do.Reply("unknown", command.name)
+    turn.decide(to.Marked(command.name, command.state, command.by, command.reason))
+    turn.freed |= 1 << resource.slot
+    if turn.state.bundles:
+        turn.freed |= turn.state.free  # a bundle may camp elsewhere now
+    turn._settle(resource)
+    return do.Reply("ok", command.name, detail=resource.state)
+
+
+def _configure(turn: _Turn, command: do.Configure) -> do.Reply:
+    turn.decide(to.Configured(command.settings, command.by, command.reason))
+    turn.freed |= turn.state.free
+    return do.Reply("ok")
+
+
+def _set_group(turn: _Turn, command: do.SetGroup) -> do.Reply:
+    turn.decide(to.GroupSet(command.name, command.weight, command.quota, command.by, command.reason))
+    turn.freed |= turn.state.free
+    turn.end_the_impossible()
+    return do.Reply("ok", command.name)
+
+
+def _tick(turn: _Turn, command: do.Tick) -> do.Reply:
+    return do.Reply("ok")
+
+
+_VERBS: dict[type[do.Command], Callable[[_Turn, Any], do.Reply]] = {
+    do.Acquire: _acquire,
+    do.Claim: _claim,
+    do.Decline: _decline,
+    do.Withdraw: _withdraw,
+    do.Release: _release,
+    do.Renew: _renew,
+    do.Adopt: _adopt,
+    do.Suspect: _suspect,
+    do.Bury: _bury,
+    do.Add: _add,
+    do.Remove: _remove,
+    do.Relabel: _relabel,
+    do.Resize: _resize,
+    do.Mark: _mark,
+    do.Configure: _configure,
+    do.SetGroup: _set_group,
+    do.Tick: _tick,
+}

@@ -1,0 +1,560 @@
+"""The state of a resource pool: its records, and the indexes that make every question about them quick.
+
+Only `evolve` changes a state, one decided change at a time; it decides nothing. The rules (`_core.step`) and the
+replicas that follow them share it, so both always hold the same records. Indexes are derived: they are not in the
+image, and `load` builds them again.
+
+Resources are bits: `free` has a bit for each that can be lent now, a `Matcher` one for each that suits a selector, so
+"the first free one that suits" is two machine words of work even among a thousand.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any, Final
+
+from millpond.resources import _changes as to
+from millpond.resources._line import Line, LineKey, Matcher
+from millpond.resources._records import (
+    ACTIVE,
+    AWAY,
+    HELD,
+    OFFERED,
+    REMOVING,
+    WAITING,
+    Ending,
+    Group,
+    Image,
+    Request,
+    Resource,
+    Settings,
+)
+
+REMEMBERED: Final = 1000
+"""Endings that are remembered, so that a stale token can be told what became of it."""
+GROUPS: Final = 1000
+MATCHERS: Final = 2000
+STRIDE: Final = 1_000_000
+"""Virtual time that one unit costs a group of weight 1."""
+FINAL: Final = frozenset({"released", "withdrawn", "timed out"})
+"""Endings after which a chosen request id has had its effect. After any other it may ask again."""
+
+
+class State:
+    """One pool. Read its attributes freely, change it by `evolve` only."""
+
+    __slots__ = (
+        "_due",
+        "_served",
+        "active",
+        "bundles",
+        "common",
+        "free",
+        "grants",
+        "groups",
+        "lines",
+        "marks",
+        "matchers",
+        "named",
+        "past",
+        "present",
+        "requests",
+        "resources",
+        "seq",
+        "sessions",
+        "settings",
+        "slots",
+        "token",
+        "tokens",
+        "turn",
+        "used",
+    )
+
+    def __init__(self) -> None:
+        self.resources: dict[str, Resource] = {}
+        self.requests: dict[str, Request] = {}
+        self.groups: dict[str, Group] = {}
+        self.settings = Settings()
+        self.seq = 0
+        self.token = 0
+        self.turn = 0  # virtual time of the fair share
+        self.grants = 0
+        self.marks: dict[str, int] = {}  # session -> highest number of a request
+        self.past: dict[int, Ending] = {}  # by token
+        self.used: dict[str, Ending] = {}  # by chosen id
+        # derived
+        self.slots: list[Resource | None] = []
+        self.free = 0  # active, not delayed, with free units
+        self.active = 0
+        self.present = 0  # not being removed
+        self.tokens: dict[int, str] = {}
+        self.sessions: dict[str, dict[str, None]] = {}
+        self.matchers: dict[str, Matcher] = {}
+        self.lines: dict[LineKey, Line] = {}
+        self.common: dict[LineKey, Line] = {}  # lines that any resource may serve
+        self.named: dict[str, dict[LineKey, Line]] = {}  # lines for one resource, by its name
+        self.bundles: dict[str, Request] = {}
+        self._due: list[tuple[int, int, str]] = []
+        self._served: dict[int, list[Line]] = {}  # slot -> the common lines that it can serve; emptied when they change
+
+    # --- questions ---------------------------------------------------------------------------------------------
+
+    def matcher(self, selector: str) -> Matcher:
+        """Return who suits a selector."""
+        found = self.matchers.get(selector)
+        if found is None:
+            if len(self.matchers) >= MATCHERS:
+                used = {want.selector for wants, _, _ in self.lines for want in wants}
+                self.matchers = {text: matcher for text, matcher in self.matchers.items() if text in used}
+            found = self.matchers[selector] = Matcher(selector, self.resources)
+        return found
+
+    def at(self, slot: int) -> Resource:
+        """Return the resource of a slot."""
+        resource = self.slots[slot]
+        assert resource is not None
+        return resource
+
+    def mask(self, names: tuple[str, ...]) -> int:
+        """Return the bits of these resources."""
+        mask = 0
+        for name in names:
+            resource = self.resources.get(name)
+            if resource is not None:
+                mask |= 1 << resource.slot
+        return mask
+
+    def order(self, request: Request) -> int:
+        """Return what sorts a request within its group: the smaller, the sooner."""
+        ageing = self.settings.ageing
+        return request.asked - request.priority * ageing if ageing else -request.priority
+
+    def start(self, group: str) -> int:
+        """Return the virtual time at which a group is served next."""
+        found = self.groups.get(group)
+        return self.turn if found is None else max(found.turn, self.turn)
+
+    def due(self) -> int | None:
+        """Return the time at which something ends by itself, if anything does."""
+        heap = self._due
+        while heap:
+            time, kind, key = heap[0]
+            if self._is_due(time, kind, key):
+                return time
+            heapq.heappop(heap)
+        return None
+
+    def next_due(self, now: int) -> tuple[int, str] | None:
+        """Take off the next thing that is over: `(0, request id)` or `(1, resource)`."""
+        due = self.due()
+        if due is None or due > now:
+            return None
+        _, kind, key = heapq.heappop(self._due)
+        return kind, key
+
+    def lines_for(self, mask: int) -> list[Line]:
+        """Return the lines that one of these resources may serve."""
+        if mask & (mask - 1):  # several
+            return [line for line in self.lines.values() if line.reach() & mask]
+        slot = mask.bit_length() - 1
+        common = self._served.get(slot)
+        if common is None:
+            common = self._served[slot] = [line for line in self.common.values() if line.reach() & mask]
+        named = self.named.get(self.at(slot).name) if self.named else None
+        return [*common, *named.values()] if named else common
+
+    def drop_line(self, line: Line) -> None:
+        """Forget a line in which nobody waits."""
+        del self.lines[line.key]
+        if line.name is None:
+            del self.common[line.key]
+            self._served = {}
+            return
+        named = self.named[line.name]
+        del named[line.key]
+        if not named:
+            del self.named[line.name]
+
+    def _is_due(self, time: int, kind: int, key: str) -> bool:
+        if kind:
+            resource = self.resources.get(key)
+            return resource is not None and resource.delayed == time
+        request = self.requests.get(key)
+        if request is None:
+            return False
+        return request.until == time or (request.deadline == time and request.state in (WAITING, AWAY))
+
+    # --- changes -----------------------------------------------------------------------------------------------
+
+    def evolve(self, change: to.AnyChange, now: int) -> None:
+        """Apply a change that was decided at `now`."""
+        _EVOLVE[type(change)](self, change, now)
+
+    def _asked(self, change: to.Asked, now: int) -> None:
+        request = change.request.__copy__()  # type: ignore[attr-defined]  # the change is history, the request goes on
+        self.requests[request.id] = request
+        self.sessions.setdefault(request.session, {})[request.id] = None
+        self.seq = max(self.seq, request.seq)
+        self.token = max(self.token, change.seen)
+        if change.number:
+            self.marks[request.session] = max(change.number, self.marks.get(request.session, 0))
+        if request.state == WAITING:
+            self._join(request)
+        else:
+            self._occupy(request)
+        self._schedule(request)
+
+    def _given(self, change: to.Offered | to.Held, now: int) -> None:
+        request = self.requests[change.id]
+        request.state = OFFERED if type(change) is to.Offered else HELD
+        request.token = change.token
+        request.shares = change.shares
+        request.since = now
+        request.until = change.until
+        self.bundles.pop(request.id, None)
+        self._occupy(request)
+        self._schedule(request)
+
+    def _claimed(self, change: to.Claimed, now: int) -> None:
+        request = self.requests[change.id]
+        request.state = HELD
+        request.since = now
+        request.until = change.until
+        self._schedule(request)
+
+    def _left(self, change: to.Left, now: int) -> None:
+        request = self.requests[change.id]
+        self._vacate(request, now)
+        request.state = AWAY
+        request.until = change.until
+        request.suspect = change.reason
+        self._schedule(request)
+
+    def _returned(self, change: to.Returned, now: int) -> None:
+        request = self.requests[change.id]
+        self._move(request, change.session)
+        request.holder = change.holder
+        request.state = WAITING
+        request.until = 0
+        request.suspect = ""
+        self._join(request)
+        self._schedule(request)
+
+    def _declined(self, change: to.Declined, now: int) -> None:
+        request = self.requests[change.id]
+        self._vacate(request, now)
+        request.state = WAITING
+        request.until = 0
+        request.refused = change.refused
+        self._join(request)
+        self._schedule(request)
+
+    def _renewed(self, change: to.Renewed, now: int) -> None:
+        request = self.requests[change.id]
+        request.until = change.until
+        request.suspect = ""
+        self._schedule(request)
+
+    def _adopted(self, change: to.Adopted, now: int) -> None:
+        request = self.requests[change.id]
+        self._remember(Ending(request.id, request.token, change.how, change.by, change.reason, now, request.session))
+        del self.tokens[request.token]
+        self._move(request, change.session)
+        request.holder = change.holder
+        request.token = change.token
+        request.lease = change.lease
+        request.until = change.until
+        request.since = now
+        request.reason = change.reason or request.reason
+        request.suspect = ""
+        self.token = change.token
+        self.tokens[change.token] = request.id
+        self._schedule(request)
+
+    def _ended(self, change: to.Ended, now: int) -> None:
+        request = self.requests.pop(change.id)
+        ending = Ending(
+            request.id, request.token, change.how, change.by, change.reason, now, request.session, request.chosen
+        )
+        if change.delayed:
+            for name, _ in request.shares:
+                self.resources[name].delayed = change.delayed
+                heapq.heappush(self._due, (change.delayed, 1, name))
+        self._vacate(request, now)
+        request.state = ""  # entries in heaps see that it is gone
+        self._unlist(request)
+        self._remember(ending)
+
+    def _suspected(self, change: to.Suspected, now: int) -> None:
+        self.requests[change.id].suspect = change.why
+
+    def _added(self, change: to.Added, now: int) -> None:
+        resource = change.resource.__copy__()  # type: ignore[attr-defined]
+        while len(self.slots) <= resource.slot:
+            self.slots.append(None)
+        self.slots[resource.slot] = resource
+        self.resources[resource.name] = resource
+        self._served = {}
+        for matcher in self.matchers.values():
+            matcher.learn(resource)
+        self._refresh(resource)
+
+    def _removed(self, change: to.Removed, now: int) -> None:
+        resource = self.resources.pop(change.name)
+        self._served = {}
+        for matcher in self.matchers.values():
+            matcher.forget(resource)
+        keep = ~(1 << resource.slot)
+        self.free &= keep
+        self.active &= keep
+        self.present &= keep
+        self.slots[resource.slot] = None
+
+    def _relabelled(self, change: to.Relabelled, now: int) -> None:
+        resource = self.resources[change.name]
+        resource.labels = change.labels
+        self._served = {}
+        for matcher in self.matchers.values():
+            matcher.learn(resource)
+
+    def _resized(self, change: to.Resized, now: int) -> None:
+        resource = self.resources[change.name]
+        resource.capacity = change.capacity
+        self._refresh(resource)
+
+    def _marked(self, change: to.Marked, now: int) -> None:
+        resource = self.resources[change.name]
+        resource.state = change.state
+        resource.note = "" if change.state == ACTIVE else change.reason
+        self._refresh(resource)
+
+    def _configured(self, change: to.Configured, now: int) -> None:
+        before, self.settings = self.settings, change.settings
+        if before.ageing != self.settings.ageing:
+            self._line_up()
+
+    def _group_set(self, change: to.GroupSet, now: int) -> None:
+        group = self._group(change.name)
+        group.weight = change.weight
+        group.quota = change.quota
+
+    def _undelayed(self, change: to.Undelayed, now: int) -> None:
+        resource = self.resources[change.name]
+        resource.delayed = 0
+        self._refresh(resource)
+
+    def _buried(self, change: to.Buried, now: int) -> None:
+        self.marks.pop(change.session, None)
+
+    # --- indexes -----------------------------------------------------------------------------------------------
+
+    def _join(self, request: Request) -> None:
+        key = (request.wants, request.group, request.refused)
+        line = self.lines.get(key)
+        if line is None:
+            line = self._line(key)
+        line.push(self.order(request), request)
+        if request.bundle:
+            self.bundles[request.id] = request
+
+    def _line(self, key: LineKey) -> Line:
+        line = self.lines[key] = Line(key, tuple(self.matcher(want.selector) for want in key[0]))
+        if line.name is None:
+            self.common[key] = line
+            self._served = {}
+        else:
+            self.named.setdefault(line.name, {})[key] = line
+        return line
+
+    def _line_up(self) -> None:
+        self.lines.clear()
+        self.common.clear()
+        self.named.clear()
+        self._served = {}
+        self.bundles.clear()
+        for request in sorted(self.requests.values(), key=lambda one: one.seq):
+            if request.state == WAITING:
+                self._join(request)
+
+    def _unlist(self, request: Request) -> None:
+        """Drop a request that is over from the indexes by session and line."""
+        mine = self.sessions.get(request.session)
+        if mine is not None:
+            mine.pop(request.id, None)
+            if not mine:
+                del self.sessions[request.session]
+        if self.bundles:
+            self.bundles.pop(request.id, None)
+        if not request.token:
+            line = self.lines.get((request.wants, request.group, request.refused))
+            if line is not None:
+                line.leave()
+
+    def _move(self, request: Request, session: str) -> None:
+        mine = self.sessions.get(request.session)
+        if mine is not None:
+            mine.pop(request.id, None)
+            if not mine:
+                del self.sessions[request.session]
+        request.session = session
+        self.sessions.setdefault(session, {})[request.id] = None
+
+    def _occupy(self, request: Request) -> None:
+        self.tokens[request.token] = request.id
+        self.token = max(self.token, request.token)
+        self.grants += 1
+        total = 0
+        for name, units in request.shares:
+            resource = self.resources[name]
+            resource.used += units
+            total += units
+            if resource.used >= resource.capacity:
+                self.free &= ~(1 << resource.slot)
+        if request.group or self.groups:
+            group = self._group(request.group)
+            group.held += total if request.group else 0  # the others have no quota
+            start = max(group.turn, self.turn)
+            self.turn = start
+            group.turn = start + total * STRIDE // group.weight
+
+    def _vacate(self, request: Request, now: int) -> None:
+        """Take back what a request holds or was offered."""
+        if request.state != HELD and request.state != OFFERED:
+            self.bundles.pop(request.id, None)
+            return
+        del self.tokens[request.token]
+        total = 0
+        for name, units in request.shares:
+            resource = self.resources[name]
+            resource.used -= units
+            total += units
+            if request.state == HELD:
+                resource.freed = now
+                resource.last = request.holder.id
+            if resource.state == ACTIVE and not resource.delayed and resource.used < resource.capacity:
+                self.free |= 1 << resource.slot
+        if request.group:
+            self._group(request.group).held -= total
+        if request.state == OFFERED:
+            request.token = request.since = 0
+        request.shares = ()
+
+    def _refresh(self, resource: Resource) -> None:
+        bit = 1 << resource.slot
+        active = resource.state == ACTIVE
+        self.active = self.active | bit if active else self.active & ~bit
+        self.present = self.present & ~bit if resource.state == REMOVING else self.present | bit
+        free = active and not resource.delayed and resource.used < resource.capacity
+        self.free = self.free | bit if free else self.free & ~bit
+
+    def _group(self, name: str) -> Group:
+        group = self.groups.get(name)
+        if group is None:
+            if len(self.groups) >= GROUPS:
+                idle = [
+                    one.name
+                    for one in self.groups.values()
+                    if not one.held and not one.quota and one.weight == 1 and one.turn <= self.turn
+                ]
+                for one in idle:
+                    del self.groups[one]
+            group = self.groups[name] = Group(name)
+        return group
+
+    def _schedule(self, request: Request) -> None:
+        heap = self._due
+        if request.until:
+            heapq.heappush(heap, (request.until, 0, request.id))
+        if request.deadline and (request.state == WAITING or request.state == AWAY):
+            heapq.heappush(heap, (request.deadline, 0, request.id))
+        if len(heap) > 256 and len(heap) > 4 * (len(self.requests) + len(self.resources)):
+            self._due = [entry for entry in set(heap) if self._is_due(*entry)]
+            heapq.heapify(self._due)
+
+    def _remember(self, ending: Ending) -> None:
+        if ending.token:
+            self.past[ending.token] = ending
+            if len(self.past) > REMEMBERED:
+                del self.past[next(iter(self.past))]
+        if ending.chosen and ending.how in FINAL:
+            self.used[ending.id] = ending
+            if len(self.used) > REMEMBERED:
+                del self.used[next(iter(self.used))]
+
+    # --- images ------------------------------------------------------------------------------------------------
+
+    def image(self) -> Image:
+        """Return the whole pool as records. They are the live ones: encode them before the next change."""
+        endings = {(one.at, one.id, one.token): one for one in (*self.past.values(), *self.used.values())}
+        return Image(
+            self.seq,
+            self.token,
+            self.turn,
+            self.settings,
+            list(self.resources.values()),
+            list(self.requests.values()),
+            list(self.groups.values()),
+            list(endings.values()),
+            self.marks,
+            self.grants,
+        )
+
+    @classmethod
+    def load(cls, image: Image) -> State:
+        """Make a state of an image (whose records it takes over)."""
+        state = cls()
+        state.settings = image.settings
+        state.marks = dict(image.marks)
+        for resource in image.resources:
+            resource.used = 0
+            while len(state.slots) <= resource.slot:
+                state.slots.append(None)
+            state.slots[resource.slot] = resource
+            state.resources[resource.name] = resource
+            if resource.delayed:
+                state._due.append((resource.delayed, 1, resource.name))
+        for request in image.requests:
+            state.requests[request.id] = request
+            state.sessions.setdefault(request.session, {})[request.id] = None
+            if request.token and request.state in (HELD, OFFERED):
+                state._occupy(request)
+        state.groups = {group.name: group for group in image.groups}
+        for group in image.groups:
+            group.held = sum(
+                units for one in image.requests for _, units in one.shares if one.group == group.name != ""
+            )
+        for resource in image.resources:
+            state._refresh(resource)
+        state._line_up()
+        for request in image.requests:
+            state._schedule(request)
+        for ending in image.endings:
+            state._remember(ending)
+        heapq.heapify(state._due)
+        state.seq, state.token, state.turn, state.grants = image.seq, image.token, image.turn, image.grants
+        return state
+
+
+_EVOLVE: dict[type[to.Change], Callable[[State, Any, int], None]] = {
+    to.Asked: State._asked,
+    to.Offered: State._given,
+    to.Held: State._given,
+    to.Claimed: State._claimed,
+    to.Left: State._left,
+    to.Returned: State._returned,
+    to.Declined: State._declined,
+    to.Renewed: State._renewed,
+    to.Adopted: State._adopted,
+    to.Ended: State._ended,
+    to.Suspected: State._suspected,
+    to.Added: State._added,
+    to.Removed: State._removed,
+    to.Relabelled: State._relabelled,
+    to.Resized: State._resized,
+    to.Marked: State._marked,
+    to.Configured: State._configured,
+    to.GroupSet: State._group_set,
+    to.Undelayed: State._undelayed,
+    to.Buried: State._buried,
+}
