@@ -1,0 +1,215 @@
+"""The one gate of a database: all writes, checkpoints, opens and closes of all processes happen behind it.
+
+Why, when SQLite has locks of its own:
+
+- SQLite's writer lock is polled, so it starves: with eight writers one made 1 transaction while another made 58,359.
+  Here the waiting is done by the kernel, in line.
+- SQLite before 3.51.3 can corrupt a WAL when one connection writes and another checkpoints at the same moment. Behind
+  the gate there is no such moment, provided that nobody but Millpond writes to the file.
+
+It is a record lock on byte 0 of the side file `<database>-gate`, which the kernel drops with the process, plus a mutex
+between the threads of the process. See `_lockfile` for what record locks demand.
+
+*False deadlocks.* The kernel looks for deadlocks between processes, not threads. A thread that waits for gate 1 while
+another thread of its process holds gate 2 looks like a process that waits holding something, and two such processes
+look like a deadlock (EDEADLK) when there is none. Then we poll.
+
+*A deleted gate file.* Whoever gets the lock looks whether the path still names that file; if not, he lets go and begins
+anew. That leaves the one who was inside when the file was deleted: he holds a file that nobody else can find. So a
+new gate file (still empty) of a database that is in use (it has a WAL) opens only `GRACE` seconds after it was made,
+which is long compared with a transaction. No more can be done; even then SQLite's own writer lock stands.
+
+*Ctrl-C* while waiting gets through and leaves the gate as if `enter()` had never been called. The one gap: a signal on
+the very first bytecode of `leave()` itself, in the main thread, leaves it held until that thread calls `leave()` again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+from millpond._sqlite._lockfile import LockFile, share
+from millpond._sqlite._process import describe
+from millpond._sqlite._trouble import translate_os_error
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+GRACE = 0.25
+"""Seconds for whoever was inside when the gate file was deleted."""
+
+POLL = 0.001
+"""Seconds between two tries where the kernel will not let us queue."""
+
+_BYTE = 0
+
+
+class Gate:
+    """The gate of the database at that path. Any number of these in a process are one gate."""
+
+    def __init__(self, database: str | os.PathLike[str]) -> None:
+        self.database = os.fspath(database)
+        self.path = self.database + "-gate"
+        self._wal = self.database + "-wal"
+        self._past: list[LockFile] = []  # of deleted gate files: a thread may still be inside or waiting
+        self._inside: dict[int, LockFile] = {}  # by thread: what it entered
+        self._file = self._share()
+
+    def try_enter(self) -> bool:
+        """Enter if nobody is inside, and tell whether you are; never wait."""
+        file = self._current()
+        self._refuse_second_entry()
+        try:
+            if file.mutex.acquire(blocking=False) and file.try_lock(_BYTE) and self._is_open(file, may_wait=False):
+                self._arrive(file)
+                return True
+        except BaseException:
+            self._let_go(file)
+            raise
+        self._let_go(file)
+        return False
+
+    def enter(self) -> None:
+        """Enter, waiting as long as it takes. Ctrl-C gets through, and then you are not inside."""
+        while True:
+            file = self._current()
+            self._refuse_second_entry()
+            try:
+                file.mutex.acquire()
+                self._wait_for(file)
+                if self._is_open(file, may_wait=True):
+                    self._arrive(file)
+                    return
+            except BaseException:
+                self._let_go(file)
+                raise
+            self._let_go(file)
+
+    def enter_within(self, seconds: float) -> bool:
+        """Enter if that is possible within so many seconds; without a place in line, so only for an end or a fork."""
+        deadline = time.monotonic() + seconds
+        while not self.try_enter():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL)
+        return True
+
+    def leave(self) -> None:
+        """Let the next one in. In a forked child this does nothing: it was the parent who entered."""
+        file = self._inside.get(threading.get_ident())
+        if file is None:
+            raise RuntimeError(f"this thread is not inside the gate {self.path!r}; leave() follows enter()")
+        self._let_go(file)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the calling thread is inside, through this or another object."""
+        me = threading.get_ident()
+        file = self._inside.get(me, self._file)
+        return file.holder == me and not file.is_void
+
+    def blocker(self) -> str | None:
+        """Say who is inside, for a person: "process 1234 (python, stopped)"; None when nobody else is."""
+        file = self._current()
+        holder = file.holder
+        if holder == threading.get_ident():
+            return None
+        if holder is not None:
+            names = [thread.name for thread in threading.enumerate() if thread.ident == holder]
+            return f"thread {names[0]!r} of this process" if names else "a thread of this process that has ended"
+        pid = file.locker(_BYTE)
+        if pid is None:
+            return None
+        return describe(pid) if pid else "a process in another container"
+
+    def close(self) -> None:
+        """Be done with it: nobody may be inside through this object. Another Gate of the process stays as it is."""
+        for file in (*self._past, self._file):
+            file.done()
+        self._past.clear()
+
+    def __enter__(self) -> Self:
+        try:
+            self.enter()
+            return self
+        except BaseException:
+            file = self._inside.get(threading.get_ident())
+            if file is not None:
+                self._let_go(file)  # a signal came when we had just entered
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.leave()
+
+    # -- parts --------------------------------------------------------------------------------------------------------
+
+    def _share(self) -> LockFile:
+        try:
+            return share(self.path, _create)
+        except OSError as error:
+            raise translate_os_error(error, self.database) from error
+
+    def _current(self) -> LockFile:
+        """Return the file that we believe is the gate; after a fork, or when it was deleted, another than before."""
+        if self._file.is_void:
+            self._inside.clear()
+            self._file = self._share()
+        return self._file
+
+    def _refuse_second_entry(self) -> None:
+        if self.is_inside:
+            raise RuntimeError(f"this thread is inside the gate {self.path!r} already; call leave() first")
+
+    def _wait_for(self, file: LockFile) -> None:
+        try:
+            file.lock(_BYTE)
+        except OSError as error:
+            if error.errno != errno.EDEADLK:
+                raise
+            while not file.try_lock(_BYTE):
+                time.sleep(POLL)
+
+    def _is_open(self, file: LockFile, *, may_wait: bool) -> bool:
+        """With the lock held: whether this is still the gate, and not one so new that another may be inside the old."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != file.key:
+            if self._file is file:  # else another thread has noticed, too
+                self._file = self._share()
+                self._past.append(file)
+            return False
+        if found.st_size == 0:
+            left = GRACE - abs(time.time() - found.st_mtime)
+            if left > 0 and os.path.exists(self._wal):
+                if not may_wait:
+                    return False
+                time.sleep(left)
+                return self._is_open(file, may_wait=True)
+            with contextlib.suppress(OSError):  # a full disk: the next one looks at the file's age again, that is all
+                os.pwrite(file.fd, b"\n", 0)
+        return True
+
+    def _arrive(self, file: LockFile) -> None:
+        file.holder = threading.get_ident()
+        self._inside[file.holder] = file
+
+    def _let_go(self, file: LockFile) -> None:
+        """Undo as much of an entry as has been done: lock, mutex, both or neither."""
+        self._inside.pop(threading.get_ident(), None)
+        if file.is_void or not file.mutex._is_owned():  # type: ignore[attr-defined]  # what Condition asks, too
+            return
+        try:
+            file.holder = None
+            file.unlock(_BYTE)
+        finally:
+            file.mutex.release()
+
+
+def _create(path: str) -> None:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
