@@ -28,6 +28,7 @@ test: check slow matrix  ## run everything that must pass: checks, all tests, al
 check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute or two
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
+	$(BIN)/python tools/twins.py --check
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports --no-cache
@@ -44,6 +45,7 @@ matrix: $(STAMP)  ## run the tests on every other supported Python that is insta
 	@$(BIN)/python tools/matrix.py
 
 format: $(STAMP)  ## format the code
+	$(BIN)/python tools/twins.py
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 

@@ -1,1 +1,61 @@
-"""Resource pools: who may use which of the things that are few."""
+"""Resource pools: scarce named things (GPUs, licences, devices, tenants' slots), lent to holders.
+
+How a request goes through the layers, from the top:
+
+    _pool, _grant, _admin       what users call; generated from _async_pool, _async_grant, _async_admin
+    _port, _async_port          how a thread blocks, how a task awaits
+    _desk, _case                the requests of one pool object: claims, renewals, losses
+    engines/                    where pools live: memory, sqlite; each keeps replicas and a log
+    _core                       the rules: step(state, command, now) -> outcome, pure
+    _state, _line, _placement, _selectors, _records, _commands, _changes     what the rules are about
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond._lazy import lazy
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncGrant",
+    "AsyncResourcePool",
+    "Grant",
+    "HolderView",
+    "PoolStatistics",
+    "ResourcePool",
+    "ResourceView",
+    "WaiterView",
+    "Want",
+    "want",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Admin": "millpond.resources._admin",
+        "AsyncAdmin": "millpond.resources._async_admin",
+        "AsyncGrant": "millpond.resources._async_grant",
+        "AsyncResourcePool": "millpond.resources._async_pool",
+        "Grant": "millpond.resources._grant",
+        "HolderView": "millpond.resources._views",
+        "PoolStatistics": "millpond.resources._views",
+        "ResourcePool": "millpond.resources._pool",
+        "ResourceView": "millpond.resources._views",
+        "WaiterView": "millpond.resources._views",
+        "Want": "millpond.resources._records",
+        "want": "millpond.resources._requests",
+    },
+)
+
+if TYPE_CHECKING:
+    from millpond.resources._admin import Admin
+    from millpond.resources._async_admin import AsyncAdmin
+    from millpond.resources._async_grant import AsyncGrant
+    from millpond.resources._async_pool import AsyncResourcePool
+    from millpond.resources._grant import Grant
+    from millpond.resources._pool import ResourcePool
+    from millpond.resources._records import Want
+    from millpond.resources._requests import want
+    from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView

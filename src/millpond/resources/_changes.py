@@ -103,6 +103,9 @@ class Ended(Change, frozen=True, tag=10):
     by: str = ""
     reason: str = ""
     delayed: int = 0
+    token: int = 0
+    shares: tuple[tuple[str, int], ...] = ()
+    holder: Holder | None = None
 
 
 class Suspected(Change, frozen=True, tag=11):

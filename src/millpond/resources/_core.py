@@ -190,7 +190,8 @@ class _Turn:
         shares = request.shares
         self._free(request)
         pause = self.state.settings.delay if shares and how in ("expired", "revoked", "died") else 0
-        self.decide(to.Ended(request.id, how, by, reason, self.now + pause if pause else 0))
+        delayed = self.now + pause if pause else 0
+        self.decide(to.Ended(request.id, how, by, reason, delayed, request.token, shares, request.holder))
         for name, _ in shares:
             self._settle(self.state.resources[name])
 
@@ -297,7 +298,7 @@ def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
 
 def _ask_again(turn: _Turn, command: do.Acquire, known: Request) -> do.Reply:
     if known.session != command.session:
-        if known.state != AWAY or known.session in turn.state.marks:
+        if known.state != AWAY or not known.until:  # its process may live
             return do.Reply("taken", known.id, detail=str(known.holder))
         turn.decide(to.Returned(known.id, command.session, command.holder))
         turn.freed |= turn.state.free

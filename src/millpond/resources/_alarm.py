@@ -1,0 +1,105 @@
+"""Appointments: one thread per process that calls functions on time.
+
+It starts with the first appointment and ends a little after the last, so an idle program has no extra thread. What it
+calls must be quick; an exception is logged.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import threading
+from collections.abc import Callable
+
+from millpond._clock import elapsed
+from millpond._events import logger
+
+LINGER = 1.0
+"""Seconds that the thread waits for another appointment before it ends."""
+
+
+class Appointment:
+    """Something to be called at a time; `cancel` forgets it."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        """Forget it, unless it is being called already."""
+        self.call = None
+
+
+class _Clockwork:
+    def __init__(self) -> None:
+        self.condition = threading.Condition()
+        self.heap: list[tuple[float, int, Appointment]] = []
+        self.numbers = itertools.count()
+        self.thread: threading.Thread | None = None
+
+    def set(self, at: float, call: Callable[[], object]) -> Appointment:
+        appointment = Appointment(call)
+        with self.condition:
+            heapq.heappush(self.heap, (at, next(self.numbers), appointment))
+            if self.thread is None:
+                self.thread = threading.Thread(target=self._run, name="millpond-alarm", daemon=True)
+                self.thread.start()
+            elif self.heap[0][2] is appointment:
+                self.condition.notify()
+        return appointment
+
+    def _run(self) -> None:
+        while True:
+            with self.condition:
+                call = self._next()
+                if call is None:
+                    self.thread = None
+                    return
+            try:
+                call()
+            except Exception:
+                logger.exception("an appointment failed")
+            del call
+
+    def _next(self) -> Callable[[], object] | None:
+        idle = False
+        while True:
+            while self.heap and self.heap[0][2].call is None:
+                heapq.heappop(self.heap)
+            if not self.heap:
+                if idle:
+                    return None
+                idle = not self.condition.wait(LINGER)
+                continue
+            idle = False
+            left = self.heap[0][0] - elapsed()
+            if left > 0:
+                self.condition.wait(min(left, 3600.0))
+                continue
+            _, _, appointment = heapq.heappop(self.heap)
+            if appointment.call is not None:
+                return appointment.call
+
+
+_clockwork = _Clockwork()
+
+
+def _start_over() -> None:
+    global _clockwork
+    _clockwork = _Clockwork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_over)
+
+
+def call_at(at: float, call: Callable[[], object]) -> Appointment:
+    """Call a function at a time of `elapsed()`, in the alarm's thread."""
+    return _clockwork.set(at, call)
+
+
+def call_later(delay: float, call: Callable[[], object]) -> Appointment:
+    """Call a function after so many seconds."""
+    return call_at(elapsed() + delay, call)

@@ -1,0 +1,248 @@
+"""Operators' verbs: they change resources and other people's grants, and everything they do is in the history.
+
+The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from millpond._events import Event
+from millpond.errors import AcquireTimeout, AlreadyExists, NotFound, StaleToken
+from millpond.resources import _commands as do
+from millpond.resources import _requests, _selectors, _views
+from millpond.resources._async_grant import AsyncGrant
+from millpond.resources._async_port import AsyncPort, pause
+from millpond.resources._desk import Desk
+from millpond.resources._records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
+from millpond.resources._replica import Replica
+from millpond.resources._selectors import Labels
+
+_OPERATOR = 1_000_000
+"""The priority of an operator's reservation: ahead of everybody."""
+
+
+class AsyncAdmin:
+    """What operators do to a pool. Each verb takes `reason=`: it is shown and kept in the history."""
+
+    def __init__(self, port: AsyncPort, desk: Desk, by: str, take: Callable[[do.Adopt], Any]) -> None:
+        self._port = port
+        self._desk = desk
+        self._by = by
+        self._take = take
+
+    # --- resources ---------------------------------------------------------------------------------------------
+
+    async def remove(self, resource: str, *, reason: str | None = None) -> None:
+        """Remove a resource: at once when nobody holds it, else when the last holder gives it back."""
+        await self._change(do.Remove(resource, self._by, _requests.text(reason, "reason")))
+
+    async def relabel(self, resource: str, labels: Labels, *, reason: str | None = None) -> None:
+        """Give a resource other labels (all of them). Holders keep it; waiters are looked at again."""
+        new = _selectors.labels_of(labels)
+        await self._change(do.Relabel(resource, new, self._by, _requests.text(reason, "reason")))
+
+    async def resize(self, resource: str, capacity: int, *, reason: str | None = None) -> None:
+        """Change how many units a resource has. Nobody loses any: less takes effect as they are given back."""
+        size = _requests.whole(capacity, "capacity", 1)
+        await self._change(do.Resize(resource, size, self._by, _requests.text(reason, "reason")))
+
+    async def cordon(self, resource: str, *, reason: str | None = None) -> None:
+        """Lend a resource to nobody any more; who holds it keeps it."""
+        await self._mark(resource, CORDONED, reason)
+
+    async def uncordon(self, resource: str, *, reason: str | None = None) -> None:
+        """Lend a resource again: the end of cordon, drain, quarantine and of a removal that is not complete."""
+        await self._mark(resource, ACTIVE, reason)
+
+    async def quarantine(self, resource: str, *, reason: str) -> None:
+        """Take a broken resource out of service until somebody uncordons it."""
+        await self._mark(resource, QUARANTINED, reason)
+
+    async def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
+        """Lend a resource to nobody any more and wait until it is in nobody's hands, then it is cordoned.
+
+        With `timeout` over first, `AcquireTimeout` is raised and the resource goes on draining.
+        """
+        _requests.microseconds(timeout, "timeout")
+        await self._mark(resource, DRAINING, reason)
+
+        def question(replica: Replica, now: int) -> bool:
+            found = replica.state.resources.get(resource)
+            return found is None or found.state != DRAINING
+
+        if not await pause(self._port, question, timeout):
+            raise AcquireTimeout(f"{resource!r} is still held after {timeout:g} s: it goes on draining; see holders()")
+
+    # --- other people's grants ---------------------------------------------------------------------------------
+
+    async def release(self, resource: str, *, token: int, reason: str) -> None:
+        """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
+        command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.text(reason, "reason"))
+        _insist_on_token(await self._port.send(command), resource, token)
+
+    async def withdraw(self, request_id: str, *, reason: str) -> None:
+        """Take somebody's request out of the line."""
+        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.text(reason, "reason"))
+        if (await self._port.send(command)).kind in ("unknown", "ended"):
+            raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
+
+    async def steal(self, resource: str, *, token: int, reason: str, lease: float | None = None) -> AsyncGrant:
+        """Take a grant over in one step: it is yours under a new token, and its holder is told that it is lost."""
+        command = do.Adopt(
+            self._desk.engine.session,
+            token,
+            self._desk.holder,
+            "stolen",
+            _requests.text(reason, "reason"),
+            _requests.microseconds(lease, "lease", 0.05),
+            resource,
+            self._by,
+        )
+        grant: AsyncGrant = await self._take(command)
+        return grant
+
+    async def keep(self, resource: str, *, token: int, holder: str, reason: str, lease: float | None = None) -> int:
+        """Keep a grant for a person, say for a post-mortem: it outlives the process that has it. Return its new token.
+
+        It ends by `release(resource, token=…)`, or after `lease` seconds.
+        """
+        command = do.Adopt(
+            "",
+            token,
+            Holder("person", holder),
+            "kept",
+            _requests.text(reason, "reason"),
+            _requests.microseconds(lease, "lease", 0.05),
+            resource,
+            self._by,
+        )
+        reply = await self._port.send(command)
+        _insist_on_token(reply, resource, token)
+        return reply.token
+
+    async def reserve(self, resource: str, *, holder: str, reason: str, lease: float | None = None) -> int | None:
+        """Put a resource aside for a person, ahead of everybody who waits.
+
+        Return its token, or None when somebody has it now: then it is reserved as soon as it is given back.
+        """
+        command = do.Acquire(
+            self._desk.new_id(),
+            "",
+            0,
+            Holder("person", holder),
+            (Want(_selectors.write(name=resource), 1, 0),),
+            priority=_OPERATOR,
+            lease=_requests.microseconds(lease, "lease", 0.05),
+            reason=_requests.text(reason, "reason"),
+            sure=True,
+        )
+        reply = await self._port.send(command)
+        if reply.kind == "unsatisfiable":
+            raise _no_resource(resource, self._desk.pool)
+        return reply.token or None
+
+    # --- the pool ----------------------------------------------------------------------------------------------
+
+    async def pause(self, *, reason: str) -> None:
+        """Grant nothing until `resume`; what is held stays held, requests line up."""
+        text = _requests.text(reason, "reason") or "no reason given"
+        await self._configure(lambda now: msgspec.structs.replace(now, paused=text), text)
+
+    async def resume(self, *, reason: str | None = None) -> None:
+        """Grant again."""
+        await self._configure(lambda now: msgspec.structs.replace(now, paused=""), _requests.text(reason, "reason"))
+
+    async def configure(
+        self,
+        *,
+        patience: float | None = None,
+        ageing: float | None = None,
+        claim_within: float | None = None,
+        lock_delay: float | None = None,
+        retention: float | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Change the settings of the pool, for all who use it; what is None stays. All in seconds.
+
+        `patience`: a bundle that waited this long has freed units kept for it. `ageing`: waiting that weighs as much
+        as one point of priority (0: priorities are strict). `claim_within`: an offer not claimed in this time goes to
+        the next. `lock_delay`: pause before a resource is lent again after an expiry, a revocation or a death.
+        `retention`: a `request_id` keeps its place this long after its process died.
+        """
+        changes: dict[str, int] = {}
+        given = (("patience", patience), ("ageing", ageing), ("delay", lock_delay), ("retention", retention))
+        for name, value in given:
+            if value is not None:
+                changes[name] = 0 if value == 0 else _requests.microseconds(value, name)
+        if claim_within is not None:
+            changes["claim"] = _requests.microseconds(claim_within, "claim_within", 0.01)
+        text = _requests.text(reason, "reason")
+        await self._configure(lambda now: msgspec.structs.replace(now, **changes), text)
+
+    async def group(self, name: str, *, weight: int = 1, quota: int | None = None, reason: str | None = None) -> None:
+        """Give a group (tenant) its weight in the fair share, and the most units it may hold."""
+        if not name:
+            raise ValueError("a group needs a name")
+        await self._change(
+            do.SetGroup(
+                name,
+                _requests.whole(weight, "weight", 1),
+                0 if quota is None else _requests.whole(quota, "quota", 1),
+                self._by,
+                _requests.text(reason, "reason"),
+            )
+        )
+
+    async def history(self, resource: str | None = None, *, limit: int = 100) -> list[Event]:
+        """Return what happened lately, oldest first: who did what, when and why."""
+        pool = self._desk.pool
+        return await self._port.ask(lambda replica, now: _views.history(replica, pool, resource, limit))
+
+    async def explain(self, name: str) -> str:
+        """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""
+        return await self._port.ask(lambda replica, now: _views.explain(replica, now, name))
+
+    async def delete_pool(self, *, force: bool = False) -> None:
+        """Forget the pool with all its resources. Refused while anybody holds or waits, unless forced."""
+
+        def question(replica: Replica, now: int) -> int:
+            return len(replica.state.requests)
+
+        users = await self._port.ask(question)
+        if users and not force:
+            raise AlreadyExists(
+                f"pool {self._desk.pool!r} has {users} holders and waiters: see holders(), or say force=True"
+            )
+        await self._port.call(lambda: self._desk.engine.drop(self._desk.pool))
+
+    # --- small things ------------------------------------------------------------------------------------------
+
+    async def _mark(self, resource: str, state: str, reason: str | None) -> None:
+        await self._change(do.Mark(resource, state, self._by, _requests.text(reason, "reason")))
+
+    async def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
+        settings = await self._port.ask(lambda replica, now: replica.state.settings)
+        await self._port.send(do.Configure(change(settings), self._by, reason))
+
+    async def _change(self, command: do.Command) -> do.Reply:
+        self._desk.check_open()
+        reply = await self._port.send(command)
+        if reply.kind == "unknown":
+            raise _no_resource(reply.id, self._desk.pool)
+        return reply
+
+
+def _no_resource(name: str, pool: str) -> NotFound:
+    return NotFound(f"there is no resource {name!r} in pool {pool!r}: see resources()")
+
+
+def _insist_on_token(reply: do.Reply, resource: str, token: int) -> None:
+    if reply.kind in ("stale", "ended"):
+        raise StaleToken(
+            f"token {token} does not hold {resource!r}: {reply.detail}; nothing was changed, see holders() for the "
+            "token that counts"
+        )

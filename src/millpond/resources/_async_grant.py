@@ -1,0 +1,360 @@
+"""A grant: what is held, under which token, and how to give it back.
+
+The synchronous twin, `_grant.py`, is generated from this file by `tools/twins.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import msgspec
+
+from millpond._clock import elapsed
+from millpond.errors import (
+    AcquireTimeout,
+    AlreadyExists,
+    LeaseLost,
+    PoolClosed,
+    PoolError,
+    StaleToken,
+    Unsatisfiable,
+)
+from millpond.resources import _case, _views
+from millpond.resources._async_port import AsyncLatch, AsyncObtainable, AsyncPort, AsyncScope
+from millpond.resources._case import Case
+from millpond.resources._commands import Acquire, Decline, Release, Renew, Reply
+from millpond.resources._desk import Desk
+from millpond.resources._replica import Replica
+from millpond.resources._views import ResourceView
+
+OnLost: TypeAlias = str | Callable[["AsyncGrant"], object]
+Chooser: TypeAlias = Callable[[Sequence[ResourceView]], Sequence[ResourceView | str]]
+
+
+class AsyncGrant(AsyncObtainable):
+    """Resources in your hands, until you leave the block or `release` them.
+
+    A lock is yours until you give it back; a lease is renewed for you while you hold it. `check()` raises `LeaseLost`
+    as soon as it may be in other hands. Give `token` to whatever you write to, so that it can refuse the writes of
+    one who lost the grant and does not know it yet: a fence protects only what checks it.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_case",
+        "_chooser",
+        "_desk",
+        "_latch",
+        "_on_lost",
+        "_pid",
+        "_port",
+        "_scope",
+        "_timeout",
+    )
+
+    def __init__(
+        self,
+        port: AsyncPort,
+        desk: Desk,
+        command: Acquire,
+        timeout: float | None = None,
+        on_lost: OnLost = "ignore",
+        chooser: Chooser | None = None,
+    ) -> None:
+        self._port = port
+        self._desk = desk
+        self._timeout = timeout
+        self._on_lost = on_lost
+        self._chooser = chooser
+        self._pid = os.getpid()
+        self._latch: AsyncLatch[None] | None = None
+        self._scope: AsyncScope | None = None
+        self._case = Case(command, self._settled)
+
+    # --- what is held ------------------------------------------------------------------------------------------
+
+    @property
+    def resource(self) -> str:
+        """The name of the resource; of the first one, if there are several."""
+        return self._held().shares[0][0]
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of all resources, in the order in which they were asked for."""
+        return tuple(name for name, _ in self._held().shares)
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """How many units of each resource."""
+        return dict(self._held().shares)
+
+    @property
+    def token(self) -> int:
+        """The number of this grant: it grows with every grant of the pool. For fences."""
+        return self._held().token
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request."""
+        return self._case.id
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds for which the lease is surely held without another renewal; None for a lock."""
+        deadline = self._held().deadline
+        return None if deadline is None else deadline - elapsed()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held, as far as this process knows."""
+        case = self._case
+        return case.state == _case.HELD and (case.deadline is None or elapsed() < case.deadline)
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the grant is surely held. Call it before each effect that matters."""
+        case = self._case
+        if case.state == _case.LOST or (case.state == _case.HELD and not self.is_held):
+            raise self._lost()
+        if case.state != _case.HELD:
+            raise LeaseLost(f"{self._name()} is not held: {case.how or case.state}; acquire it again")
+
+    async def labels(self) -> dict[str, str]:
+        """Return the labels of the resource (of the first one), as they are now."""
+        name = self.resource
+
+        def question(replica: Replica, now: int) -> dict[str, str]:
+            resource = replica.state.resources.get(name)
+            return dict(resource.labels) if resource is not None else {}
+
+        return await self._port.ask(question)
+
+    # --- giving it back ----------------------------------------------------------------------------------------
+
+    async def release(self) -> None:
+        """Give it back. Doing so again does nothing; a grant that was lost meanwhile raises `LeaseLost`."""
+        self._check_process()
+        case = self._case
+        if case.state == _case.OVER:
+            return
+        if case.state == _case.LOST:
+            raise self._lost()
+        if case.state != _case.HELD:
+            raise RuntimeError(f"request {case.id!r} holds nothing yet: acquire it first")
+        reply = await self._port.insist(Release(self._desk.engine.session, case.token))
+        if reply.kind == "stale" and case.state != _case.LOST:
+            case.how = reply.detail
+            self._desk.forget(case, reply.detail)
+            raise self._lost()
+        if case.state == _case.HELD or case.state == _case.LOST:
+            self._desk.forget(case, "released")
+
+    async def renew(self) -> None:
+        """Let a lease run for its whole length again from now. It is done for you every third of it."""
+        self._check_process()
+        self.check()
+        sent = elapsed()
+        reply = await self._port.send(Renew(self._desk.engine.session, self._case.token))
+        self._desk.renewed(self._case, reply, sent)
+        self.check()
+
+    def transfer(self) -> int:
+        """Pass the grant on: return its token, with which another process (or this one) can `adopt` it.
+
+        Until then it stays in the hands of this process, also after the block, and it ends if this process ends.
+        """
+        self._check_process()
+        self.check()
+        self._case.is_passed_on = True
+        return self._case.token
+
+    async def __aenter__(self) -> AsyncGrant:
+        if self._case.state == _case.ASKING and self._latch is None:
+            await self._obtain()
+        self.check()
+        self._scope = AsyncScope(self._on_lost)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        scope, self._scope = self._scope, None
+        if self._case.is_passed_on and self._case.state == _case.HELD:
+            return
+        lost = self._case.state == _case.LOST
+        if not lost:
+            try:
+                await self.release()
+            except LeaseLost:
+                lost = True
+        if lost and self._on_lost != "ignore" and not self._case.is_passed_on:
+            cancelled = scope is not None and scope.absorb(error)
+            if error is None or cancelled:
+                raise self._lost() from None
+            error.add_note(str(self._lost()))
+
+    def __del__(self) -> None:
+        case = getattr(self, "_case", None)
+        if case is not None and case.state == _case.HELD and not case.is_passed_on:
+            self._desk.suspect(case, "the grant was forgotten: nobody can release it any more")
+
+    def __repr__(self) -> str:
+        case = self._case
+        names = ", ".join(name for name, _ in case.shares) or "nothing yet"
+        return f"<{type(self).__name__} {case.state}: {names} of {self._desk.pool!r}, token {case.token}>"
+
+    # --- getting it --------------------------------------------------------------------------------------------
+
+    async def _obtain(self) -> None:
+        """Ask, wait, and return when it is held; else raise, with nothing held and nothing asked for."""
+        case = self._case
+        if self._latch is not None or case.state != _case.ASKING:
+            self.check()
+            return
+        deadline = None if self._timeout is None else elapsed() + self._timeout
+        if self._chooser is not None:
+            await self._rank(self._chooser)
+        self._latch = AsyncLatch()
+        case.on_lost = _forward(weakref.ref(self))
+        ticket = None
+        try:
+            ticket = self._desk.ask(case, block=self._port.blocks)
+            while True:
+                left = None if deadline is None else deadline - elapsed()
+                if not await self._latch.wait(left):
+                    await self._give_up()
+                    if case.state != _case.HELD:
+                        raise AcquireTimeout(self._timed_out())
+                if case.state == _case.OFFERED:
+                    await self._look_at_offer()
+                    continue
+                break
+        except BaseException:
+            if case.state != _case.OVER and (ticket is None or not ticket.cancel()) and case.id:
+                await self._withdraw()
+            self._desk.forget(case, case.how or "withdrawn")
+            raise
+        if case.state == _case.OVER or case.state == _case.ASKING:
+            raise self._refused()
+
+    async def _give_up(self) -> None:
+        """Take the request back because its time is over, unless it was granted just now."""
+        if self._case.state != _case.HELD:
+            await self._withdraw()
+
+    async def _withdraw(self) -> None:
+        case = self._case
+        await self._port.insist(self._desk.withdrawal(case))
+        self._desk.forget(case, "withdrawn")
+
+    async def _rank(self, chooser: Chooser) -> None:
+        """Show the requester's placement what is free; what it leaves out, it will not take."""
+        wants = self._case.command.wants
+        candidates = await self._port.ask(lambda replica, now: _views.candidates(replica, now, wants))
+        rank = _names(chooser(candidates))
+        refused = tuple(sorted({one.name for one in candidates} - set(rank)))
+        self._case.command = msgspec.structs.replace(self._case.command, rank=rank, refused=refused)
+
+    async def _look_at_offer(self) -> None:
+        """Let the requester's placement accept or decline what was offered."""
+        case = self._case
+        offered = {name for name, _ in case.shares}
+        token = case.token
+        everything = await self._port.ask(_views.resources)
+        taken = _names(self._chooser([one for one in everything if one.name in offered])) if self._chooser else ()
+        self._latch = AsyncLatch()
+        case.state = _case.WAITING
+        if offered <= set(taken):
+            await self._port.send(self._desk.claim(case))
+        else:
+            await self._port.send(Decline(self._desk.engine.session, case.id, token))
+
+    def _adopted(self, reply: Reply, sent: float) -> None:
+        """Begin as held: the grant was another's until now."""
+        self._latch = AsyncLatch()
+        self._case.sent = sent
+        self._case.on_lost = _forward(weakref.ref(self))
+        self._desk.adopt(self._case, reply)
+
+    def _settled(self, case: Case) -> None:
+        if self._latch is not None:
+            self._latch.set(None)
+
+    def _refused(self) -> PoolError:
+        """Return the error that says why there is no grant."""
+        case = self._case
+        answer = case.refusal
+        wants = ", ".join(one.selector for one in case.command.wants)
+        if isinstance(answer, PoolError):
+            return answer
+        if isinstance(answer, Exception):
+            raise answer
+        kind = answer.kind if isinstance(answer, Reply) else case.how
+        detail = answer.detail if isinstance(answer, Reply) else case.how
+        pool = f"pool {self._desk.pool!r}"
+        if kind == "unsatisfiable" or detail == "unsatisfiable":
+            return Unsatisfiable(
+                f"no resource of {pool} could ever satisfy {wants!r}: add one that matches, or see resources()"
+            )
+        if kind == "busy" or detail == "timed out":
+            return AcquireTimeout(self._timed_out())
+        if kind == "taken":
+            return AlreadyExists(f"request {case.id!r} belongs to {detail}, which lives: choose another request_id")
+        if kind == "used":
+            return AlreadyExists(f"request {case.id!r} has had its effect and was {detail}: choose another request_id")
+        if detail in ("closed", "pool closed") or self._desk.is_closed:
+            return PoolClosed(f"{pool} was closed while request {case.id!r} waited")
+        return StaleToken(f"request {case.id!r} for {wants!r} ended without a grant: {detail or kind}")
+
+    def _timed_out(self) -> str:
+        wants = ", ".join(one.selector for one in self._case.command.wants)
+        waited = "" if not self._timeout else f" within {self._timeout:g} s"
+        return (
+            f"no {wants!r} of pool {self._desk.pool!r} was free{waited}: "
+            "waiters() and holders() tell who is ahead and who holds what"
+        )
+
+    # --- small things ------------------------------------------------------------------------------------------
+
+    def _held(self) -> Case:
+        if not self._case.shares:
+            raise RuntimeError(f"request {self._case.id!r} holds nothing yet: await it, or use it in a with block")
+        return self._case
+
+    def _lost(self) -> LeaseLost:
+        how = self._case.how or "its lease is over"
+        return LeaseLost(f"{self._name()} was lost: {how}; stop using it and acquire it again")
+
+    def _name(self) -> str:
+        names = ", ".join(name for name, _ in self._case.shares)
+        return f"grant {self._case.token} of {names or 'nothing'} in pool {self._desk.pool!r}"
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"{self._name()} belongs to process {self._pid}, and this is its forked child {os.getpid()}: "
+                "release it there, or pass it on with transfer() and adopt()"
+            )
+
+    def _on_loss(self) -> None:
+        """Do what was asked for when the grant is lost; called from a thread of the engine."""
+        if callable(self._on_lost):
+            self._on_lost(self)
+        elif self._scope is not None:
+            self._scope.interrupt()
+
+
+def _names(chosen: Sequence[ResourceView | str]) -> tuple[str, ...]:
+    return tuple(one if isinstance(one, str) else one.name for one in chosen)
+
+
+def _forward(grant: weakref.ref[Any]) -> Callable[[], None]:
+    def lost() -> None:
+        owner = grant()
+        if owner is not None:
+            owner._on_loss()
+
+    return lost

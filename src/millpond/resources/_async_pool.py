@@ -1,0 +1,301 @@
+"""A pool of named resources that are lent to holders.
+
+The synchronous twin, `_pool.py`, is generated from this file by `tools/twins.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import TypeAlias, TypeVar
+
+from millpond._clock import elapsed
+from millpond._events import Event
+from millpond.errors import AcquireTimeout, AlreadyExists, StaleToken
+from millpond.resources import _case, _history, _requests, _selectors, _views
+from millpond.resources import _commands as do
+from millpond.resources._async_admin import AsyncAdmin
+from millpond.resources._async_grant import AsyncGrant, Chooser, OnLost
+from millpond.resources._async_port import ON_LOST, AsyncPort, AsyncStream, begin
+from millpond.resources._commands import Acquire
+from millpond.resources._desk import Desk
+from millpond.resources._engine import Question
+from millpond.resources._records import Want
+from millpond.resources._requests import Units
+from millpond.resources._selectors import Labels, Selector
+from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView
+from millpond.resources._wire import Entry
+from millpond.resources.engines import open_engine
+
+T = TypeVar("T")
+Placement: TypeAlias = str | Chooser
+"""A policy by name, or a function that returns the candidates it will take, best first."""
+
+
+class AsyncResourcePool:
+    """Scarce named things, lent to whoever asks, first come first served.
+
+    `url` says where the pool lives: `memory:` in this process, `sqlite:///file.db` between all processes of this
+    machine. Pools of one name and URL are one pool, in however many objects and processes.
+
+    `holder` names you to others (else host and pid do). `placement` is `first`, `lru`, `mru`, `random`, `pack`,
+    `spread` or a function that ranks the free candidates and may decline an offer. `on_lost` says what happens when a
+    lease is lost or a grant taken away while it is used: see the docs; `suspect_after` seconds a grant counts as held
+    too long.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str = "memory:",
+        *,
+        holder: str | None = None,
+        placement: Placement = "first",
+        on_lost: OnLost = ON_LOST,
+        suspect_after: float | None = None,
+    ) -> None:
+        if not callable(on_lost) and on_lost not in ("cancel", "raise", "ignore"):
+            raise ValueError(f"on_lost must be 'cancel', 'raise', 'ignore' or a function, not {on_lost!r}")
+        _requests.microseconds(suspect_after, "suspect_after")
+        self.name = _requests.name(name, "a pool's name")
+        self.url = url
+        self._chooser = placement if callable(placement) else None
+        self._policy = "first" if callable(placement) else _requests.policy(placement)
+        self._on_lost = on_lost
+        self._engine = open_engine(url)
+        self._port = AsyncPort(self._engine, name)
+        self._streams: list[AsyncStream[Sequence[Entry]]] = []
+        self._desk = Desk(self._engine, name, _requests.text(holder, "holder"), suspect_after)
+        self.admin = AsyncAdmin(self._port, self._desk, _operator(), self._take)
+        """Operators' verbs."""
+
+    # --- acquiring ---------------------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        selector: Selector | None = None,
+        /,
+        *,
+        name: str | None = None,
+        count: int = 1,
+        units: Units = 1,
+        timeout: float | None = None,
+        lease: float | None = None,
+        priority: int = 0,
+        group: str | None = None,
+        request_id: str | None = None,
+        reason: str | None = None,
+        wait_for_capacity: bool = False,
+    ) -> AsyncGrant:
+        """Wait for resources and return them as a grant, itself a context manager.
+
+        `selector` says which: labels, or a list of alternatives; or `name=` one of them. `count` different ones,
+        `units` of each (`"all"`: exclusively). A **lock** unless `lease=` seconds are given: then it ends unless it is
+        renewed, which is done for you.
+
+        Raise `AcquireTimeout` after `timeout` seconds, and `Unsatisfiable` at once if no resource could ever do,
+        unless `wait_for_capacity`. Cancelled or interrupted, nothing is held and nothing asked for any more.
+
+        With a `request_id`, asking again after a crash takes the old place in the line.
+        """
+        want = _requests.want(selector, name=name, count=count, units=units)
+        return begin(
+            self._grant((want,), timeout, lease, priority, group, request_id, reason, wait_for_capacity, wait=True)
+        )
+
+    def acquire_all(
+        self,
+        selectors: Iterable[Selector | Want],
+        /,
+        *,
+        timeout: float | None = None,
+        lease: float | None = None,
+        priority: int = 0,
+        group: str | None = None,
+        request_id: str | None = None,
+        reason: str | None = None,
+        wait_for_capacity: bool = False,
+    ) -> AsyncGrant:
+        """Wait for several resources at once, all or nothing: bundles never deadlock, and do not starve.
+
+        A part is a selector, or `want(selector, name=, count=, units=)`. `grant.resources` has them in this order.
+        """
+        wants = _requests.bundle(selectors)
+        return begin(
+            self._grant(wants, timeout, lease, priority, group, request_id, reason, wait_for_capacity, wait=True)
+        )
+
+    async def try_acquire(
+        self,
+        selector: Selector | None = None,
+        /,
+        *,
+        name: str | None = None,
+        count: int = 1,
+        units: Units = 1,
+        lease: float | None = None,
+        priority: int = 0,
+        group: str | None = None,
+        request_id: str | None = None,
+        reason: str | None = None,
+    ) -> AsyncGrant | None:
+        """Return a grant if it can be had now, else None, without waiting."""
+        want = _requests.want(selector, name=name, count=count, units=units)
+        grant = self._grant((want,), None, lease, priority, group, request_id, reason, False, wait=False)
+        try:
+            await grant._obtain()
+        except AcquireTimeout:
+            return None
+        return grant
+
+    async def adopt(self, token: int, *, lease: float | None = None, reason: str | None = None) -> AsyncGrant:
+        """Take over a grant that was passed on with `transfer()`: it is yours under a new token, in one step."""
+        command = do.Adopt(
+            self._engine.session,
+            _requests.whole(token, "token"),
+            self._desk.holder,
+            "transferred",
+            _requests.text(reason, "reason"),
+            _requests.microseconds(lease, "lease", 0.05),
+            seen=self._desk.seen,
+        )
+        return await self._take(command)
+
+    # --- resources and questions -------------------------------------------------------------------------------
+
+    async def add(self, name: str, *, labels: Labels | None = None, capacity: int = 1, exist_ok: bool = False) -> None:
+        """Add a resource. `capacity` is how many units it has, for holders that share it."""
+        _requests.name(name, "a resource's name")
+        self._desk.check_open()
+        command = do.Add(name, _selectors.labels_of(labels), _requests.whole(capacity, "capacity", 1), _operator())
+        if (await self._port.send(command)).kind == "exists" and not exist_ok:
+            raise AlreadyExists(
+                f"pool {self.name!r} has a resource {name!r} already: use exist_ok=True, admin.relabel or admin.resize"
+            )
+
+    async def resources(self) -> list[ResourceView]:
+        """Return all resources, in the pool's order."""
+        return await self._ask(_views.resources)
+
+    async def holders(self) -> list[HolderView]:
+        """Return who holds what: since when, why, under which token; the longest hold first."""
+        return await self._ask(_views.holders)
+
+    async def waiters(self) -> list[WaiterView]:
+        """Return who waits, in the order of service: position, since when, and why not granted."""
+        return await self._ask(_views.waiters)
+
+    async def statistics(self) -> PoolStatistics:
+        """Return the pool in figures."""
+        return await self._ask(_views.statistics)
+
+    async def watch(self) -> AsyncIterator[Event]:
+        """Iterate over what happens in the pool from now on, until the pool is closed."""
+        self._desk.check_open()
+        stream: AsyncStream[Sequence[Entry]] = AsyncStream()
+        stop = self._engine.watch(self.name, stream.put)
+        self._streams.append(stream)
+        try:
+            teller = await self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
+            async for entries in stream:
+                for event in teller.tell(entries):
+                    yield event
+        finally:
+            stop()
+            self._streams.remove(stream)
+
+    # --- closing -----------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Give back what this object holds, withdraw what it asked for, and stop. Closing again does nothing."""
+        if self._desk.is_closed:
+            return
+        for stream in self._streams:
+            stream.close()
+        for case in self._desk.close():
+            if case.state == _case.HELD:
+                await self._port.insist(do.Release(self._engine.session, case.token))
+                case.state, case.how = _case.OVER, "the pool was closed"
+            else:
+                await self._port.insist(self._desk.withdrawal(case))
+                case.state, case.how = _case.OVER, "closed"
+                case.settled(case)
+        await self._port.call(self._engine.close)
+
+    async def __aenter__(self) -> AsyncResourcePool:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        closed = " closed" if self._desk.is_closed else ""
+        return f"<{type(self).__name__} {self.name!r} on {self.url}{closed}>"
+
+    # --- small things ------------------------------------------------------------------------------------------
+
+    def _grant(
+        self,
+        wants: tuple[Want, ...],
+        timeout: float | None,
+        lease: float | None,
+        priority: int,
+        group: str | None,
+        request_id: str | None,
+        reason: str | None,
+        patient: bool,
+        *,
+        wait: bool,
+    ) -> AsyncGrant:
+        self._desk.check_open()
+        limit = _requests.microseconds(timeout, "timeout")
+        command = Acquire(
+            self._desk.new_id() if request_id is None else _requests.text(request_id, "request_id"),
+            self._engine.session,
+            0,
+            self._desk.holder,
+            wants,
+            _requests.whole(priority, "priority"),
+            _requests.text(group, "group"),
+            _requests.microseconds(lease, "lease", 0.05),
+            _requests.text(reason, "reason"),
+            self._policy,
+            picky=self._chooser is not None,
+            chosen=request_id is not None,
+            patient=patient,
+            wait=wait and timeout != 0,
+            timeout=limit,
+            seen=self._desk.seen,
+        )
+        return AsyncGrant(self._port, self._desk, command, timeout, self._on_lost, self._chooser)
+
+    async def _take(self, command: do.Adopt) -> AsyncGrant:
+        self._desk.check_open()
+        sent = elapsed()
+        reply = await self._port.send(command)
+        if reply.kind in ("stale", "ended"):
+            raise StaleToken(f"token {command.token} holds nothing to take over: {reply.detail}; see holders()")
+        acquire = Acquire(
+            reply.id, command.session, 0, command.holder, (Want(),), lease=command.lease, reason=command.reason
+        )
+        grant = AsyncGrant(self._port, self._desk, acquire, None, self._on_lost)
+        grant._adopted(reply, sent)
+        return grant
+
+    async def _ask(self, question: Question[T]) -> T:
+        self._desk.check_open()
+        return await self._port.ask(question)
+
+
+def _operator() -> str:
+    """Return who does it, for the history."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,214 @@
+"""How a task talks to an engine: it awaits. The twin for threads is `_port`; nothing else differs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Generator
+from typing import Any, Final, Generic, TypeVar
+
+from millpond._clock import elapsed
+from millpond.errors import EngineUnavailable
+from millpond.resources._commands import Command, Reply
+from millpond.resources._engine import Engine, Question, Ticket
+from millpond.resources._port import STUCK
+
+T = TypeVar("T")
+G = TypeVar("G", bound="AsyncObtainable")
+
+
+class AsyncLatch(Generic[T]):
+    """A value that comes once, from any thread, to a task of the loop that made this."""
+
+    __slots__ = ("_future", "_loop", "_thread", "_value", "is_set")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+        self.is_set = False
+
+    def set(self, value: T) -> None:
+        """Bring the value; only the first counts."""
+        if not self.is_set:
+            self._value = value
+            self.is_set = True
+            if threading.get_ident() == self._thread:
+                self._wake()
+            else:
+                with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+                    self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False when the time is over first."""
+        if self.is_set:
+            return True
+        if timeout is None:
+            await asyncio.shield(self._future)
+            return True
+        try:
+            async with asyncio.timeout(max(timeout, 0.0)):
+                await asyncio.shield(self._future)
+        except TimeoutError:
+            return self.is_set
+        return True
+
+    @property
+    def value(self) -> T:
+        """What came."""
+        return self._value
+
+
+class AsyncObtainable:
+    """A grant that is obtained when it is awaited."""
+
+    __slots__ = ()
+
+    async def _obtain(self) -> Any:
+        raise NotImplementedError
+
+    def __await__(self: G) -> Generator[Any, None, G]:
+        yield from self._obtain().__await__()
+        return self
+
+
+def begin(grant: G) -> G:
+    """Leave it to the caller to await the grant."""
+    return grant
+
+
+ON_LOST: Final = "cancel"
+"""What happens by default when a grant is lost: the block that uses it is cancelled, and raises `LeaseLost`."""
+
+
+class AsyncScope:
+    """An `async with` block in progress, which can be cancelled from any thread."""
+
+    def __init__(self, on_lost: object) -> None:
+        self._task = asyncio.current_task() if on_lost == "cancel" else None
+        self._loop = asyncio.get_running_loop()
+        self._is_cancelled = False
+
+    def interrupt(self) -> None:
+        """Cancel the block."""
+        if self._task is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._task.done() and not self._is_cancelled:
+            self._is_cancelled = True
+            self._task.cancel()
+
+    def absorb(self, error: BaseException | None) -> bool:
+        """Tell whether the error came of `interrupt`; if so, nobody else asked for the cancellation."""
+        task, self._task = self._task, None
+        if task is None or not self._is_cancelled:
+            return False
+        return task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
+
+
+async def pause(port: AsyncPort, question: Question[bool], timeout: float | None) -> bool:
+    """Wait until a question about the pool is answered with yes; False when the time is over first."""
+    deadline = None if timeout is None else elapsed() + timeout
+    stream: AsyncStream[object] = AsyncStream()
+    stop = port.engine.watch(port.pool, stream.put)
+    try:
+        while not await port.ask(question):
+            left = 1.0 if deadline is None else min(1.0, deadline - elapsed())
+            if left <= 0:
+                return False
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await anext(stream)
+    finally:
+        stop()
+    return True
+
+
+class AsyncPort:
+    """The engine, as one pool of this loop sees it."""
+
+    blocks = False
+
+    def __init__(self, engine: Engine, pool: str) -> None:
+        self.engine = engine
+        self.pool = pool
+
+    async def send(self, command: Command) -> Reply:
+        """Run a command and return its answer."""
+        latch: AsyncLatch[Reply | Exception] = AsyncLatch()
+        return await self._result(self.engine.apply(self.pool, command, latch.set, block=False), latch)
+
+    async def ask(self, question: Question[T]) -> T:
+        """Ask a question about the pool."""
+        latch: AsyncLatch[T | Exception] = AsyncLatch()
+        return await self._result(self.engine.read(self.pool, question, latch.set, block=False), latch)
+
+    async def insist(self, command: Command) -> Reply:
+        """Run a command although the caller is being cancelled, again and again if need be."""
+        latch: AsyncLatch[Reply | Exception] = AsyncLatch()
+        self.engine.apply(self.pool, command, latch.set, block=False)
+        waiting = asyncio.ensure_future(latch.wait(STUCK))
+        while not waiting.done():
+            try:
+                await asyncio.shield(waiting)
+            except asyncio.CancelledError:
+                continue  # the first one is on its way to the caller
+        if not latch.is_set:
+            raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
+        if isinstance(latch.value, Exception):
+            raise latch.value
+        return latch.value
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run something that blocks, in a thread."""
+        return await asyncio.to_thread(function)
+
+    async def _result(self, ticket: Ticket, latch: AsyncLatch[T | Exception]) -> T:
+        try:
+            answered = await latch.wait(STUCK)
+        except BaseException:
+            ticket.cancel()
+            raise
+        if not answered:
+            if ticket.cancel():
+                raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
+            await latch.wait()
+        if isinstance(latch.value, Exception):
+            raise latch.value
+        return latch.value
+
+
+class AsyncStream(Generic[T]):
+    """Values that arrive from any thread and are iterated over in this loop, until it is closed."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
+
+    def put(self, value: T) -> None:
+        """Add a value."""
+        self._post((value,))
+
+    def close(self) -> None:
+        """Let the iteration end after what is there."""
+        self._post(None)
+
+    def _post(self, item: tuple[T] | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody listens
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+    def __aiter__(self) -> AsyncStream[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        item = await self._queue.get()
+        if item is None:
+            raise StopAsyncIteration
+        return item[0]

@@ -1,0 +1,60 @@
+r"""One request of this process, from the asking to its end: what the desk knows about it, in no colour.
+
+    asking -> waiting -> held -> over | lost
+                  \-> offered (a picky requester looks at it first)
+
+A case is changed by the desk only, under its lock. `settled` is called, outside the lock, at each step that whoever
+waits must hear of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millpond.resources._alarm import Appointment
+from millpond.resources._commands import Acquire, Reply
+
+ASKING, WAITING, OFFERED, HELD, OVER, LOST = "asking", "waiting", "offered", "held", "over", "lost"
+
+
+class Case:
+    """A request, and the grant that comes of it."""
+
+    __slots__ = (
+        "_appointments",
+        "command",
+        "deadline",
+        "how",
+        "id",
+        "is_passed_on",
+        "lease",
+        "on_lost",
+        "refusal",
+        "sent",
+        "settled",
+        "shares",
+        "state",
+        "token",
+    )
+
+    def __init__(self, command: Acquire, settled: Callable[[Case], None]) -> None:
+        self.id = command.id
+        self.command = command
+        self.lease = command.lease / 1_000_000
+        self.settled = settled
+        self.state = ASKING
+        self.token = 0
+        self.shares: tuple[tuple[str, int], ...] = ()
+        self.sent = 0.0
+        self.deadline: float | None = None  # on `elapsed()`: until then a lease is surely held
+        self.how = ""  # why it is over or lost
+        self.refusal: Reply | Exception | None = None
+        self.is_passed_on = False
+        self.on_lost: Callable[[], None] | None = None
+        self._appointments: list[Appointment] = []
+
+    def keep(self, *appointments: Appointment) -> None:
+        """Have appointments that end with the case; earlier ones are cancelled."""
+        for one in self._appointments:
+            one.cancel()
+        self._appointments = list(appointments)

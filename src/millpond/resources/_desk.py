@@ -1,0 +1,367 @@
+"""The desk of one pool object: it knows all requests and grants of its users, and listens to the engine for them.
+
+It has no colour: threads and event loops hang their own latches on a case. What it does by itself:
+
+- claims offers as soon as it hears of them (picky requests are shown to the requester first);
+- says "I am here" when one of its waiters was taken for away;
+- renews leases every third of their length, and tells a holder that a lease is lost a tenth of its length *before*
+  the engine can give it to somebody else;
+- asks once a second, while somebody waits, how its waiters stand: so a lost wake-up costs a second, not for ever (G5);
+- marks grants that are held too long, or forgotten, as suspect.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Final
+
+from millpond._clock import elapsed
+from millpond._events import logger
+from millpond.errors import AlreadyExists, PoolClosed
+from millpond.resources import _alarm, _case
+from millpond.resources import _changes as to
+from millpond.resources._case import Case
+from millpond.resources._commands import Claim, Renew, Reply, Suspect, Withdraw
+from millpond.resources._engine import Engine, Ticket
+from millpond.resources._records import HELD, OFFERED, WAITING, Holder
+from millpond.resources._replica import Replica
+from millpond.resources._wire import Entry
+
+AUDIT: Final = 1.0
+"""Seconds between two looks at how one's waiters stand."""
+_OF_INTEREST: Final = frozenset({to.Held, to.Offered, to.Claimed, to.Ended, to.Adopted, to.Left})
+_numbers = itertools.count(1)
+
+
+class Desk:
+    """All that one pool object has asked for and holds."""
+
+    def __init__(self, engine: Engine, pool: str, holder_id: str, suspect_after: float | None) -> None:
+        self.engine = engine
+        self.pool = pool
+        self._holder_id = holder_id
+        self._suspect_after = suspect_after
+        self._lock = threading.Lock()
+        self._cases: dict[str, Case] = {}
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._audit: _alarm.Appointment | None = None
+        self._stop = engine.watch(pool, self._hear)
+        self.seen = 0
+
+    # --- identity ----------------------------------------------------------------------------------------------
+
+    @property
+    def holder(self) -> Holder:
+        """Who asks, as people will see it."""
+        mine = self.engine.holder
+        return Holder(mine.kind, self._holder_id, mine.host, mine.pid, mine.started)
+
+    def new_id(self) -> str:
+        """Return a request id that nobody else has."""
+        return f"{self.engine.session}-{next(_numbers)}"
+
+    def check_process(self) -> None:
+        """Refuse to work in a forked child: what the parent holds is not the child's."""
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"pool {self.pool!r} was opened by process {self._pid} and forked into {os.getpid()}: "
+                "open a pool of its own in the child"
+            )
+
+    def check_open(self) -> None:
+        """Refuse to work after close, and in a forked child."""
+        self.check_process()
+        if self._is_closed:
+            raise PoolClosed(f"pool {self.pool!r} is closed: open another one")
+
+    # --- asking ------------------------------------------------------------------------------------------------
+
+    def ask(self, case: Case, *, block: bool) -> Ticket:
+        """Send a request; the case tells how it goes."""
+        self.check_open()
+        with self._lock:
+            if case.id in self._cases:
+                raise AlreadyExists(f"request {case.id!r} is in use in this process already: choose another request_id")
+            self._cases[case.id] = case
+        case.sent = elapsed()
+        ticket = self.engine.apply(self.pool, case.command, lambda answer: self._answered(case, answer), block=block)
+        if case.state in (_case.ASKING, _case.WAITING):
+            self._watch_over()
+        return ticket
+
+    def withdrawal(self, case: Case) -> Withdraw:
+        """Return the command that takes a request back."""
+        return Withdraw(self.engine.session, case.id)
+
+    def claim(self, case: Case) -> Claim:
+        """Return the command that accepts an offer."""
+        case.sent = elapsed()
+        return Claim(self.engine.session, (case.id,))
+
+    def adopt(self, case: Case, reply: Reply) -> None:
+        """Take over a grant that another had."""
+        with self._lock:
+            old = self._cases.pop(case.id, None)
+            self._cases[case.id] = case
+        if old is not None:
+            self._lose(old, "it was passed on within this process")
+        self._hold(case, reply.token, reply.shares)
+
+    def forget(self, case: Case, how: str) -> None:
+        """Let a case be over, by its owner's will."""
+        with self._lock:
+            case.state = _case.OVER
+            case.how = how
+            case.keep()
+            if self._cases.get(case.id) is case:
+                del self._cases[case.id]
+
+    def cases(self) -> list[Case]:
+        """Return all that is asked for or held."""
+        with self._lock:
+            return list(self._cases.values())
+
+    # --- hearing -----------------------------------------------------------------------------------------------
+
+    def _answered(self, case: Case, answer: Reply | Exception) -> None:
+        if isinstance(answer, Reply):
+            if answer.kind == HELD:
+                self._hold(case, answer.token, answer.shares)
+                return
+            if answer.kind in (WAITING, OFFERED, "away"):
+                with self._lock:
+                    if case.state == _case.ASKING:
+                        case.state = _case.WAITING
+                if answer.kind != WAITING:
+                    self._audit_now()
+                return
+        with self._lock:
+            if case.state != _case.ASKING:
+                return
+            case.state = _case.OVER
+            case.refusal = answer
+            self._cases.pop(case.id, None)
+        case.settled(case)
+
+    def _hear(self, entries: Sequence[Entry]) -> None:
+        """Listen to what happened in the pool, for those of our own."""
+        cases = self._cases
+        if not cases:
+            return
+        claims: list[str] = []
+        for entry in entries:
+            for change in entry.changes:
+                if type(change) in _OF_INTEREST:
+                    case = cases.get(change.id)  # type: ignore[union-attr]
+                    if case is not None:
+                        self._hear_one(case, change, claims)
+        if claims:
+            now = elapsed()
+            for one in claims:
+                if (case := cases.get(one)) is not None:
+                    case.sent = now
+            self.engine.apply(self.pool, Claim(self.engine.session, tuple(claims)), _log_failure, block=False)
+
+    def _hear_one(self, case: Case, change: to.AnyChange, claims: list[str]) -> None:
+        if isinstance(change, to.Held):
+            self._hold(case, change.token, change.shares)
+        elif isinstance(change, to.Offered):
+            case.token, case.shares = change.token, change.shares
+            if case.command.picky:
+                self._show(case)
+            else:
+                claims.append(case.id)
+        elif isinstance(change, to.Claimed):
+            self._hold(case, case.token, case.shares)
+        elif isinstance(change, to.Left):
+            claims.append(case.id)
+        elif isinstance(change, to.Adopted):
+            if change.token != case.token:
+                self._lose(case, f"{change.how} by {change.by or change.holder}", change.reason)
+        elif isinstance(change, to.Ended):
+            self._end(case, change)
+
+    def _show(self, case: Case) -> None:
+        with self._lock:
+            if case.state not in (_case.ASKING, _case.WAITING):
+                return
+            case.state = _case.OFFERED
+        case.settled(case)
+
+    def _hold(self, case: Case, token: int, shares: tuple[tuple[str, int], ...]) -> None:
+        with self._lock:
+            if case.state in (_case.HELD, _case.OVER, _case.LOST):
+                return
+            case.state = _case.HELD
+            case.token = token
+            case.shares = shares
+            self.seen = max(self.seen, token)
+            self._keep_watch(case)
+        case.settled(case)
+
+    def _end(self, case: Case, change: to.Ended) -> None:
+        if case.state == _case.HELD:
+            if change.token in (0, case.token):
+                how = f"{change.how} by {change.by}" if change.by else change.how
+                self._lose(case, how, change.reason)
+            return
+        with self._lock:
+            if case.state in (_case.OVER, _case.LOST):
+                return
+            case.state = _case.OVER
+            case.how = change.how
+            case.refusal = Reply("ended", case.id, detail=change.how)
+            self._cases.pop(case.id, None)
+        case.settled(case)
+
+    def _lose(self, case: Case, how: str, reason: str = "") -> None:
+        with self._lock:
+            if case.state != _case.HELD:
+                return
+            case.state = _case.LOST
+            case.how = f"{how}: {reason}" if reason else how
+            case.keep()
+            if self._cases.get(case.id) is case:
+                del self._cases[case.id]
+        if case.on_lost is not None and not case.is_passed_on:
+            _alarm.call_at(0.0, case.on_lost)
+
+    # --- keeping -----------------------------------------------------------------------------------------------
+
+    def _keep_watch(self, case: Case) -> None:
+        """Make the appointments of a grant. The lock is held."""
+        appointments = []
+        if case.lease:
+            case.deadline = case.sent + 0.9 * case.lease
+            appointments.append(_alarm.call_at(case.sent + case.lease / 3, lambda: self._renew(case)))
+            appointments.append(_alarm.call_at(case.deadline, lambda: self._expire(case)))
+        if self._suspect_after is not None:
+            appointments.append(_alarm.call_later(self._suspect_after, lambda: self._held_too_long(case)))
+        if appointments:
+            case.keep(*appointments)
+
+    def _renew(self, case: Case) -> None:
+        sent = elapsed()
+        self.engine.apply(
+            self.pool,
+            Renew(self.engine.session, case.token),
+            lambda answer: self.renewed(case, answer, sent),
+            block=False,
+        )
+
+    def renewed(self, case: Case, answer: Reply | Exception, sent: float) -> None:
+        """Take note of the answer to a renewal."""
+        if isinstance(answer, Reply):
+            if answer.kind != HELD:
+                self._lose(case, answer.detail or answer.kind)
+                return
+            with self._lock:
+                if case.state == _case.HELD and case.lease:
+                    case.sent = max(case.sent, sent)
+                    self._keep_watch(case)
+            return
+        logger.warning("a lease could not be renewed", extra={"millpond": {"pool": self.pool, "error": str(answer)}})
+        with self._lock:
+            if case.state == _case.HELD and case.deadline is not None:
+                case.keep(
+                    _alarm.call_later(case.lease / 10, lambda: self._renew(case)),
+                    _alarm.call_at(case.deadline, lambda: self._expire(case)),
+                )
+
+    def _expire(self, case: Case) -> None:
+        if case.deadline is not None and elapsed() >= case.deadline:
+            self._lose(case, f"its lease of {case.lease:g} s could not be renewed in time")
+
+    def _held_too_long(self, case: Case) -> None:
+        self.suspect(case, f"held for more than {self._suspect_after:g} s")
+
+    def suspect(self, case: Case, why: str) -> None:
+        """Warn about a grant that seems to be forgotten, here and to everybody who looks."""
+        if case.state != _case.HELD or case.is_passed_on or os.getpid() != self._pid:
+            return
+        names = ", ".join(name for name, _ in case.shares)
+        try:
+            warnings.warn(f"{names} of pool {self.pool!r}: {why} (token {case.token})", ResourceWarning, stacklevel=3)
+        except ResourceWarning:
+            logger.warning(
+                "a grant is suspect", extra={"millpond": {"pool": self.pool, "token": case.token, "why": why}}
+            )
+        command = Suspect(self.engine.session, case.token, why)
+        self.engine.apply(self.pool, command, _log_failure, block=False)
+
+    # --- the safety net ----------------------------------------------------------------------------------------
+
+    def _watch_over(self) -> None:
+        with self._lock:
+            if self._audit is None and not self._is_closed:
+                self._audit = _alarm.call_later(AUDIT, self._audit_now)
+
+    def _audit_now(self) -> None:
+        with self._lock:
+            self._audit = None
+            asked = [one.id for one in self._cases.values() if one.state in (_case.ASKING, _case.WAITING)]
+        if not asked or self._is_closed or os.getpid() != self._pid:
+            return
+
+        def question(replica: Replica, now: int) -> list[tuple[str, str, int, tuple[tuple[str, int], ...]]]:
+            requests = replica.state.requests
+            found = [requests[one] for one in asked if one in requests]
+            mine = [one for one in found if one.session == self.engine.session]
+            gone = [(one, "gone", 0, ()) for one in asked if one not in requests]
+            return [(one.id, one.state, one.token, one.shares) for one in mine] + gone
+
+        def answered(answer: list[tuple[str, str, int, tuple[tuple[str, int], ...]]] | Exception) -> None:
+            if not isinstance(answer, Exception):
+                self._compare(answer)
+            self._watch_over()
+
+        self.engine.read(self.pool, question, answered, block=False)
+
+    def _compare(self, standing: list[tuple[str, str, int, tuple[tuple[str, int], ...]]]) -> None:
+        claims: list[str] = []
+        for name, state, token, shares in standing:
+            case = self._cases.get(name)
+            if case is None:
+                continue
+            if state == HELD:
+                self._hold(case, token, shares)
+            elif state == OFFERED:
+                case.token, case.shares = token, shares
+                if case.command.picky:
+                    self._show(case)
+                else:
+                    claims.append(name)
+            elif state == "away":
+                claims.append(name)
+            elif state == "gone" and case.state == _case.WAITING:
+                self._end(case, to.Ended(name, "ended"))
+        if claims:
+            self.engine.apply(self.pool, Claim(self.engine.session, tuple(claims)), _log_failure, block=False)
+
+    def close(self) -> list[Case]:
+        """Stop; return what is still asked for or held."""
+        with self._lock:
+            self._is_closed = True
+            left = list(self._cases.values())
+            self._cases.clear()
+            for case in left:
+                case.keep()
+            if self._audit is not None:
+                self._audit.cancel()
+        self._stop()
+        return left
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the pool object was closed."""
+        return self._is_closed
+
+
+def _log_failure(answer: Reply | Exception) -> None:
+    if isinstance(answer, Exception):
+        logger.warning("an engine failed", extra={"millpond": {"error": str(answer)}})

@@ -1,0 +1,80 @@
+"""The seam between a resource pool and where it lives.
+
+An engine keeps states and runs `_core.step` (or its twin) on them. It knows no selectors, grants or users; it answers
+through callbacks, so that one engine serves threads and event loops alike. Five verbs: `apply`, `read`, `watch`,
+`pools` (with `drop`), `close`.
+
+What an engine owes, checked by `millpond.testing.check_engine`:
+
+- `apply` is atomic, takes effect once, and its answer comes after it is as durable as the engine can make it;
+- watchers are told every entry of a pool once, in order, after it is durable, and before the answer to its command;
+- a watcher may call `apply` from within; nothing else that blocks;
+- something ends on time (offers, leases, waits) while any process has the pool open, with nobody calling;
+- with `proves_death`, what a dead process held is free again soon, and what a living one holds is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, TypeVar
+
+from millpond.resources._commands import Command, Reply
+from millpond.resources._records import Holder
+from millpond.resources._replica import Replica
+from millpond.resources._wire import Entry
+
+T = TypeVar("T")
+Watcher: TypeAlias = Callable[[Sequence[Entry]], None]
+Question: TypeAlias = Callable[[Replica, int], T]
+"""A pure question about a replica at a time."""
+
+
+class Ticket:
+    """A call on its way through an engine."""
+
+    __slots__ = ("cancel",)
+
+    def __init__(self, cancel: Callable[[], bool]) -> None:
+        self.cancel = cancel
+        """Take the call back if it has not begun: True means that it never will have any effect."""
+
+
+DONE = Ticket(lambda: False)
+"""The ticket of a call that is over."""
+
+
+class Engine(Protocol):
+    """Where resource pools live."""
+
+    url: str
+    proves_death: bool
+    """Whether it can tell a dead process from a silent one."""
+
+    @property
+    def session(self) -> str:
+        """What stands for the process with the engine, and dies with it."""
+
+    @property
+    def holder(self) -> Holder:
+        """What stands for the process with people."""
+
+    def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
+        """Atomically run a command; `done` gets the answer, from whatever thread. With `block`, it may be this one."""
+
+    def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
+        """Ask a pure question about the pool as it is now."""
+
+    def watch(self, pool: str, watcher: Watcher) -> Callable[[], None]:
+        """Tell every entry from now on; return what stops it. Watching keeps the pool open."""
+
+    def pools(self) -> list[str]:
+        """Return the names of all pools that exist."""
+
+    def drop(self, pool: str) -> None:
+        """Forget a pool, with all that it knows."""
+
+    def complaint(self) -> str:
+        """Say what keeps the engine from answering, as far as it can tell."""
+
+    def close(self) -> None:
+        """Give up this process's session: what it holds is released."""

@@ -1,0 +1,83 @@
+"""Entries of a log, told as events: who did what, when and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from millpond._events import Event
+from millpond.resources import _changes as to
+from millpond.resources._records import HELD, Request
+from millpond.resources._wire import Entry
+
+_NAMES: dict[type[to.Change], str] = {to.Left: "away", to.GroupSet: "group set", to.Undelayed: "lent again"}
+
+
+class Teller:
+    """Tells entries as events; it remembers who asked for what, to name those to whom something happens later."""
+
+    def __init__(self, pool: str, requests: Mapping[str, Request]) -> None:
+        self._pool = pool
+        self._who = {name: request.holder for name, request in requests.items()}
+        self._what = {name: request.shares for name, request in requests.items()}
+
+    def tell(self, entries: Iterable[Entry]) -> Iterator[Event]:
+        """Tell entries, oldest first."""
+        entries = list(entries)
+        for entry in entries:
+            for change in entry.changes:
+                if isinstance(change, to.Asked):
+                    self._who[change.request.id] = change.request.holder
+                elif isinstance(change, to.Ended) and change.holder is not None:
+                    self._who.setdefault(change.id, change.holder)
+        for entry in entries:
+            for change in entry.changes:
+                name, data = self._event(change)
+                known = {key: value for key, value in data.items() if value}
+                yield Event(name, self._pool, entry.at / 1_000_000, known)
+
+    def _event(self, change: to.AnyChange) -> tuple[str, dict[str, Any]]:
+        """Return the name of the event and what belongs to it."""
+        if isinstance(change, to.Asked):
+            request = change.request
+            data = self._grant(request.id, request.token, request.shares)
+            name = "granted" if request.state == HELD else "asked"
+            return name, {**data, "reason": request.reason, "group": request.group, "priority": request.priority}
+        if isinstance(change, to.Offered | to.Held):
+            name = "offered" if isinstance(change, to.Offered) else "granted"
+            return name, self._grant(change.id, change.token, change.shares)
+        if isinstance(change, to.Claimed):
+            return "granted", self._grant(change.id, 0, self._what.get(change.id, ()))
+        if isinstance(change, to.Adopted):
+            self._who[change.id] = change.holder
+            data = self._grant(change.id, change.token, self._what.get(change.id, ()))
+            return change.how, {**data, "by": change.by, "reason": change.reason}
+        if isinstance(change, to.Ended):
+            data = self._grant(change.id, change.token, change.shares)
+            self._who.pop(change.id, None)
+            self._what.pop(change.id, None)
+            return change.how, {**data, "by": change.by, "reason": change.reason}
+        return self._of_resource(change)
+
+    def _of_resource(self, change: to.AnyChange) -> tuple[str, dict[str, Any]]:
+        if isinstance(change, to.Added):
+            resource = change.resource
+            return "added", {"resource": resource.name, "labels": resource.labels, "by": change.by}
+        if isinstance(change, to.Marked):
+            return change.state, {"resource": change.name, "by": change.by, "reason": change.reason}
+        data: dict[str, Any] = {key: getattr(change, key) for key in change.__struct_fields__}
+        if "name" in data:
+            data["resource"] = data.pop("name")
+        if "id" in data:
+            data["request"] = data.pop("id")
+            data["holder"] = str(self._who.get(data["request"], ""))
+        return _NAMES.get(type(change), type(change).__name__.lower()), data
+
+    def _grant(self, request: str, token: int, shares: tuple[tuple[str, int], ...]) -> dict[str, Any]:
+        self._what[request] = shares
+        return {
+            "request": request,
+            "holder": str(self._who.get(request, "")),
+            "token": token,
+            "resources": [name for name, _ in shares],
+        }

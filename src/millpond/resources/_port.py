@@ -1,0 +1,191 @@
+"""How a thread talks to an engine: it blocks. The twin for event loops is `_async_port`; nothing else differs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Generic, TypeVar
+
+from millpond._clock import elapsed
+from millpond.errors import EngineUnavailable
+from millpond.resources._commands import Command, Reply
+from millpond.resources._engine import Engine, Question, Ticket
+
+T = TypeVar("T")
+G = TypeVar("G", bound="Obtainable")
+
+STUCK = 30.0
+"""Seconds after which a call that has not begun is given up, with an error that says what is in the way."""
+
+
+class Latch(Generic[T]):
+    """A value that comes once, from any thread."""
+
+    __slots__ = ("_lock", "_value", "is_set")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.is_set = False
+
+    def set(self, value: T) -> None:
+        """Bring the value; only the first counts."""
+        if not self.is_set:
+            self._value = value
+            self.is_set = True
+            self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; False when the time is over first."""
+        if self.is_set:
+            return True
+        if timeout is None:
+            # In slices, so that Ctrl-C gets through on every platform.
+            while not self._lock.acquire(timeout=3600.0):
+                pass
+        elif not self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
+            return False
+        self._lock.release()
+        return True
+
+    @property
+    def value(self) -> T:
+        """What came."""
+        return self._value
+
+
+class Obtainable:
+    """A grant that is obtained before anybody sees it."""
+
+    __slots__ = ()
+
+    def _obtain(self) -> Any:
+        raise NotImplementedError
+
+
+def begin(grant: G) -> G:
+    """Obtain a grant before it is handed to the caller."""
+    grant._obtain()
+    return grant
+
+
+ON_LOST: Final = "raise"
+"""What happens by default when a grant is lost: a thread cannot be cancelled, so it hears of it by `check()`."""
+
+
+class Scope:
+    """A `with` block in progress: nothing can interrupt it from outside."""
+
+    def __init__(self, on_lost: object) -> None:
+        if on_lost == "cancel":
+            raise ValueError("on_lost='cancel' is for asyncio: a thread cannot be cancelled; use 'raise' or a function")
+
+    def interrupt(self) -> None:
+        """Do nothing: a thread cannot be interrupted."""
+
+    def absorb(self, error: BaseException | None) -> bool:
+        """Tell whether the error came of `interrupt`."""
+        return False
+
+
+def pause(port: Port, question: Question[bool], timeout: float | None) -> bool:
+    """Wait until a question about the pool is answered with yes; False when the time is over first."""
+    deadline = None if timeout is None else elapsed() + timeout
+    changed = threading.Event()
+    stop = port.engine.watch(port.pool, lambda entries: changed.set())
+    try:
+        while not port.ask(question):
+            left = 1.0 if deadline is None else min(1.0, deadline - elapsed())
+            if left <= 0:
+                return False
+            changed.wait(left)
+            changed.clear()
+    finally:
+        stop()
+    return True
+
+
+class Port:
+    """The engine, as one pool of this thread sees it."""
+
+    blocks = True
+
+    def __init__(self, engine: Engine, pool: str) -> None:
+        self.engine = engine
+        self.pool = pool
+
+    def send(self, command: Command) -> Reply:
+        """Run a command and return its answer."""
+        latch: Latch[Reply | Exception] = Latch()
+        return self._result(self.engine.apply(self.pool, command, latch.set, block=True), latch)
+
+    def ask(self, question: Question[T]) -> T:
+        """Ask a question about the pool."""
+        latch: Latch[T | Exception] = Latch()
+        return self._result(self.engine.read(self.pool, question, latch.set, block=True), latch)
+
+    def insist(self, command: Command) -> Reply:
+        """Run a command although the caller is being interrupted, again and again if need be."""
+        latch: Latch[Reply | Exception] = Latch()
+        self.engine.apply(self.pool, command, latch.set, block=False)
+        deadline = elapsed() + STUCK
+        while not latch.is_set and elapsed() < deadline:
+            try:
+                latch.wait(deadline - elapsed())
+            except KeyboardInterrupt:
+                continue  # the first one is on its way to the caller
+        if not latch.is_set:
+            raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
+        if isinstance(latch.value, Exception):
+            raise latch.value
+        return latch.value
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run something that blocks."""
+        return function()
+
+    def _result(self, ticket: Ticket, latch: Latch[T | Exception]) -> T:
+        try:
+            answered = latch.wait(STUCK)
+        except BaseException:
+            ticket.cancel()
+            raise
+        if not answered:
+            if ticket.cancel():
+                raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
+            latch.wait()
+        if isinstance(latch.value, Exception):
+            raise latch.value
+        return latch.value
+
+
+class Stream(Generic[T]):
+    """Values that arrive from any thread and are iterated over here, until it is closed."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._values: list[T] = []
+        self._closed = False
+
+    def put(self, value: T) -> None:
+        """Add a value."""
+        with self._condition:
+            self._values.append(value)
+            self._condition.notify()
+
+    def close(self) -> None:
+        """Let the iteration end after what is there."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        with self._condition:
+            while not self._values:
+                if self._closed:
+                    raise StopIteration
+                self._condition.wait()
+            return self._values.pop(0)

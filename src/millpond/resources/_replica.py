@@ -1,0 +1,45 @@
+"""One process's copy of a pool: the state, how far it has followed, and what happened lately.
+
+Whoever has the right to decide calls `decide`; everybody else calls `follow` with the entries of those who did.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from millpond.resources._commands import Command, Reply
+from millpond.resources._core import step
+from millpond.resources._state import State
+from millpond.resources._wire import Entry
+
+HISTORY: Final = 1000
+"""Entries that a process remembers of a pool."""
+
+
+class Replica:
+    """A state with its version (how many entries made it) and its recent history."""
+
+    __slots__ = ("history", "state", "version")
+
+    def __init__(self, state: State | None = None, version: int = 0) -> None:
+        self.state = state or State()
+        self.version = version
+        self.history: deque[Entry] = deque(maxlen=HISTORY)
+
+    def decide(self, command: Command, now: int) -> tuple[Reply, Entry | None]:
+        """Apply a command; return the answer and, if anything changed, the entry to make known."""
+        reply, changes = step(self.state, command, now)
+        if not changes:
+            return reply, None
+        entry = Entry(now, getattr(command, "session", ""), changes)
+        self.history.append(entry)
+        self.version += 1
+        return reply, entry
+
+    def follow(self, entry: Entry) -> None:
+        """Apply what somebody else decided."""
+        for change in entry.changes:
+            self.state.evolve(change, entry.at)
+        self.history.append(entry)
+        self.version += 1

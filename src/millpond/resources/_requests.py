@@ -1,0 +1,87 @@
+"""From what a user says to what the core understands: every argument is checked here, with an error that guides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final, Literal
+
+from millpond.resources import _selectors
+from millpond.resources._placement import POLICIES
+from millpond.resources._records import ALL, Want
+from millpond.resources._selectors import Selector
+
+REASON: Final = 1000
+"""Characters of a reason; more is cut off."""
+Units = int | Literal["all"]
+
+
+def want(selector: Selector | None = None, /, *, name: str | None = None, count: int = 1, units: Units = 1) -> Want:
+    """Describe one part of a bundle: `count` different resources that match, `units` of each ("all": the whole)."""
+    text = _selectors.write(selector, name=name)
+    if units == "all":
+        units = ALL
+    elif not _is_whole(units) or units < 1:
+        raise ValueError(f"units must be a whole number from 1 on, or 'all', not {units!r}")
+    if not _is_whole(count) or count < 1:
+        raise ValueError(f"count must be a whole number from 1 on, not {count!r}")
+    if name is not None and count > 1:
+        raise ValueError(f"count={count} of the one resource {name!r}: use units= for several units of one resource")
+    return Want(text, count, units)
+
+
+def bundle(parts: Iterable[Selector | Want]) -> tuple[Want, ...]:
+    """Return the wants of a bundle."""
+    if isinstance(parts, str):
+        raise TypeError(f"acquire_all takes a list of selectors, not the string {parts!r}")
+    wants = tuple(one if isinstance(one, Want) else want(one) for one in parts)
+    if not wants:
+        raise ValueError("acquire_all needs at least one selector")
+    return wants
+
+
+def microseconds(value: float | None, name: str, least: float = 0.0) -> int:
+    """Return a duration as whole microseconds, 0 for None."""
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be seconds as a number, or None, not {value!r}")
+    if math.isnan(value) or value < least:
+        raise ValueError(f"{name} must be at least {least:g} seconds, not {value!r}")
+    return 0 if math.isinf(value) else max(1, int(value * 1_000_000))
+
+
+def text(value: str | None, name: str) -> str:
+    """Return a text, "" for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {value!r}")
+    return value[:REASON]
+
+
+def name(value: object, what: str) -> str:
+    """Return a name, which must not be empty."""
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{what} must be a non-empty string, not {value!r}")
+    return value
+
+
+def whole(value: int, name: str, least: int | None = None) -> int:
+    """Return a whole number."""
+    if not _is_whole(value):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if least is not None and value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value!r}")
+    return value
+
+
+def policy(placement: str) -> str:
+    """Return the name of a placement policy."""
+    if placement not in POLICIES:
+        raise ValueError(f"placement {placement!r} is not known: use a callable or one of {', '.join(POLICIES)}")
+    return placement
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,321 @@
+"""What people ask about a pool, answered from a replica: pure functions, and the records they return.
+
+Times are seconds: `since` on the engine's clock (close to the time of day), durations up to the moment of asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millpond._events import Event
+from millpond.errors import NotFound
+from millpond.resources import _history
+from millpond.resources._placement import bits, fitting
+from millpond.resources._records import ALL, AWAY, HELD, OFFERED, REMOVING, WAITING, Holder, Request, Resource, Want
+from millpond.resources._replica import Replica
+from millpond.resources._state import State
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceView:
+    """A resource: what it is, and how much of it is in use."""
+
+    name: str
+    labels: Mapping[str, str]
+    capacity: int
+    used: int
+    state: str
+    note: str = ""
+    holders: tuple[str, ...] = ()
+
+    @property
+    def free(self) -> int:
+        """The units that are in nobody's hands."""
+        return max(0, self.capacity - self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class HolderView:
+    """Who holds what, since when, and why."""
+
+    resources: tuple[str, ...]
+    units: Mapping[str, int]
+    token: int
+    kind: str
+    id: str
+    host: str
+    pid: int
+    started: int
+    reason: str
+    group: str
+    request_id: str
+    since: float
+    held_for: float
+    state: str = HELD
+    expires_in: float | None = None
+    suspect: str = ""
+
+    def __str__(self) -> str:
+        return str(Holder(self.kind, self.id, self.host, self.pid))
+
+
+@dataclass(frozen=True, slots=True)
+class WaiterView:
+    """Who waits for what, in which place, since when, and why it was not granted yet."""
+
+    request_id: str
+    selectors: tuple[str, ...]
+    position: int
+    kind: str
+    id: str
+    host: str
+    pid: int
+    reason: str
+    group: str
+    priority: int
+    since: float
+    waiting_for: float
+    state: str
+    why: str
+
+    def __str__(self) -> str:
+        return str(Holder(self.kind, self.id, self.host, self.pid))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """A pool in figures."""
+
+    resources: int
+    units: int
+    free_units: int
+    schedulable_units: int
+    held: int
+    offered: int
+    waiting: int
+    away: int
+    suspects: int
+    grants_total: int
+    oldest_wait: float
+    oldest_hold: float
+    paused: str = ""
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+
+def resources(replica: Replica, now: int) -> list[ResourceView]:
+    """Return all resources, in the pool's order."""
+    holders = _holders_by_resource(replica.state)
+    return [
+        ResourceView(
+            one.name,
+            dict(one.labels),
+            one.capacity,
+            one.used,
+            one.state,
+            one.note,
+            tuple(str(request.holder) for request, _ in holders.get(one.name, ())),
+        )
+        for one in replica.state.slots
+        if one is not None
+    ]
+
+
+def candidates(replica: Replica, now: int, wants: tuple[Want, ...]) -> list[ResourceView]:
+    """Return the resources that could be lent now to one with these wants."""
+    state = replica.state
+    mask = 0
+    for want in wants:
+        mask |= fitting(state, want, state.free)
+    names = {state.at(slot).name for slot in bits(mask)}
+    return [one for one in resources(replica, now) if one.name in names]
+
+
+def holders(replica: Replica, now: int) -> list[HolderView]:
+    """Return who holds what, the longest hold first; offers that are not claimed yet are among them."""
+    held = [one for one in replica.state.requests.values() if one.shares]
+    return [_holder(one, now) for one in sorted(held, key=lambda one: (one.since, one.token))]
+
+
+def waiters(replica: Replica, now: int) -> list[WaiterView]:
+    """Return who waits, in the order in which they would be served."""
+    state = replica.state
+    waiting = [one for one in state.requests.values() if one.state in (WAITING, AWAY)]
+    waiting.sort(key=lambda one: (state.start(one.group) if state.groups else 0, state.order(one), one.seq))
+    by_resource = _holders_by_resource(state)
+    places: dict[object, int] = {}
+    views = []
+    for one in waiting:
+        place = places[one.wants] = places.get(one.wants, 0) + 1
+        holder = one.holder
+        views.append(
+            WaiterView(
+                one.id,
+                tuple(_wish(want.selector, want.count, want.units) for want in one.wants),
+                place,
+                holder.kind,
+                holder.id,
+                holder.host,
+                holder.pid,
+                one.reason,
+                one.group,
+                one.priority,
+                one.asked / 1e6,
+                (now - one.asked) / 1e6,
+                one.state,
+                _why(state, one, place - 1, by_resource, now),
+            )
+        )
+    return views
+
+
+def statistics(replica: Replica, now: int) -> PoolStatistics:
+    """Return the pool in figures."""
+    state = replica.state
+    count = dict.fromkeys((WAITING, AWAY, OFFERED, HELD), 0)
+    for one in state.requests.values():
+        count[one.state] += 1
+    waits = [one.asked for one in state.requests.values() if one.state in (WAITING, AWAY)]
+    holds = [one.since for one in state.requests.values() if one.state == HELD]
+    free = [state.at(slot) for slot in bits(state.free)]
+    return PoolStatistics(
+        resources=len(state.resources),
+        units=sum(one.capacity for one in state.resources.values()),
+        free_units=sum(max(0, one.capacity - one.used) for one in state.resources.values()),
+        schedulable_units=sum(one.capacity - one.used for one in free),
+        held=count[HELD],
+        offered=count[OFFERED],
+        waiting=count[WAITING],
+        away=count[AWAY],
+        suspects=sum(1 for one in state.requests.values() if one.suspect and one.state == HELD),
+        grants_total=state.grants,
+        oldest_wait=(now - min(waits)) / 1e6 if waits else 0.0,
+        oldest_hold=(now - min(holds)) / 1e6 if holds else 0.0,
+        paused=state.settings.paused,
+        groups={one.name: one.held for one in state.groups.values() if one.name},
+    )
+
+
+def history(replica: Replica, pool: str, resource: str | None, limit: int) -> list[Event]:
+    """Return the last events, oldest first; with `resource`, those that touch it."""
+    told = list(_history.Teller(pool, replica.state.requests).tell(replica.history))
+    if resource is not None:
+        told = [
+            one for one in told if one.data.get("resource") == resource or resource in one.data.get("resources", ())
+        ]
+    return told[-limit:]
+
+
+def explain(replica: Replica, now: int, name: str) -> str:
+    """Say how a request or a resource stands, in a sentence."""
+    state = replica.state
+    request = state.requests.get(name)
+    if request is not None:
+        return _explain_request(replica, request, now)
+    resource = state.resources.get(name)
+    if resource is not None:
+        return f"{name} is {_resource_status(resource, _holders_by_resource(state), now)}"
+    used = state.used.get(name)
+    if used is not None:
+        return f"request {name!r} is over: {used.how}" + (f" by {used.by}" if used.by else "")
+    raise NotFound(f"there is no request or resource {name!r}: waiters() and resources() list what there is")
+
+
+def _explain_request(replica: Replica, request: Request, now: int) -> str:
+    names = ", ".join(name for name, _ in request.shares)
+    if request.state == HELD:
+        return f"request {request.id!r} holds {names} since {_age(now - request.since)} under token {request.token}"
+    if request.state == OFFERED:
+        return f"request {request.id!r} was offered {names} and has not claimed it yet"
+    [view] = [one for one in waiters(replica, now) if one.request_id == request.id]
+    return f"request {request.id!r} waits since {_age(now - request.asked)} in place {view.position}: {view.why}"
+
+
+def _holder(one: Request, now: int) -> HolderView:
+    return HolderView(
+        tuple(name for name, _ in one.shares),
+        dict(one.shares),
+        one.token,
+        one.holder.kind,
+        one.holder.id,
+        one.holder.host,
+        one.holder.pid,
+        one.holder.started,
+        one.reason,
+        one.group,
+        one.id,
+        one.since / 1e6,
+        (now - one.since) / 1e6,
+        one.state,
+        (one.until - now) / 1e6 if one.until else None,
+        one.suspect,
+    )
+
+
+def _holders_by_resource(state: State) -> dict[str, list[tuple[Request, int]]]:
+    found: dict[str, list[tuple[Request, int]]] = {}
+    for request in state.requests.values():
+        for name, units in request.shares:
+            found.setdefault(name, []).append((request, units))
+    return found
+
+
+def _wish(selector: str, count: int, units: int) -> str:
+    text = selector if count == 1 else f"{count} of {selector}"
+    return text if units == 1 else f"{text} (all units)" if units == ALL else f"{text} ({units} units)"
+
+
+def _why(state: State, request: Request, ahead: int, holders: dict[str, list[tuple[Request, int]]], now: int) -> str:
+    if request.state == AWAY:
+        return f"it is away: {request.suspect}"
+    if state.settings.paused:
+        return f"the pool is paused: {state.settings.paused}"
+    group = state.groups.get(request.group) if request.group else None
+    if group is not None and group.quota and group.held >= group.quota:
+        return f"group {group.name!r} holds {group.held} of its {group.quota} units"
+    reasons = [f"{ahead} ahead of it"] if ahead else []
+    mask = 0
+    for want in request.wants:
+        mask |= state.matcher(want.selector).mask
+    suitable = [state.at(slot) for slot in bits(mask)]
+    if not suitable:
+        return "no resource matches it: it waits for one to be added"
+    reasons += [f"{one.name} is {_resource_status(one, holders, now, request)}" for one in suitable[:3]]
+    if len(suitable) > 3:
+        reasons.append(f"and {len(suitable) - 3} more that match are not to be had either")
+    return "; ".join(reasons)
+
+
+def _resource_status(
+    resource: Resource,
+    holders: dict[str, list[tuple[Request, int]]],
+    now: int,
+    asking: Request | None = None,
+) -> str:
+    note = f" ({resource.note})" if resource.note else ""
+    if resource.state == REMOVING:
+        return f"being removed{note}"
+    if asking is not None and resource.name in asking.refused:
+        return "declined by the requester"
+    if resource.delayed > now:
+        return f"not lent for another {_age(resource.delayed - now)}"
+    hands = [
+        f"{'held' if one.state == HELD else 'offered to'}{' by' if one.state == HELD else ''} {one.holder}"
+        + (f" ({one.reason})" if one.reason else "")
+        for one, _ in holders.get(resource.name, ())[:2]
+    ]
+    if resource.state != "active":
+        return " and ".join([f"{resource.state}{note}", *hands])
+    if not hands:
+        return "free" if asking is None else "free, but kept for one who waits longer, or not enough"
+    if resource.capacity > 1:
+        hands.append(f"{max(0, resource.capacity - resource.used)} of {resource.capacity} units free")
+    return " and ".join(hands)
+
+
+def _age(microseconds: int) -> str:
+    seconds = max(0, microseconds) / 1e6
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 86400:.3g} d"

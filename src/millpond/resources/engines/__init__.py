@@ -1,0 +1,21 @@
+"""Where resource pools live: one module per engine, found by the scheme of its URL. None imports another."""
+
+from __future__ import annotations
+
+import importlib
+
+from millpond.resources._engine import Engine
+
+_HOMES = {"memory": "millpond.resources.engines.memory", "sqlite": "millpond.resources.engines.sqlite"}
+
+
+def open_engine(url: str) -> Engine:
+    """Open the engine of a URL, or share the one that this process has open already."""
+    if not isinstance(url, str):
+        raise TypeError(f"a pool's URL must be a string such as 'sqlite:///pools.db', not {url!r}")
+    scheme = url.partition(":")[0]
+    home = _HOMES.get(scheme) if ":" in url else None
+    if home is None:
+        raise ValueError(f"no engine for {url!r}: use 'memory:' or 'sqlite:///path/to/file.db'")
+    engine: Engine = importlib.import_module(home).open(url)
+    return engine
