@@ -102,7 +102,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._key = (0, 0)
         self._opened = 0
-        self._checkpoint_at = WAL_LIMIT
+        self._wal_left = 0  # what the last checkpoint had to leave, because of a reader
         self._is_closed = False
         self.gate = Gate(self.path)
         try:
@@ -184,9 +184,8 @@ class Database:
         """
         size = self._wal_size()
         if size < limit:
-            self._checkpoint_at = limit
-            return False
-        if size < self._checkpoint_at:
+            self._wal_left = 0
+        if size < self._wal_left + limit:
             return False
         with self._inside(), self._using() as connection:
             try:
@@ -202,9 +201,8 @@ class Database:
             except sqlite3.Error as error:
                 if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                     self._raise(error)
-        size = self._wal_size()
-        self._checkpoint_at = size + limit
-        return size == 0
+        self._wal_left = self._wal_size()
+        return self._wal_left == 0
 
     def check_format(self) -> None:
         """Raise `EngineError` when a newer Millpond has migrated the file since it was opened."""
@@ -257,8 +255,8 @@ class Database:
             found = os.stat(self.path)
             if (found.st_dev, found.st_ino) in _state.crossed:
                 raise EngineError(
-                    f"cannot open {self.path!r} in process {os.getpid()}: it was forked inside a transaction on that "
-                    "file; fork outside of it, or start processes by spawn"
+                    f"cannot open {self.path!r} in process {os.getpid()}: it was forked inside a transaction on "
+                    "that file, or while its gate was blocked; fork outside of it, or start processes by spawn"
                 )
         except FileNotFoundError:
             pass

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 GRACE = 0.25
 """Seconds for whoever was inside when the gate file was deleted."""
 
-POLL = 0.001
+POLL = 0.0005
 """Seconds between two tries where the kernel will not let us queue."""
 
 _BYTE = 0
@@ -79,7 +79,8 @@ class Gate:
             file = self._current()
             self._refuse_second_entry()
             try:
-                file.mutex.acquire()
+                with file.turnstile:
+                    file.mutex.acquire()
                 self._wait_for(file)
                 if self._is_open(file, may_wait=True):
                     self._arrive(file)
@@ -90,13 +91,23 @@ class Gate:
             self._let_go(file)
 
     def enter_within(self, seconds: float) -> bool:
-        """Enter if that is possible within so many seconds; without a place in line, so only for an end or a fork."""
+        """Enter if that is possible within so many seconds, and tell whether you are inside.
+
+        Without a place in the kernel's line, so this is for an end or a fork, not for every day.
+        """
         deadline = time.monotonic() + seconds
-        while not self.try_enter():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(POLL)
-        return True
+        file = self._current()
+        self._refuse_second_entry()
+        if not file.turnstile.acquire(timeout=max(0.0, seconds)):
+            return False
+        try:
+            while not self.try_enter():
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(POLL)
+            return True
+        finally:
+            file.turnstile.release()
 
     def leave(self) -> None:
         """Let the next one in. In a forked child this does nothing: it was the parent who entered."""

@@ -34,13 +34,15 @@ _FLOCK = struct.Struct("hhqqi4x" if sys.platform == "linux" else "qqihh")
 class LockFile:
     """The one descriptor of this process on a file; made by `share()` only."""
 
-    __slots__ = ("_spares", "_users", "fd", "holder", "key", "mutex")
+    __slots__ = ("_spares", "_users", "fd", "holder", "key", "mutex", "turnstile")
 
     def __init__(self, fd: int, key: tuple[int, int]) -> None:
         self.fd = fd
         self.key = key
         self.mutex = threading.RLock()
         """For whoever needs exclusion between threads, which record locks do not give."""
+        self.turnstile = threading.RLock()
+        """To be held while waiting for the mutex: then who releases that cannot take it again before one who waits."""
         self.holder: int | None = None
         """The thread that holds the mutex, for messages."""
         self._users = 1
