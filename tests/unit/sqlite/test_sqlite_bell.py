@@ -14,7 +14,9 @@ import pytest
 from millpond._sqlite import Bell
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sqlite_programs import Starter, start  # noqa: F401
+import sqlite_programs as programs
+
+start = programs.start
 
 
 def is_rung(bell: Bell, seconds: float = 0.0) -> bool:

@@ -16,7 +16,9 @@ from millpond._sqlite._database import statements
 from millpond.errors import EngineError, EngineUnavailable
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sqlite_programs import Starter, start  # noqa: F401
+import sqlite_programs as programs
+
+start = programs.start
 
 TABLE = "CREATE TABLE IF NOT EXISTS t (a INTEGER UNIQUE, b)"
 
@@ -161,7 +163,7 @@ def test_the_data_version_changes_when_another_connection_wrote(database):
 
 def test_the_settings_are_as_promised(tmp_path):
     for synchronous, number in (("NORMAL", 1), ("FULL", 2)):
-        database = Database(tmp_path / "p.db", synchronous=synchronous)
+        database = Database(tmp_path / "p.db", synchronous=synchronous)  # type: ignore[arg-type]
         with database._using() as connection:
             found = {
                 name: connection.execute(f"PRAGMA {name}").fetchone()[0]
@@ -172,7 +174,7 @@ def test_the_settings_are_as_promised(tmp_path):
         }  # fmt: skip
         database.close()
     with pytest.raises(ValueError, match="'OFF'"):
-        Database(tmp_path / "p.db", synchronous="OFF")
+        Database(tmp_path / "p.db", synchronous="OFF")  # type: ignore[arg-type]
 
 
 def test_a_database_reached_by_a_link_is_the_same_one(database, tmp_path):
@@ -468,7 +470,7 @@ def test_a_file_system_without_shared_memory_is_told(tmp_path, monkeypatch):
         def execute(self, sql, *args):
             return super().execute(sql.replace("journal_mode = WAL", "journal_mode"), *args)
 
-    monkeypatch.setattr(_database.sqlite3, "connect", lambda *a, **k: real(*a, factory=NoWal, **k))
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: real(*a, factory=NoWal, **k))
     with pytest.raises(EngineError, match="cannot share memory between processes .* 'delete'"):
         Database(tmp_path / "p.db")
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from millpond._sqlite import CONFIRM, DeathWatch, LiveFile, Passport, _deathwatch
+from millpond._sqlite import CONFIRM, DeathWatch, LiveFile, Passport
 from millpond._sqlite._deathwatch import EAGER_POLL, IDLE_POLL
 from millpond._sqlite._process import read_stat
 
@@ -158,7 +158,7 @@ def test_without_descriptors_left_the_pid_is_polled(watch, sleeper, clock, monke
     def refuse(pid):
         raise OSError(24, "too many open files")
 
-    monkeypatch.setattr(_deathwatch.os, "pidfd_open", refuse)
+    monkeypatch.setattr(os, "pidfd_open", refuse)
     one = sleeper()
     watch.update({1: one.passport})
     assert watch.dead() == [] and watch.patience() == pytest.approx(IDLE_POLL)
@@ -168,7 +168,7 @@ def test_without_descriptors_left_the_pid_is_polled(watch, sleeper, clock, monke
 
 
 def test_where_the_system_has_no_pidfd_everybody_is_polled(live, sleeper, monkeypatch):
-    monkeypatch.delattr(_deathwatch.os, "pidfd_open")
+    monkeypatch.delattr(os, "pidfd_open")
     watch = DeathWatch(live)
     assert watch.fileno() == -1
     one = sleeper()

@@ -16,7 +16,9 @@ from millpond._sqlite import _gate as gate_module
 from millpond.errors import EngineError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sqlite_programs import Starter, start  # noqa: F401
+import sqlite_programs as programs
+
+start = programs.start
 
 HOLDER = "gate = Gate(sys.argv[1]); gate.enter(); say('inside'); hear(); gate.leave(); say('left'); hear()"
 
@@ -109,7 +111,7 @@ def test_a_name_that_moves_to_a_file_we_have_costs_no_lock(tmp_path, start, monk
             os.link(held.path, moving)
         return honest(path, *args, **kwargs)
 
-    monkeypatch.setattr(_lockfile.os, "open", treacherous)
+    monkeypatch.setattr(os, "open", treacherous)
     other = Gate(tmp_path / "moving.db")
     monkeypatch.undo()
     other.close()

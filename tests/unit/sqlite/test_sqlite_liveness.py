@@ -13,7 +13,9 @@ from millpond._sqlite import LiveFile, Passport, Verdict, _liveness, _process, v
 from millpond.errors import EngineError
 
 sys.path.insert(0, str(Path(__file__).parent))
-from sqlite_programs import Starter, start  # noqa: F401
+import sqlite_programs as programs
+
+start = programs.start
 
 
 @pytest.fixture
@@ -114,7 +116,7 @@ def test_without_hard_links_it_is_created_too(tmp_path, monkeypatch):
     def no_links(*args):
         raise PermissionError("no hard links here")
 
-    monkeypatch.setattr(_liveness.os, "link", no_links)
+    monkeypatch.setattr(os, "link", no_links)
     live = LiveFile(tmp_path / "p.db")
     assert os.listdir(tmp_path) == ["p.db-live"]
     live.close()
@@ -192,7 +194,7 @@ def test_another_boot_is_not_proof_of_death(live):
 
 
 def test_where_proc_shows_another_namespace_nobodys_pid_counts(live, monkeypatch):
-    monkeypatch.setattr(_process.os, "readlink", lambda path: "1")
+    monkeypatch.setattr(os, "readlink", lambda path: "1")
     _process._forget()
     try:
         passport = Passport.of_this_process(live)

@@ -46,13 +46,31 @@ def test_without_mounts_nothing_is_known():
 
 
 @pytest.mark.parametrize(
-    "kind", ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "fuse.sshfs", "lustre", "vboxsf", "virtiofs", "fuse.s3fs"]
+    "kind",
+    [
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "9p",
+        "afs",
+        "ceph",
+        "glusterfs",
+        "fuse.sshfs",
+        "lustre",
+        "vboxsf",
+        "virtiofs",
+        "fuse.s3fs",
+    ],
 )
 def test_network_file_systems_are_known(kind):
     assert is_network(kind)
 
 
-@pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs", "fuseblk", "fuse.mergerfs", "apfs"])
+@pytest.mark.parametrize(
+    "kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "f2fs", "fuseblk", "fuse.mergerfs", "apfs"]
+)
 def test_local_file_systems_are_not_refused(kind):
     assert not is_network(kind)
 
