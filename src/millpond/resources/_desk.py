@@ -50,7 +50,7 @@ class Desk:
         self._pid = os.getpid()
         self._is_closed = False
         self._audit: _alarm.Appointment | None = None
-        self._stop = engine.watch(pool, self._hear)
+        self._stop = engine.watch(pool, self._hear, own=True)
         self.seen = 0
 
     # --- identity ----------------------------------------------------------------------------------------------

@@ -64,8 +64,8 @@ class Engine(Protocol):
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask a pure question about the pool as it is now."""
 
-    def watch(self, pool: str, watcher: Watcher) -> Callable[[], None]:
-        """Tell every entry from now on; return what stops it. Watching keeps the pool open."""
+    def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
+        """Tell every entry from now on; return what stops it. With `own`, only what concerns the session is urgent."""
 
     def pools(self) -> list[str]:
         """Return the names of all pools that exist."""

@@ -112,7 +112,7 @@ class MemoryEngine:
             done(answer)
         return DONE
 
-    def watch(self, pool: str, watcher: Watcher) -> Callable[[], None]:
+    def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
         """Tell every entry of the pool from now on."""
         with self._lock:
             here = self._pool(pool)

@@ -1,0 +1,61 @@
+"""`sqlite:///pools.db`: pools of all processes of this machine, in a file, with no server and no leader.
+
+    _engine   SqliteEngine: calls in, batches through the gate, answers and news out; its one thread
+    _log      pools as rows: an image now and then, and every batch of entries since
+    _url      what the URL says
+
+How it works. Every process has a replica of each pool that it uses. To change one, it passes the gate of the file,
+follows what others have written, decides its own commands on top, writes them as one row and commits: one transaction
+for everything that is waiting at that moment. After the commit it rings the bells of the processes that were handed
+something. A process that dies is noticed by the kernel's own word, and whoever notices buries it.
+
+URL: `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`; `?synchronous=FULL` survives power loss as well (the
+default, NORMAL, survives the crash of any process).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from millpond.resources.engines.sqlite._engine import SqliteEngine
+from millpond.resources.engines.sqlite._url import parse
+
+__all__ = ["SqliteEngine", "open"]
+
+
+class _Registry:
+    """The engines that this process has open: one per file, whoever asks."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.engines: dict[str, SqliteEngine] = {}
+
+    def open(self, url: str) -> SqliteEngine:
+        path, synchronous = parse(url)
+        with self.lock:
+            engine = self.engines.get(path)
+            if engine is None or engine.is_closed:
+                engine = self.engines[path] = SqliteEngine(url, path, synchronous)
+            elif engine.synchronous != synchronous:
+                raise ValueError(
+                    f"{path!r} is open in this process with synchronous={engine.synchronous}: use the same URL for all"
+                )
+            engine.retain()
+            return engine
+
+    def forget_in_child(self) -> None:
+        """Begin anew after a fork: the sessions are the parent's."""
+        self.lock = threading.Lock()
+        self.engines = {}
+
+    def close_all(self) -> None:
+        for engine in list(self.engines.values()):
+            engine.shut_down()
+
+
+_registry = _Registry()
+open = _registry.open  # noqa: A001
+os.register_at_fork(after_in_child=_registry.forget_in_child)
+atexit.register(_registry.close_all)

@@ -1,0 +1,557 @@
+"""The SQLite engine of one process: calls go in, batches go through the gate, answers and news come out.
+
+Whoever has a call to make queues it. A thread that may block (`block=True`) tries the gate itself, and if that stands
+open it carries out everything that is queued; otherwise the engine's own thread does, which waits in line. So an
+uncontended call costs one transaction and no switch of threads, and a contended one shares its transaction with all
+others that wait.
+
+The engine's thread sleeps until: its bell is rung (by another process, or by a caller here), a process dies, something
+is due, or a second is over while somebody waits (a lost bell costs that second, no more).
+
+Locks, in this order: the gate (between processes), `_use` (replicas and queues of this process). Watchers are called
+inside both; they may queue calls, and must not wait for anything.
+
+What is interrupted by Ctrl-C before its commit is rolled back, and the calls in it are queued again; the replica is
+read anew. What was committed is told in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from millpond._events import logger
+from millpond._sqlite import (
+    Bell,
+    Database,
+    DeathWatch,
+    EngineClock,
+    LiveFile,
+    Passport,
+    Transaction,
+    enrol,
+    enrolled,
+    strike,
+)
+from millpond.errors import EngineError, PoolClosed
+from millpond.resources import _changes as to
+from millpond.resources._commands import Acquire, Bury, Command, Reply, Tick
+from millpond.resources._engine import Question, Ticket, Watcher
+from millpond.resources._records import Holder
+from millpond.resources._replica import Replica
+from millpond.resources._wire import Entry
+from millpond.resources.engines.sqlite import _log
+from millpond.resources.engines.sqlite._url import Synchronous
+
+T = TypeVar("T")
+SAFETY = 1.0
+"""Seconds after which a process with waiters looks by itself."""
+CURIOSITY = 0.05
+"""The same when somebody watches everything."""
+_QUIET = frozenset({"released", "withdrawn"})
+"""Endings that concern nobody but the one who asked for them."""
+
+
+class _Pool:
+    """A pool as this process knows it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.id: int | None = None
+        self.base = 0
+        self.replica: Replica | None = None
+        self.unheard: list[Entry] = []
+        self.watchers: list[Watcher] = []
+        self.curious = 0  # watchers who want to hear everything soon
+
+
+class _Call:
+    """A command on its way, or a question."""
+
+    __slots__ = ("command", "done", "pool", "reply")
+
+    def __init__(self, pool: str, command: Command | Question[Any], done: Callable[[Any], None]) -> None:
+        self.pool = pool
+        self.command = command
+        self.done = done
+        self.reply: Any = None
+
+
+class SqliteEngine:
+    """All pools of one file, for this process."""
+
+    proves_death = True
+
+    def __init__(self, url: str, path: str, synchronous: Synchronous) -> None:
+        self.url = url
+        self.synchronous = synchronous
+        self.is_closed = False
+        self.pid = os.getpid()
+        self._users = 0
+        self._use = threading.RLock()
+        self._pools: dict[str, _Pool] = {}
+        self._calls: deque[_Call] = deque()
+        self._questions: deque[_Call] = deque()
+        self._answers: deque[_Call] = deque()
+        self._is_running = False
+        self._version: object = None
+        self._database = Database(path, tables=[_log.TABLES], synchronous=synchronous)
+        self._gate = self._database.gate
+        self._live = LiveFile(self._database.path)
+        self._number = enrol(self._database, self._live)
+        self._clock = EngineClock(self._database)
+        self._bell = Bell(self._database.path, self._number)
+        self._deaths = DeathWatch(self._live)
+        self._dead: set[int] = set()
+        self._sessions: dict[int, Passport] = {}
+        passport = Passport.of_this_process(self._live)
+        self.holder = Holder("process", "", passport.host, passport.pid, passport.start)
+        self._meet()
+        self._bell.ring(number for number in self._sessions if number != self._number)
+        self._thread = threading.Thread(target=self._work, name="millpond-sqlite", daemon=True)
+        self._thread.start()
+
+    # --- the verbs ---------------------------------------------------------------------------------------------
+
+    @property
+    def session(self) -> str:
+        """The number of this process's session."""
+        return str(self._number)
+
+    def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
+        """Queue a command; with `block`, carry out all that is queued if the gate stands open."""
+        self._check_open()
+        call = _Call(pool, command, done)
+        if isinstance(command, Acquire) and command.chosen:
+            self._look_for_deaths()
+        self._calls.append(call)
+        if self._is_running and self._owns_use():
+            pass  # a watcher, called from within a batch: it goes with it
+        elif not block or not self._try_batch():
+            self._bell.ring_self()
+        return Ticket(lambda: self._cancel(call))
+
+    def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
+        """Answer a question about the pool as the file has it now."""
+        self._check_open()
+        call = _Call(pool, question, done)
+        if block:
+            self._answer(call)
+        else:
+            self._questions.append(call)
+            self._bell.ring_self()
+        return Ticket(lambda: False)
+
+    def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
+        """Tell every entry of the pool from now on; with `own`, only what concerns this session need be prompt."""
+        self._check_open()
+        with self._use:
+            with self._database.reading() as transaction:
+                here = self._follow(transaction, pool)
+            here.watchers = [*here.watchers, watcher]
+            here.curious += not own
+        if not own:
+            self._bell.ring_self()
+
+        def stop() -> None:
+            with self._use:
+                here.watchers = [one for one in here.watchers if one is not watcher]
+                here.curious -= not own
+
+        return stop
+
+    def pools(self) -> list[str]:
+        """Return the names of all pools of the file."""
+        self._check_open()
+        with self._use, self._database.reading() as transaction:
+            return _log.names(transaction)
+
+    def drop(self, pool: str) -> None:
+        """Delete a pool from the file."""
+        self._check_open()
+        with self._gate, self._use, self._database.writing() as transaction:
+            known = _log.find(transaction, pool)
+            if known is not None:
+                _log.delete(transaction, known)
+
+    def complaint(self) -> str:
+        """Say who is in the way."""
+        blocker = self._gate.blocker()
+        if blocker is None:
+            return "the disk or the machine is too busy"
+        return f"its gate is held by {blocker}; if that is stopped, continue or end it"
+
+    def retain(self) -> None:
+        """Take note of one more user."""
+        self._users += 1
+
+    def close(self) -> None:
+        """Give up one use; the last one ends the session."""
+        self._users -= 1
+        if self._users <= 0:
+            self.shut_down()
+
+    def shut_down(self) -> None:
+        """End the session: what this process holds is released."""
+        if self.is_closed or os.getpid() != self.pid:
+            return
+        self.is_closed = True
+        self._bell.ring_self()
+        self._thread.join(5.0)
+        try:
+            if self._gate.enter_within(5.0):
+                try:
+                    self._say_goodbye()
+                finally:
+                    self._gate.leave()
+        except EngineError as error:  # the kernel will tell the others that we are gone
+            logger.warning("a session could not be ended", extra={"millpond": {"error": str(error)}})
+        self._fail_all(PoolClosed(f"{self.url} was closed"))
+        self._bell.close()
+        self._deaths.close()
+        self._database.close()
+        self._live.close()
+
+    # --- batches -----------------------------------------------------------------------------------------------
+
+    def _try_batch(self) -> bool:
+        """Carry out all that is queued, if the gate stands open."""
+        if not self._gate.try_enter():
+            return False
+        try:
+            self._batch(())
+        finally:
+            self._gate.leave()
+        self._publish()
+        return True
+
+    def _batch(self, also: Iterable[str]) -> None:
+        """Carry out all that is queued, in one transaction; `also` follow these pools. The gate is ours."""
+        calls: list[_Call] = []
+        made: dict[str, list[Entry]] = {}
+        transaction: Transaction | None = None
+        with self._use:
+            self._is_running = True
+            try:
+                with self._database.writing() as transaction:
+                    self._follow_all(transaction, also)
+                    self._bury(transaction, made)
+                    self._decide(transaction, calls, made)
+                    self._append(transaction, made)
+                    self._clock.record(transaction)
+            except BaseException as error:
+                if transaction is None or not transaction.committed:
+                    self._undo(made, calls, error)
+                    if isinstance(error, EngineError):
+                        return
+                    raise
+                self._done(made, calls)
+                raise
+            finally:
+                self._is_running = False
+            self._done(made, calls)
+        self._database.checkpoint_if_large()
+
+    def _follow_all(self, transaction: Transaction, also: Iterable[str]) -> None:
+        """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
+        for name in {*also, *(call.pool for call in list(self._calls))}:
+            self._tell(self._follow(transaction, name, create=True))
+
+    def _decide(self, transaction: Transaction, calls: list[_Call], made: dict[str, list[Entry]]) -> None:
+        while self._calls:
+            try:
+                call = self._calls.popleft()
+            except IndexError:
+                return
+            calls.append(call)
+            pool = self._pools.get(call.pool)
+            if pool is None or pool.replica is None:
+                pool = self._follow(transaction, call.pool, create=True)
+            assert pool.replica is not None
+            call.reply, entry = pool.replica.decide(call.command, self._clock.now())  # type: ignore[arg-type]
+            if entry is not None:
+                made.setdefault(call.pool, []).append(entry)
+
+    def _append(self, transaction: Transaction, made: dict[str, list[Entry]]) -> None:
+        for name, entries in made.items():
+            pool = self._pools[name]
+            assert pool.replica is not None and pool.id is not None
+            _log.append(transaction, pool.id, pool.replica.version, entries)
+            pool.base = _log.compact(transaction, pool.id, pool.replica, pool.base)
+
+    def _done(self, made: dict[str, list[Entry]], calls: list[_Call]) -> None:
+        """Make known what was committed."""
+        for name, entries in made.items():
+            self._pools[name].unheard += entries
+        self._answers.extend(calls)
+        self._bell.ring(self._concerned(made))
+        for name in made:
+            self._tell(self._pools[name])
+
+    def _undo(self, made: dict[str, list[Entry]], calls: list[_Call], error: BaseException) -> None:
+        """Forget what was not committed: fail the calls of a broken engine, queue those of an interrupted one again."""
+        for name in {*made, *(call.pool for call in calls)}:
+            if name in self._pools:
+                self._pools[name].replica = None
+        if isinstance(error, Exception):
+            for call in (*calls, *self._calls):
+                call.reply = error
+                self._answers.append(call)
+            self._calls.clear()
+        else:
+            self._calls.extendleft(reversed(calls))
+            self._bell.ring_self()
+
+    def _concerned(self, made: dict[str, list[Entry]]) -> set[int]:
+        """Return the other sessions that must hear of it soon."""
+        found: set[str] = set()
+        for name, entries in made.items():
+            replica = self._pools[name].replica
+            requests = replica.state.requests if replica is not None else {}
+            for entry in entries:
+                for change in entry.changes:
+                    kind = type(change)
+                    if kind is to.Offered or kind is to.Held or kind is to.Left:
+                        request = requests.get(change.id)  # type: ignore[union-attr]
+                        if request is not None:
+                            found.add(request.session)
+                    elif (kind is to.Ended and change.how not in _QUIET) or kind is to.Adopted:  # type: ignore[union-attr]
+                        return {number for number in self._sessions if number != self._number}
+        found -= {"", self.session}
+        return {int(session) for session in found}
+
+    # --- following ---------------------------------------------------------------------------------------------
+
+    def _follow(self, transaction: Transaction, name: str, *, create: bool = False) -> _Pool:
+        """Bring the replica of a pool up to date; `_use` is ours."""
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._pools[name] = _Pool(name)
+        if pool.replica is not None and pool.id is not None and _log.exists(transaction, pool.id):
+            news = _log.follow(transaction, pool.id, pool.replica)
+            if news is not None:
+                pool.unheard += news
+                self._notice(news)
+                return pool
+        pool.id = _log.find(transaction, name)
+        if pool.id is None:
+            if not create:
+                pool.replica = Replica()
+                return pool
+            pool.id = _log.create(transaction, name)
+        heard = -1 if pool.replica is None else pool.replica.version
+        pool.replica, pool.base = _log.load(transaction, pool.id)
+        missed = pool.replica.version - heard if heard >= 0 else 0
+        pool.unheard += list(pool.replica.history)[-missed:] if missed > 0 else []
+        return pool
+
+    def _notice(self, news: list[Entry]) -> None:
+        """Notice if somebody has buried us: then we need another session."""
+        mine = self.session
+        for entry in news:
+            for change in entry.changes:
+                if type(change) is to.Buried and change.session == mine:
+                    self._is_buried = True
+
+    _is_buried = False
+
+    def _tell(self, pool: _Pool) -> None:
+        """Tell the watchers what they have not heard; `_use` is ours. Interrupted, it is told again."""
+        while pool.unheard:
+            news = pool.unheard
+            for watcher in pool.watchers:
+                try:
+                    watcher(news)
+                except Exception:
+                    logger.exception("a watcher failed")
+            pool.unheard = pool.unheard[len(news) :]
+
+    def _publish(self) -> None:
+        """Give the answers of committed calls, with no lock held."""
+        while self._answers:
+            try:
+                call = self._answers.popleft()
+            except IndexError:
+                return
+            call.done(call.reply)
+
+    def _answer(self, call: _Call) -> None:
+        """Answer a question."""
+        try:
+            with self._use:
+                with self._database.reading() as transaction:
+                    pool = self._follow(transaction, call.pool)
+                self._tell(pool)
+                assert pool.replica is not None
+                call.reply = call.command(pool.replica, self._clock.now())  # type: ignore[operator]
+        except Exception as error:
+            call.reply = error
+        call.done(call.reply)
+
+    # --- deaths ------------------------------------------------------------------------------------------------
+
+    def _meet(self) -> None:
+        """Learn of all sessions, to watch over their processes."""
+        with self._use, self._database.reading() as transaction:
+            self._sessions = enrolled(transaction)
+        self._deaths.update(self._sessions)
+
+    def _look_for_deaths(self) -> None:
+        """Look at once whether somebody died, before a request is judged by who has its id."""
+        with self._use:
+            self._meet()
+            self._dead.update(self._deaths.dead(eager=True))
+
+    def _bury(self, transaction: Transaction, made: dict[str, list[Entry]]) -> None:
+        """End all that the dead held, in every pool of the file."""
+        if not self._dead:
+            return
+        there = enrolled(transaction)
+        for number in sorted(self._dead):
+            if number in there:
+                for name in _log.names(transaction):
+                    pool = self._follow(transaction, name)
+                    self._tell(pool)
+                    assert pool.replica is not None
+                    _, entry = pool.replica.decide(Bury(str(number)), self._clock.now())
+                    if entry is not None:
+                        made.setdefault(name, []).append(entry)
+                strike(transaction, number)
+            self._bell.sweep(number)
+        self._sessions = {number: one for number, one in there.items() if number not in self._dead}
+        self._dead.clear()
+
+    def _say_goodbye(self) -> None:
+        """End all that is ours, and our session; the gate is ours."""
+        with self._use:
+            self._dead = {self._number}
+            made: dict[str, list[Entry]] = {}
+            with self._database.writing() as transaction:
+                self._bury(transaction, made)
+                self._append(transaction, made)
+            self._bell.ring(self._concerned(made))
+
+    def _begin_again(self) -> None:
+        """Take a new session after somebody buried the old one by mistake, and mend a live file that was replaced."""
+        if self._is_buried:
+            self._is_buried = False
+            self._bell.close()
+            self._number = enrol(self._database, self._live)
+            self._bell = Bell(self._database.path, self._number)
+        elif not self._live.reassert():
+            old, self._live = self._live, LiveFile(self._database.path)
+            self._live.lock(self._number)
+            passport = Passport.of_this_process(self._live).encode()
+            with self._database.writing() as transaction:
+                transaction.execute("UPDATE session SET passport = ? WHERE number = ?", (passport, self._number))
+            self._deaths.close()
+            self._deaths = DeathWatch(self._live)
+            self._deaths.update(self._sessions)
+            old.close()
+
+    # --- the thread --------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """Wait for something to do, and do it, until the engine is closed."""
+        look = 0
+        while not self.is_closed:
+            try:
+                self._wait(self._patience())
+                if self.is_closed:
+                    return
+                now = self._clock.now()
+                self._turn(now)
+                if now - look >= 1_000_000:
+                    look = now
+                    self._begin_again()
+            except EngineError as error:
+                logger.warning("the SQLite engine is in trouble", extra={"millpond": {"error": str(error)}})
+                self._fail_all(error)
+            except Exception:
+                if self.is_closed:
+                    return
+                logger.exception("the SQLite engine failed")
+
+    def _wait(self, timeout: float | None) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._bell, selectors.EVENT_READ)
+            if self._deaths.fileno() >= 0:
+                selector.register(self._deaths, selectors.EVENT_READ)
+            if not self._calls and not self._questions:
+                selector.select(timeout)
+        self._bell.drain()
+
+    def _turn(self, now: int) -> None:
+        """Do what is to be done now."""
+        with self._use:
+            version = self._database.data_version()
+            changed, self._version = version != self._version, version
+            if changed:
+                self._meet()
+            self._dead.update(self._deaths.dead(eager=True))
+            open_pools = [pool for pool in self._pools.values() if pool.watchers]
+            due = [pool.name for pool in open_pools if self._is_due(pool, now)]
+            for name in due:
+                self._calls.append(_Call(name, Tick(), lambda reply: None))
+        if self._calls or self._dead:
+            with self._gate:
+                self._batch([pool.name for pool in open_pools] if changed else ())
+            self._publish()
+        elif changed:
+            with self._use, self._database.reading() as transaction:
+                for pool in open_pools:
+                    self._follow(transaction, pool.name)
+            with self._use:
+                for pool in open_pools:
+                    self._tell(pool)
+        while self._questions:
+            self._answer(self._questions.popleft())
+
+    def _patience(self) -> float | None:
+        """Return how long there is nothing to do unless somebody rings."""
+        with self._use:
+            pools = [pool for pool in self._pools.values() if pool.watchers]
+            limits = [SAFETY]
+            if any(pool.curious for pool in pools):
+                limits.append(CURIOSITY)
+            now = self._clock.now()
+            for pool in pools:
+                due = pool.replica.state.due() if pool.replica is not None else None
+                if due is not None:
+                    limits.append(max(0.0, (due - now) / 1_000_000))
+            deaths = self._deaths.patience(eager=True)
+            if deaths is not None:
+                limits.append(deaths)
+        return min(limits)
+
+    def _is_due(self, pool: _Pool, now: int) -> bool:
+        due = pool.replica.state.due() if pool.replica is not None else None
+        return due is not None and due <= now
+
+    # --- small things ------------------------------------------------------------------------------------------
+
+    def _cancel(self, call: _Call) -> bool:
+        try:
+            self._calls.remove(call)
+        except ValueError:
+            return False
+        return True
+
+    def _owns_use(self) -> bool:
+        return self._use._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+    def _fail_all(self, error: Exception) -> None:
+        for queue in (self._calls, self._questions):
+            while queue:
+                with contextlib.suppress(IndexError):
+                    queue.popleft().done(error)
+        self._publish()
+
+    def _check_open(self) -> None:
+        if self.is_closed:
+            raise PoolClosed(f"{self.url} is closed in this process: open the pool again")

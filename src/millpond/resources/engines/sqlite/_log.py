@@ -1,0 +1,99 @@
+"""Resource pools as rows of a SQLite file.
+
+A pool has one row with an image of its state at version `base`, and a log with one row per committed batch of entries:
+the key is the version after the batch. A replica that lacks entries reads the rows after its own version; if those do
+not join on to it (they were compacted away, or the pool was deleted and made anew), it begins again from the image.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from millpond._sqlite import Transaction
+from millpond.resources._replica import HISTORY, Replica
+from millpond.resources._state import State
+from millpond.resources._wire import Entry, freeze, pack, thaw, unpack
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS resource_pool (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, base INTEGER NOT NULL, image BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS resource_log (
+    pool INTEGER NOT NULL, version INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (pool, version)) WITHOUT ROWID;
+"""
+COMPACT: Final = 2000
+"""Entries after which a pool's log is compacted, or four times as many as it has requests if that is more."""
+
+
+def find(transaction: Transaction, name: str) -> int | None:
+    """Return the id of a pool."""
+    row = transaction.execute("SELECT id FROM resource_pool WHERE name = ?", (name,)).fetchone()
+    return None if row is None else int(row[0])
+
+
+def create(transaction: Transaction, name: str) -> int:
+    """Make an empty pool."""
+    image = freeze(State())
+    made = transaction.execute("INSERT INTO resource_pool (name, base, image) VALUES (?, 0, ?)", (name, image))
+    return int(made.lastrowid or 0)
+
+
+def names(transaction: Transaction) -> list[str]:
+    """Return the names of all pools."""
+    return [row[0] for row in transaction.execute("SELECT name FROM resource_pool ORDER BY name")]
+
+
+def exists(transaction: Transaction, pool: int) -> bool:
+    """Tell whether a pool has not been deleted."""
+    return transaction.execute("SELECT 1 FROM resource_pool WHERE id = ?", (pool,)).fetchone() is not None
+
+
+def delete(transaction: Transaction, pool: int) -> None:
+    """Delete a pool."""
+    transaction.execute("DELETE FROM resource_log WHERE pool = ?", (pool,))
+    transaction.execute("DELETE FROM resource_pool WHERE id = ?", (pool,))
+
+
+def load(transaction: Transaction, pool: int) -> tuple[Replica, int]:
+    """Read a whole pool; return it with the version of its image."""
+    base, image = transaction.execute("SELECT base, image FROM resource_pool WHERE id = ?", (pool,)).fetchone()
+    replica = Replica(thaw(image), base)
+    before = transaction.execute(
+        "SELECT body FROM resource_log WHERE pool = ? AND version <= ? ORDER BY version", (pool, base)
+    )
+    for (body,) in before:
+        replica.history.extend(unpack(body))
+    follow(transaction, pool, replica)
+    return replica, base
+
+
+def follow(transaction: Transaction, pool: int, replica: Replica) -> list[Entry] | None:
+    """Let a replica follow what was written since; return that, or None if it does not join on."""
+    rows = transaction.execute(
+        "SELECT version, body FROM resource_log WHERE pool = ? AND version > ? ORDER BY version",
+        (pool, replica.version),
+    ).fetchall()
+    news: list[Entry] = []
+    for version, body in rows:
+        entries = unpack(body)
+        if replica.version + len(entries) != version:
+            return None
+        for entry in entries:
+            replica.follow(entry)
+        news += entries
+    return news
+
+
+def append(transaction: Transaction, pool: int, version: int, entries: list[Entry]) -> None:
+    """Write a batch that leads to `version`."""
+    transaction.execute("INSERT INTO resource_log VALUES (?, ?, ?)", (pool, version, pack(entries)))
+
+
+def compact(transaction: Transaction, pool: int, replica: Replica, base: int) -> int:
+    """Write a new image if the log has become long; return the version of the image."""
+    if replica.version - base < max(COMPACT, 4 * len(replica.state.requests)):
+        return base
+    transaction.execute(
+        "UPDATE resource_pool SET base = ?, image = ? WHERE id = ?", (replica.version, freeze(replica.state), pool)
+    )
+    transaction.execute("DELETE FROM resource_log WHERE pool = ? AND version <= ?", (pool, replica.version - HISTORY))
+    return replica.version
