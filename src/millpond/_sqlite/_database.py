@@ -189,9 +189,8 @@ class Database:
             return False
         with self._inside(), self._using() as connection:
             try:
-                connection.execute(
-                    "PRAGMA busy_timeout = 0"
-                )  # behind the gate only readers could keep us, and must not
+                # Behind the gate only readers could keep us waiting, and must not.
+                connection.execute("PRAGMA busy_timeout = 0")
                 try:
                     _, frames, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                     if frames == moved:
@@ -323,13 +322,13 @@ class Database:
     def _close(self, patience: float) -> None:
         if self._is_closed:
             return
-        entered = not self.gate.is_inside and self.gate.enter_within(patience)
+        entered, is_deleted = self._enter_to_close(patience)
         try:
             with self._use:
                 self._is_closed = True
                 connection, self._connection = self._connection, None
                 if connection is not None:
-                    if self.gate.is_inside:
+                    if self.gate.is_inside or is_deleted:
                         connection.close()
                     else:
                         _keep_for_ever(connection)
@@ -339,6 +338,13 @@ class Database:
         _state.databases.discard(self)
         if not self.gate.is_inside:
             self.gate.close()
+
+    def _enter_to_close(self, patience: float) -> tuple[bool, bool]:
+        """Enter the gate unless inside; tell whether that was done, and whether there is no file left to protect."""
+        try:
+            return not self.gate.is_inside and self.gate.enter_within(patience), False
+        except EngineError:
+            return False, not os.path.exists(self.path)
 
     def _refuse_replaced_file(self) -> None:
         try:
@@ -366,11 +372,11 @@ class Database:
 
     def _before_fork(self) -> None:
         """Close the connection and keep everybody from opening it until `_after_fork()`."""
-        entered = not self.gate.is_inside and self.gate.enter_within(_FORK_PATIENCE)
+        entered, is_deleted = self._enter_to_close(_FORK_PATIENCE)
         try:
             if self._use.acquire(timeout=_FORK_PATIENCE):
                 connection = self._connection
-                if connection is not None and self.gate.is_inside and not _is_open(connection):
+                if connection is not None and (self.gate.is_inside or is_deleted) and not _is_open(connection):
                     self._connection = None
                     connection.close()
         finally:

@@ -81,10 +81,12 @@ class LiveFile:
                 f"session {number} of {self.path!r} belongs to another process that lives; open the pool again"
             )
         self._numbers.add(number)
+        self._file.held.add(number)
 
     def unlock(self, number: int) -> None:
         """Let go of the byte of a session that has ended."""
         self._numbers.discard(number)
+        self._file.held.discard(number)
         if not self._file.is_void:
             self._file.unlock(number)
 
@@ -106,7 +108,8 @@ class LiveFile:
 
     def is_locked(self, number: int) -> bool:
         """Tell whether any process holds the byte of that session."""
-        return number in self._numbers or self._own_file().locker(number) is not None
+        file = self._own_file()
+        return number in file.held or file.locker(number) is not None
 
     def close(self) -> None:
         """Unlock one's numbers and be done; locks taken through other objects of this process stay."""

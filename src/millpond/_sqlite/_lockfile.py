@@ -34,7 +34,7 @@ _FLOCK = struct.Struct("hhqqi4x" if sys.platform == "linux" else "qqihh")
 class LockFile:
     """The one descriptor of this process on a file; made by `share()` only."""
 
-    __slots__ = ("_spares", "_users", "fd", "holder", "key", "mutex", "turnstile")
+    __slots__ = ("_spares", "_users", "fd", "held", "holder", "key", "mutex", "turnstile")
 
     def __init__(self, fd: int, key: tuple[int, int]) -> None:
         self.fd = fd
@@ -45,6 +45,8 @@ class LockFile:
         """To be held while waiting for the mutex: then who releases that cannot take it again before one who waits."""
         self.holder: int | None = None
         """The thread that holds the mutex, for messages."""
+        self.held: set[int] = set()
+        """Bytes that this process has locked for good, since it cannot ask the kernel about its own."""
         self._users = 1
         self._spares: list[int] = []
 

@@ -145,11 +145,10 @@ class AsyncGrant(AsyncObtainable):
         if case.state != _case.HELD:
             raise RuntimeError(f"request {case.id!r} holds nothing yet: acquire it first")
         reply = await self._port.insist(Release(self._desk.engine.session, case.token))
-        if reply.kind == "stale" and case.state != _case.LOST:
-            case.how = reply.detail
+        if reply.kind == "stale":
             self._desk.forget(case, reply.detail)
             raise self._lost()
-        if case.state == _case.HELD or case.state == _case.LOST:
+        if case.state == _case.HELD:
             self._desk.forget(case, "released")
 
     async def renew(self) -> None:
@@ -219,13 +218,13 @@ class AsyncGrant(AsyncObtainable):
             await self._rank(self._chooser)
         self._latch = AsyncLatch()
         case.on_lost = _forward(weakref.ref(self))
-        ticket = None
+        ticket = self._desk.ask(case, block=self._port.blocks)
         try:
-            ticket = self._desk.ask(case, block=self._port.blocks)
             while True:
                 left = None if deadline is None else deadline - elapsed()
                 if not await self._latch.wait(left):
-                    await self._give_up()
+                    if not ticket.cancel() and case.state != _case.HELD:
+                        await self._withdraw()
                     if case.state != _case.HELD:
                         raise AcquireTimeout(self._timed_out())
                 if case.state == _case.OFFERED:
@@ -233,17 +232,12 @@ class AsyncGrant(AsyncObtainable):
                     continue
                 break
         except BaseException:
-            if case.state != _case.OVER and (ticket is None or not ticket.cancel()) and case.id:
+            if case.state != _case.OVER and not ticket.cancel():
                 await self._withdraw()
             self._desk.forget(case, case.how or "withdrawn")
             raise
         if case.state == _case.OVER or case.state == _case.ASKING:
             raise self._refused()
-
-    async def _give_up(self) -> None:
-        """Take the request back because its time is over, unless it was granted just now."""
-        if self._case.state != _case.HELD:
-            await self._withdraw()
 
     async def _withdraw(self) -> None:
         case = self._case

@@ -5,28 +5,58 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Final, Generic, TypeVar
 
 from millpond._clock import elapsed
-from millpond.errors import EngineUnavailable
 from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import Engine, Question, Ticket
-from millpond.resources._port import STUCK
 
 T = TypeVar("T")
 G = TypeVar("G", bound="AsyncObtainable")
 
 
-class AsyncLatch(Generic[T]):
-    """A value that comes once, from any thread, to a task of the loop that made this."""
+class _Post:
+    """Brings values into one event loop: however many arrive at once, the loop is woken once."""
 
-    __slots__ = ("_future", "_loop", "_thread", "_value", "is_set")
+    __slots__ = ("_is_on_its_way", "_latches", "_loop", "thread")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._latches: deque[AsyncLatch[Any]] = deque()
+        self._is_on_its_way = False
+        self.thread = threading.get_ident()
+
+    def send(self, latch: AsyncLatch[Any]) -> None:
+        self._latches.append(latch)
+        if not self._is_on_its_way:
+            self._is_on_its_way = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._is_on_its_way = False
+        while self._latches:
+            self._latches.popleft()._wake()
+
+
+_posts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Post] = weakref.WeakKeyDictionary()
+
+
+class AsyncLatch(Generic[T]):
+    """A value that comes once, from any thread, to the one task that waits for it."""
+
+    __slots__ = ("_future", "_loop", "_post", "_value", "is_set")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._future: asyncio.Future[None] = self._loop.create_future()
+        post = _posts.get(self._loop)
+        if post is None:
+            post = _posts[self._loop] = _Post(self._loop)
+        self._post = post
+        self._future: asyncio.Future[None] | None = None
         self.is_set = False
 
     def set(self, value: T) -> None:
@@ -34,26 +64,28 @@ class AsyncLatch(Generic[T]):
         if not self.is_set:
             self._value = value
             self.is_set = True
-            if threading.get_ident() == self._thread:
+            if threading.get_ident() == self._post.thread:
                 self._wake()
             else:
-                with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-                    self._loop.call_soon_threadsafe(self._wake)
+                self._post.send(self)
 
     def _wake(self) -> None:
-        if not self._future.done():
+        if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is set; False when the time is over first."""
         if self.is_set:
             return True
+        future = self._future = self._loop.create_future()
+        if self.is_set:  # it came from another thread, before there was a future to wake
+            return True
         if timeout is None:
-            await asyncio.shield(self._future)
+            await future
             return True
         try:
             async with asyncio.timeout(max(timeout, 0.0)):
-                await asyncio.shield(self._future)
+                await future
         except TimeoutError:
             return self.is_set
         return True
@@ -154,14 +186,14 @@ class AsyncPort:
         """Run a command although the caller is being cancelled, again and again if need be."""
         latch: AsyncLatch[Reply | Exception] = AsyncLatch()
         self.engine.apply(self.pool, command, latch.set, block=False)
-        waiting = asyncio.ensure_future(latch.wait(STUCK))
-        while not waiting.done():
+        cancelled: asyncio.CancelledError | None = None
+        while not latch.is_set:
             try:
-                await asyncio.shield(waiting)
-            except asyncio.CancelledError:
-                continue  # the first one is on its way to the caller
-        if not latch.is_set:
-            raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
+                await latch.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
         if isinstance(latch.value, Exception):
             raise latch.value
         return latch.value
@@ -172,14 +204,10 @@ class AsyncPort:
 
     async def _result(self, ticket: Ticket, latch: AsyncLatch[T | Exception]) -> T:
         try:
-            answered = await latch.wait(STUCK)
+            await latch.wait()
         except BaseException:
             ticket.cancel()
             raise
-        if not answered:
-            if ticket.cancel():
-                raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
-            await latch.wait()
         if isinstance(latch.value, Exception):
             raise latch.value
         return latch.value

@@ -43,7 +43,9 @@ class Desk:
     def __init__(self, engine: Engine, pool: str, holder_id: str, suspect_after: float | None) -> None:
         self.engine = engine
         self.pool = pool
-        self._holder_id = holder_id
+        mine = engine.holder
+        self.holder = Holder(mine.kind, holder_id, mine.host, mine.pid, mine.started)
+        """Who asks, as people will see it."""
         self._suspect_after = suspect_after
         self._lock = threading.Lock()
         self._cases: dict[str, Case] = {}
@@ -54,12 +56,6 @@ class Desk:
         self.seen = 0
 
     # --- identity ----------------------------------------------------------------------------------------------
-
-    @property
-    def holder(self) -> Holder:
-        """Who asks, as people will see it."""
-        mine = self.engine.holder
-        return Holder(mine.kind, self._holder_id, mine.host, mine.pid, mine.started)
 
     def new_id(self) -> str:
         """Return a request id that nobody else has."""
@@ -206,7 +202,9 @@ class Desk:
 
     def _end(self, case: Case, change: to.Ended) -> None:
         if case.state == _case.HELD:
-            if change.token in (0, case.token):
+            if change.how == "released" and change.token == case.token:  # by ourselves
+                self.forget(case, "released")
+            elif change.token in (0, case.token):
                 how = f"{change.how} by {change.by}" if change.by else change.how
                 self._lose(case, how, change.reason)
             return

@@ -8,6 +8,7 @@ What an engine owes, checked by `millpond.testing.check_engine`:
 
 - `apply` is atomic, takes effect once, and its answer comes after it is as durable as the engine can make it;
 - watchers are told every entry of a pool once, in order, after it is durable, and before the answer to its command;
+- a call that cannot begin for a long time is answered with `EngineUnavailable`, which says what is in the way;
 - a watcher may call `apply` from within; nothing else that blocks;
 - something ends on time (offers, leases, waits) while any process has the pool open, with nobody calling;
 - with `proves_death`, what a dead process held is free again soon, and what a living one holds is not.
@@ -72,9 +73,6 @@ class Engine(Protocol):
 
     def drop(self, pool: str) -> None:
         """Forget a pool, with all that it knows."""
-
-    def complaint(self) -> str:
-        """Say what keeps the engine from answering, as far as it can tell."""
 
     def close(self) -> None:
         """Give up this process's session: what it holds is released."""

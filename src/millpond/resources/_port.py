@@ -7,15 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from millpond._clock import elapsed
-from millpond.errors import EngineUnavailable
 from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import Engine, Question, Ticket
 
 T = TypeVar("T")
 G = TypeVar("G", bound="Obtainable")
-
-STUCK = 30.0
-"""Seconds after which a call that has not begun is given up, with an error that says what is in the way."""
 
 
 class Latch(Generic[T]):
@@ -127,15 +123,18 @@ class Port:
     def insist(self, command: Command) -> Reply:
         """Run a command although the caller is being interrupted, again and again if need be."""
         latch: Latch[Reply | Exception] = Latch()
-        self.engine.apply(self.pool, command, latch.set, block=False)
-        deadline = elapsed() + STUCK
-        while not latch.is_set and elapsed() < deadline:
+        interrupt: KeyboardInterrupt | None = None
+        try:
+            self.engine.apply(self.pool, command, latch.set, block=True)
+        except KeyboardInterrupt as error:  # an engine goes on with what it has begun
+            interrupt = error
+        while not latch.is_set:
             try:
-                latch.wait(deadline - elapsed())
-            except KeyboardInterrupt:
-                continue  # the first one is on its way to the caller
-        if not latch.is_set:
-            raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
+                latch.wait()
+            except KeyboardInterrupt as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
         if isinstance(latch.value, Exception):
             raise latch.value
         return latch.value
@@ -146,14 +145,10 @@ class Port:
 
     def _result(self, ticket: Ticket, latch: Latch[T | Exception]) -> T:
         try:
-            answered = latch.wait(STUCK)
+            latch.wait()
         except BaseException:
             ticket.cancel()
             raise
-        if not answered:
-            if ticket.cancel():
-                raise EngineUnavailable(f"{self.engine.url} does not answer: {self.engine.complaint()}")
-            latch.wait()
         if isinstance(latch.value, Exception):
             raise latch.value
         return latch.value

@@ -139,6 +139,34 @@ def test_rings_at_oneself_are_spared_until_they_are_drained(bells):
     near.close()
 
 
+def test_a_ring_in_the_middle_of_draining_does_not_mute_the_next(bells):
+    bell = bells(1)
+    ear = bell._ear
+
+    class Ear:
+        """Another thread rings just when the first ring is being read."""
+
+        def recv(self, size):
+            bell.ring_self()
+            return ear.recv(size)
+
+    bell.ring_self()
+    bell._ear = Ear()  # type: ignore[assignment]
+    bell.drain()
+    bell._ear = ear
+    bell.drain()
+    bell.ring_self()
+    assert is_rung(bell)
+    bell.drain()
+    bell._ear = Ear()  # type: ignore[assignment]
+    bell.ring_self()
+    bell.drain()
+    bell._ear = ear
+    assert not is_rung(bell)
+    bell.ring_self()
+    assert is_rung(bell)
+
+
 def test_no_ring_of_another_thread_is_lost(bells):
     """The ringer sets a flag of its own and rings; a waiter that drains and looks must see each."""
     bell = bells(1)

@@ -227,6 +227,41 @@ def test_a_long_reader_delays_a_checkpoint_and_neither_fails_nor_stalls_it(datab
     other.close()
 
 
+def test_a_reader_of_the_latest_view_does_not_stall_a_checkpoint(database):
+    """Everything can be moved then, but the WAL not emptied: that must not be waited for."""
+    other = Database(database.path)
+    fill(database)
+    with other.reading() as reader:
+        reader.execute("SELECT count(*) FROM t").fetchone()
+        began = time.monotonic()
+        assert not database.checkpoint_if_large(limit=50_000)
+        assert time.monotonic() - began < 1
+    fill(database, 60)  # the file was used again from its start, and now grows
+    assert database.checkpoint_if_large(limit=50_000)
+    other.close()
+
+
+def test_a_database_whose_folder_was_deleted_can_be_closed_and_forked(tmp_path, start):
+    program = start(
+        """
+        import shutil
+        os.mkdir(sys.argv[1])
+        databases = [Database(sys.argv[1] + "/p.db"), Database(sys.argv[1] + "/q.db")]
+        shutil.rmtree(sys.argv[1])
+        databases[0].close()
+        if os.fork() == 0:
+            say("child")
+            os._exit(0)
+        os.wait()
+        say("parent")
+        """,
+        tmp_path / "folder",
+    )
+    assert program.line() == "child"
+    assert program.line() == "parent"
+    assert program.end() == 0
+
+
 def test_the_last_close_removes_the_wal_and_happens_behind_the_gate(database, start):
     program = start(
         "gate = Gate(sys.argv[1]); gate.enter(); say('inside'); hear(); gate.leave(); hear()", database.path

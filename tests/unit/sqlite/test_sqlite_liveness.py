@@ -45,6 +45,11 @@ def test_ones_own_process_is_alive_though_the_kernel_says_that_its_lock_is_free(
     assert live._file.locker(7) is None  # the trap
     assert verdict(Passport.of_this_process(live), 7, live) is Verdict.ALIVE
     assert live.is_locked(7)
+    other = LiveFile(live.path[:-5])
+    assert other.is_locked(7)
+    live.unlock(7)
+    assert not other.is_locked(7)
+    other.close()
 
 
 def test_locks_are_seen_by_others_one_by_one(live, start):
@@ -199,6 +204,7 @@ def test_where_proc_shows_another_namespace_nobodys_pid_counts(live, monkeypatch
     try:
         passport = Passport.of_this_process(live)
         assert passport.namespace == "" and not passport.is_visible and passport.is_own
+        assert verdict(passport, 7, live) is Verdict.ALIVE  # though nobody holds that lock: one does not doubt oneself
     finally:
         monkeypatch.undo()
         _process._forget()

@@ -136,10 +136,6 @@ class MemoryEngine:
             if old is not None:
                 self._pool(pool).watchers = old.watchers
 
-    def complaint(self) -> str:
-        """Say what may be the matter."""
-        return "the process is too busy"
-
     def close(self) -> None:
         """Give up one use; with the last one everything is gone."""
         with _registry_lock:

@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._sqlite import (
     Bell,
@@ -38,7 +39,8 @@ from millpond._sqlite import (
     enrolled,
     strike,
 )
-from millpond.errors import EngineError, PoolClosed
+from millpond.errors import EngineError, EngineUnavailable, PoolClosed
+from millpond.resources import _alarm
 from millpond.resources import _changes as to
 from millpond.resources._commands import Acquire, Bury, Command, Reply, Tick
 from millpond.resources._engine import Question, Ticket, Watcher
@@ -49,10 +51,14 @@ from millpond.resources.engines.sqlite import _log
 from millpond.resources.engines.sqlite._url import Synchronous
 
 T = TypeVar("T")
+STUCK = 30.0
+"""Seconds after which a call that could not begin is given up."""
 SAFETY = 1.0
 """Seconds after which a process with waiters looks by itself."""
 CURIOSITY = 0.05
 """The same when somebody watches everything."""
+CHECKPOINT = 50
+"""Batches between two looks at the size of the write-ahead log."""
 _QUIET = frozenset({"released", "withdrawn"})
 """Endings that concern nobody but the one who asked for them."""
 
@@ -73,13 +79,14 @@ class _Pool:
 class _Call:
     """A command on its way, or a question."""
 
-    __slots__ = ("command", "done", "pool", "reply")
+    __slots__ = ("command", "done", "pool", "reply", "since")
 
     def __init__(self, pool: str, command: Command | Question[Any], done: Callable[[Any], None]) -> None:
         self.pool = pool
         self.command = command
         self.done = done
         self.reply: Any = None
+        self.since = elapsed()
 
 
 class SqliteEngine:
@@ -99,6 +106,10 @@ class SqliteEngine:
         self._questions: deque[_Call] = deque()
         self._answers: deque[_Call] = deque()
         self._is_running = False
+        self._batches = 0
+        self._stuck_check: _alarm.Appointment | None = None
+        self._is_buried = False
+        self._met_stranger = False
         self._version: object = None
         self._database = Database(path, tables=[_log.TABLES], synchronous=synchronous)
         self._gate = self._database.gate
@@ -109,8 +120,11 @@ class SqliteEngine:
         self._deaths = DeathWatch(self._live)
         self._dead: set[int] = set()
         self._sessions: dict[int, Passport] = {}
+        self._known: set[str] = set()
         passport = Passport.of_this_process(self._live)
         self.holder = Holder("process", "", passport.host, passport.pid, passport.start)
+        self._selector = selectors.DefaultSelector()
+        self._listen()
         self._meet()
         self._bell.ring(number for number in self._sessions if number != self._number)
         self._thread = threading.Thread(target=self._work, name="millpond-sqlite", daemon=True)
@@ -134,6 +148,7 @@ class SqliteEngine:
             pass  # a watcher, called from within a batch: it goes with it
         elif not block or not self._try_batch():
             self._bell.ring_self()
+            self._expect_answer()
         return Ticket(lambda: self._cancel(call))
 
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
@@ -179,13 +194,6 @@ class SqliteEngine:
             if known is not None:
                 _log.delete(transaction, known)
 
-    def complaint(self) -> str:
-        """Say who is in the way."""
-        blocker = self._gate.blocker()
-        if blocker is None:
-            return "the disk or the machine is too busy"
-        return f"its gate is held by {blocker}; if that is stopped, continue or end it"
-
     def retain(self) -> None:
         """Take note of one more user."""
         self._users += 1
@@ -212,6 +220,7 @@ class SqliteEngine:
         except EngineError as error:  # the kernel will tell the others that we are gone
             logger.warning("a session could not be ended", extra={"millpond": {"error": str(error)}})
         self._fail_all(PoolClosed(f"{self.url} was closed"))
+        self._selector.close()
         self._bell.close()
         self._deaths.close()
         self._database.close()
@@ -227,7 +236,7 @@ class SqliteEngine:
             self._batch(())
         finally:
             self._gate.leave()
-        self._publish()
+            self._publish()
         return True
 
     def _batch(self, also: Iterable[str]) -> None:
@@ -255,7 +264,9 @@ class SqliteEngine:
             finally:
                 self._is_running = False
             self._done(made, calls)
-        self._database.checkpoint_if_large()
+        self._batches += 1
+        if self._batches % CHECKPOINT == 0:
+            self._database.checkpoint_if_large()
 
     def _follow_all(self, transaction: Transaction, also: Iterable[str]) -> None:
         """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
@@ -290,8 +301,6 @@ class SqliteEngine:
             self._pools[name].unheard += entries
         self._answers.extend(calls)
         self._bell.ring(self._concerned(made))
-        for name in made:
-            self._tell(self._pools[name])
 
     def _undo(self, made: dict[str, list[Entry]], calls: list[_Call], error: BaseException) -> None:
         """Forget what was not committed: fail the calls of a broken engine, queue those of an interrupted one again."""
@@ -332,7 +341,7 @@ class SqliteEngine:
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = _Pool(name)
-        if pool.replica is not None and pool.id is not None and _log.exists(transaction, pool.id):
+        if pool.replica is not None and pool.id is not None and pool.replica.version:
             news = _log.follow(transaction, pool.id, pool.replica)
             if news is not None:
                 pool.unheard += news
@@ -351,14 +360,13 @@ class SqliteEngine:
         return pool
 
     def _notice(self, news: list[Entry]) -> None:
-        """Notice if somebody has buried us: then we need another session."""
-        mine = self.session
+        """Notice if somebody has buried us, and we need another session; and those whom we do not watch over yet."""
         for entry in news:
+            if entry.by and entry.by not in self._known:
+                self._met_stranger = True
             for change in entry.changes:
-                if type(change) is to.Buried and change.session == mine:
+                if type(change) is to.Buried and change.session == self.session:
                     self._is_buried = True
-
-    _is_buried = False
 
     def _tell(self, pool: _Pool) -> None:
         """Tell the watchers what they have not heard; `_use` is ours. Interrupted, it is told again."""
@@ -372,12 +380,14 @@ class SqliteEngine:
             pool.unheard = pool.unheard[len(news) :]
 
     def _publish(self) -> None:
-        """Give the answers of committed calls, with no lock held."""
-        while self._answers:
-            try:
-                call = self._answers.popleft()
-            except IndexError:
-                return
+        """Tell what was committed, then give the answers. Outside of the gate: those who are woken take the GIL."""
+        answers: list[_Call] = []
+        with self._use:
+            while self._answers:
+                answers.append(self._answers.popleft())
+            for pool in self._pools.values():
+                self._tell(pool)
+        for call in answers:
             call.done(call.reply)
 
     def _answer(self, call: _Call) -> None:
@@ -399,6 +409,8 @@ class SqliteEngine:
         """Learn of all sessions, to watch over their processes."""
         with self._use, self._database.reading() as transaction:
             self._sessions = enrolled(transaction)
+        self._known = {str(number) for number in self._sessions}
+        self._met_stranger = False
         self._deaths.update(self._sessions)
 
     def _look_for_deaths(self) -> None:
@@ -443,6 +455,7 @@ class SqliteEngine:
             self._bell.close()
             self._number = enrol(self._database, self._live)
             self._bell = Bell(self._database.path, self._number)
+            self._listen()
         elif not self._live.reassert():
             old, self._live = self._live, LiveFile(self._database.path)
             self._live.lock(self._number)
@@ -452,6 +465,7 @@ class SqliteEngine:
             self._deaths.close()
             self._deaths = DeathWatch(self._live)
             self._deaths.update(self._sessions)
+            self._listen()
             old.close()
 
     # --- the thread --------------------------------------------------------------------------------------------
@@ -469,6 +483,7 @@ class SqliteEngine:
                 if now - look >= 1_000_000:
                     look = now
                     self._begin_again()
+                    self._meet()
             except EngineError as error:
                 logger.warning("the SQLite engine is in trouble", extra={"millpond": {"error": str(error)}})
                 self._fail_all(error)
@@ -478,20 +493,24 @@ class SqliteEngine:
                 logger.exception("the SQLite engine failed")
 
     def _wait(self, timeout: float | None) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._bell, selectors.EVENT_READ)
-            if self._deaths.fileno() >= 0:
-                selector.register(self._deaths, selectors.EVENT_READ)
-            if not self._calls and not self._questions:
-                selector.select(timeout)
+        if not self._calls and not self._questions:
+            self._selector.select(timeout)
         self._bell.drain()
+
+    def _listen(self) -> None:
+        """Wait for the bell and for deaths, from now on for those that we have now."""
+        self._selector.close()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        if self._deaths.fileno() >= 0:
+            self._selector.register(self._deaths, selectors.EVENT_READ)
 
     def _turn(self, now: int) -> None:
         """Do what is to be done now."""
         with self._use:
             version = self._database.data_version()
             changed, self._version = version != self._version, version
-            if changed:
+            if self._met_stranger:
                 self._meet()
             self._dead.update(self._deaths.dead(eager=True))
             open_pools = [pool for pool in self._pools.values() if pool.watchers]
@@ -499,16 +518,16 @@ class SqliteEngine:
             for name in due:
                 self._calls.append(_Call(name, Tick(), lambda reply: None))
         if self._calls or self._dead:
-            with self._gate:
-                self._batch([pool.name for pool in open_pools] if changed else ())
-            self._publish()
+            try:
+                with self._gate:
+                    self._batch([pool.name for pool in open_pools] if changed else ())
+            finally:
+                self._publish()
         elif changed:
             with self._use, self._database.reading() as transaction:
                 for pool in open_pools:
                     self._follow(transaction, pool.name)
-            with self._use:
-                for pool in open_pools:
-                    self._tell(pool)
+            self._publish()
         while self._questions:
             self._answer(self._questions.popleft())
 
@@ -534,6 +553,20 @@ class SqliteEngine:
         return due is not None and due <= now
 
     # --- small things ------------------------------------------------------------------------------------------
+
+    def _check_stuck(self) -> None:
+        """Give up calls that could not begin for too long, and say who is in the way."""
+        self._stuck_check = None
+        while self._calls and elapsed() - self._calls[0].since > STUCK:
+            blocker = self._gate.blocker()
+            why = f"its gate is held by {blocker}: continue or end that" if blocker else "the disk is too slow"
+            with contextlib.suppress(IndexError):
+                self._calls.popleft().done(EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}"))
+        self._expect_answer()
+
+    def _expect_answer(self) -> None:
+        if self._calls and self._stuck_check is None and not self.is_closed:
+            self._stuck_check = _alarm.call_later(STUCK / 4, self._check_stuck)
 
     def _cancel(self, call: _Call) -> bool:
         try:

@@ -3,6 +3,7 @@
 A pool has one row with an image of its state at version `base`, and a log with one row per committed batch of entries:
 the key is the version after the batch. A replica that lacks entries reads the rows after its own version; if those do
 not join on to it (they were compacted away, or the pool was deleted and made anew), it begins again from the image.
+The row of its own version shows that they do: so the last rows always stay.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from millpond._sqlite import Transaction
+from millpond.errors import EngineError
 from millpond.resources._replica import HISTORY, Replica
 from millpond.resources._state import State
 from millpond.resources._wire import Entry, freeze, pack, thaw, unpack
@@ -42,11 +44,6 @@ def names(transaction: Transaction) -> list[str]:
     return [row[0] for row in transaction.execute("SELECT name FROM resource_pool ORDER BY name")]
 
 
-def exists(transaction: Transaction, pool: int) -> bool:
-    """Tell whether a pool has not been deleted."""
-    return transaction.execute("SELECT 1 FROM resource_pool WHERE id = ?", (pool,)).fetchone() is not None
-
-
 def delete(transaction: Transaction, pool: int) -> None:
     """Delete a pool."""
     transaction.execute("DELETE FROM resource_log WHERE pool = ?", (pool,))
@@ -62,18 +59,25 @@ def load(transaction: Transaction, pool: int) -> tuple[Replica, int]:
     )
     for (body,) in before:
         replica.history.extend(unpack(body))
-    follow(transaction, pool, replica)
+    if follow(transaction, pool, replica) is None:
+        raise EngineError(
+            f"the log of resource pool {pool} has a gap after version {replica.version}: restore a backup"
+        )
     return replica, base
 
 
 def follow(transaction: Transaction, pool: int, replica: Replica) -> list[Entry] | None:
     """Let a replica follow what was written since; return that, or None if it does not join on."""
+    here = replica.version
     rows = transaction.execute(
-        "SELECT version, body FROM resource_log WHERE pool = ? AND version > ? ORDER BY version",
-        (pool, replica.version),
+        "SELECT version, CASE WHEN version > ?2 THEN body END FROM resource_log"
+        " WHERE pool = ?1 AND version >= ?2 ORDER BY version",
+        (pool, here),
     ).fetchall()
+    if here and (not rows or rows[0][0] != here):
+        return None
     news: list[Entry] = []
-    for version, body in rows:
+    for version, body in rows[1:] if here else rows:
         entries = unpack(body)
         if replica.version + len(entries) != version:
             return None
