@@ -201,8 +201,9 @@ class AsyncResourcePool:
         try:
             teller = await self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
             async for entries in stream:
-                for event in teller.tell(entries):
-                    yield event
+                told = list(teller.tell(entries))
+                while told:
+                    yield told.pop(0)
         finally:
             stop()
             self._streams.remove(stream)

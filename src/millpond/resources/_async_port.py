@@ -69,6 +69,9 @@ class AsyncLatch(Generic[T]):
             else:
                 self._post.send(self)
 
+    def _has_come(self) -> bool:
+        return self.is_set
+
     def _wake(self) -> None:
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
@@ -78,7 +81,7 @@ class AsyncLatch(Generic[T]):
         if self.is_set:
             return True
         future = self._future = self._loop.create_future()
-        if self.is_set:  # it came from another thread, before there was a future to wake
+        if self._has_come():  # from another thread, before there was a future to wake
             return True
         if timeout is None:
             await future

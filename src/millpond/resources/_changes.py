@@ -65,6 +65,8 @@ class Returned(Change, frozen=True, tag=6):
     id: str
     session: str
     holder: Holder
+    number: int = 0
+    seen: int = 0
 
 
 class Declined(Change, frozen=True, tag=7):

@@ -33,8 +33,9 @@ from typing import Any, NamedTuple
 
 from millpond.resources import _changes as to
 from millpond.resources import _commands as do
-from millpond.resources._placement import assign, camp, could_ever, pick
+from millpond.resources._placement import assign, camp, cost, pick
 from millpond.resources._records import (
+    ACTIVE,
     AWAY,
     CORDONED,
     DRAINING,
@@ -60,18 +61,20 @@ class Outcome(NamedTuple):
 
 def step(state: State, command: do.Command, now: int) -> Outcome:
     """Apply one command at `now` (microseconds of the engine's clock)."""
-    turn = _Turn(state, now, getattr(command, "session", ""))
+    turn = _Turn(state, now, "" if type(command) is do.Bury else getattr(command, "session", ""))
     turn.end_what_is_over()
     reply = _VERBS[type(command)](turn, command)
-    if turn.freed:
+    if turn.freed or (turn.changes and turn.overdue()):
         turn.hand_over()
+        if reply.kind == WAITING:
+            reply = _standing(state.requests[reply.id])
     return Outcome(reply, turn.changes)
 
 
 class _Turn:
     """One step in progress: what it decided so far, and which resources that may have made available."""
 
-    __slots__ = ("author", "changes", "freed", "now", "state")
+    __slots__ = ("_camp", "author", "changes", "freed", "now", "state")
 
     def __init__(self, state: State, now: int, author: str) -> None:
         self.state = state
@@ -79,6 +82,7 @@ class _Turn:
         self.author = author
         self.changes: list[to.AnyChange] = []
         self.freed = 0
+        self._camp: tuple[int, Request | None, int] = (-1, None, 0)  # as of how many changes, for whom, what
 
     def decide(self, change: to.AnyChange) -> None:
         self.changes.append(change)
@@ -93,30 +97,43 @@ class _Turn:
         """Give what was freed to those who wait for it, the first first."""
         state = self.state
         mask, self.freed = self.freed, 0
-        while mask & state.free and state.lines and not state.settings.paused:
-            best: tuple[int, int, int] | None = None
-            for line in state.lines_for(mask & state.free):
-                entry = line.head()
-                if entry is None:
-                    state.drop_line(line)
-                    continue
-                order, seq, request = entry
-                rank = (state.start(line.group) if state.groups else 0, order, seq)
-                if best is None or rank < best:
-                    shares = self.find(request)
-                    if shares is not None:
-                        best, chosen, given = rank, request, shares
-            if best is None:
+        while state.lines and not state.settings.paused:
+            if self.overdue():
+                mask |= state.free  # what is kept, and for whom, may be another thing now
+            if not mask & state.free:
                 return
-            self._give(chosen, given)
+            found = self._first_served(mask & state.free)
+            if found is None:
+                return
+            self._give(*found)
             mask |= self.freed
             self.freed = 0
+
+    def _first_served(self, mask: int) -> tuple[Request, Shares] | None:
+        """Return the first waiter that something of `mask` may serve, and what it is given."""
+        state = self.state
+        camper, _ = self.camp()
+        if camper is not None:  # not always at the head of its line: it was overtaken long enough
+            shares = self.find(camper)
+            if shares is not None:
+                return camper, shares
+        best: tuple[int, int, int] | None = None
+        found: tuple[Request, Shares] | None = None
+        for line in state.lines_for(mask):
+            order, seq, request = line.head()
+            rank = (state.start(line.group) if state.groups else 0, order, seq)
+            if best is None or rank < best:
+                shares = self.find(request)
+                if shares is not None:
+                    best, found = rank, (request, shares)
+        return found
 
     def _give(self, request: Request, shares: Shares) -> None:
         token = self.next_token()
         if request.bundle:
             self.freed |= self.state.free  # what was kept for it, others may have now
-        if request.sure or (request.session == self.author and not request.picky):
+        is_there = request.sure or not request.session or (request.session == self.author and not request.picky)
+        if is_there:
             self.decide(to.Held(request.id, token, shares, self.now + request.lease if request.lease else 0))
         else:
             self.decide(to.Offered(request.id, token, shares, self.now + self.state.settings.claim))
@@ -126,37 +143,64 @@ class _Turn:
         state = self.state
         free = state.free
         if state.bundles:
-            free &= ~self._kept_from(request)
+            camper, kept = self.camp()
+            if camper is not request:
+                free &= ~kept
         if request.refused:
             free &= ~state.mask(request.refused)
-        shares: Shares | None
+        room = self.room(request) if request.group else None
         if request.bundle:
-            shares = assign(state, request, free)
-            if shares is None:
-                return None
-        else:
-            matcher = state.matcher(request.wants[0].selector)
-            candidates = free & matcher.mask
-            if not candidates:
-                return None
-            shares = ((state.at(pick(state, request, matcher, candidates)).name, 1),)
-        return shares if self._within_quota(request, sum(units for _, units in shares)) else None
+            return assign(state, request, free, room)
+        matcher = state.matcher(request.wants[0].selector)
+        candidates = free & matcher.mask
+        if not candidates or (room is not None and room < 1):
+            return None
+        return ((state.at(pick(state, request, matcher, candidates)).name, 1),)
 
-    def _within_quota(self, request: Request, units: int) -> bool:
-        group = self.state.groups.get(request.group) if request.group else None
-        return group is None or not group.quota or group.held + units <= group.quota
+    # --- keeping units for bundles -----------------------------------------------------------------------------
 
-    def _kept_from(self, request: Request) -> int:
-        """Return the free resources that are kept for a bundle which has waited too long already."""
+    def overdue(self) -> list[Request]:
+        """Return the bundles that have been overtaken long enough, the oldest first."""
+        bundles = self.state.bundles
+        if not bundles:
+            return []
+        before = self.now - self.state.settings.patience
+        return [bundle for bundle in bundles.values() if bundle.asked <= before]
+
+    def camp(self) -> tuple[Request | None, int]:
+        """Return the bundle for which units are kept now, and the free resources that are kept for it."""
         state = self.state
-        before = self.now - state.settings.patience
-        for bundle in state.bundles.values():
-            if bundle.asked > before or bundle.state != WAITING:
-                continue
-            usable = state.active & ~state.mask(bundle.refused)
-            if could_ever(state, bundle, usable) and self._within_quota(bundle, least_units(bundle)):
-                return 0 if bundle is request else camp(state, bundle, state.free & usable)
-        return 0
+        version, camper, kept = self._camp
+        if version != len(self.changes):
+            camper, kept = None, 0
+            for bundle in self.overdue():
+                room = self.room(bundle)
+                if cost(state, bundle, self.usable(bundle), room) is not None:
+                    camper, kept = bundle, camp(state, bundle, state.free & self.usable(bundle), room)
+                    break
+            self._camp = len(self.changes), camper, kept
+        return camper, kept
+
+    def usable(self, request: Request) -> int:
+        """Return the resources that the request may be given some time, as things are."""
+        return self.state.active & ~self.state.mask(request.refused)
+
+    def room(self, request: Request) -> int | None:
+        """Return how many units the quota of its group leaves for the request: None if there is no quota.
+
+        The oldest of its bundles that is overdue has the first right to them, else single units could starve it.
+        """
+        group = self.state.groups.get(request.group) if request.group else None
+        if group is None or not group.quota:
+            return None
+        promised = 0
+        for bundle in self.overdue():
+            if bundle.group == group.name:
+                if bundle is not request:
+                    promised = cost(self.state, bundle, self.usable(bundle), group.quota) or 0
+                if promised or bundle is request:
+                    break
+        return group.quota - group.held - promised
 
     # --- ending ------------------------------------------------------------------------------------------------
 
@@ -174,8 +218,7 @@ class _Turn:
                 continue
             request = state.requests[key]
             if request.state == OFFERED:
-                self._free(request)
-                self.decide(to.Left(key, 0, "did not claim what it was offered"))
+                self.leave(request, 0, "did not claim what it was offered")
             elif request.state == HELD:
                 self.end(request, "expired", reason="its lease ended")
             elif request.deadline and request.deadline <= self.now:
@@ -192,8 +235,32 @@ class _Turn:
         pause = self.state.settings.delay if shares and how in ("expired", "revoked", "died") else 0
         delayed = self.now + pause if pause else 0
         self.decide(to.Ended(request.id, how, by, reason, delayed, request.token, shares, request.holder))
-        for name, _ in shares:
-            self._settle(self.state.resources[name])
+        self._settle(shares)
+
+    def leave(self, request: Request, until: int, reason: str) -> None:
+        """Let a request be away: it has nothing, but keeps its place."""
+        shares = request.shares
+        self._free(request)
+        self.decide(to.Left(request.id, until, reason))
+        self._settle(shares)
+
+    def decline(self, request: Request) -> None:
+        """Let a request refuse what it was offered: it goes back in line, and never gets that again."""
+        shares = request.shares
+        self._free(request)
+        self.decide(to.Declined(request.id, tuple(sorted({*request.refused, *(name for name, _ in shares)}))))
+        self._settle(shares)
+
+    def wait_again(self, request: Request) -> bool:
+        """Let a request that is back in line have its chance; if there is none any more, end it and return False."""
+        self.freed |= self.state.free
+        if request.deadline and request.deadline <= self.now:
+            self.end(request, "timed out")
+            return False
+        if request.patient or self.is_possible(request):
+            return True
+        self.end(request, "unsatisfiable", reason="no resource can satisfy it any more")
+        return False
 
     def _free(self, request: Request) -> None:
         """Take note of what an ending will make available to others."""
@@ -207,44 +274,37 @@ class _Turn:
         if request.id in state.bundles:
             self.freed |= state.free
 
-    def _settle(self, resource: Resource) -> None:
+    def _settle(self, shares: Shares) -> None:
         """Complete a drain or a removal when nobody is left on the resource."""
-        if resource.used:
-            return
-        if resource.state == DRAINING:
-            self.decide(to.Marked(resource.name, CORDONED, "", resource.note or "drained"))
-        elif resource.state == REMOVING:
-            self.decide(to.Removed(resource.name, "", resource.note))
+        for name, _ in shares:
+            resource = self.state.resources[name]
+            if resource.used:
+                continue
+            if resource.state == DRAINING:
+                self.decide(to.Marked(name, CORDONED, "", resource.note or "drained"))
+            elif resource.state == REMOVING:
+                self.decide(to.Removed(name, "", resource.note))
 
     def is_possible(self, request: Request) -> bool:
-        """Tell whether the request could be satisfied if nobody held anything."""
+        """Tell whether the request could be satisfied if nobody held anything and all resources were active."""
         state = self.state
         group = state.groups.get(request.group) if request.group else None
-        if group is not None and group.quota and least_units(request) > group.quota:
-            return False
-        if not request.bundle:
-            return bool(state.present & state.matcher(request.wants[0].selector).mask)
-        return could_ever(state, request, state.present)
+        quota = group.quota if group is not None and group.quota else None
+        return cost(state, request, state.present & ~state.mask(request.refused), quota) is not None
 
     def end_the_impossible(self) -> None:
         """Tell those who wait in vain, after resources or quotas became less."""
-        for line in list(self.state.lines.values()):
-            entry = line.head()
-            if entry is None or self.is_possible(entry[2]):
-                continue
-            for request in line.requests():
-                if not request.patient:
-                    self.end(request, "unsatisfiable", reason="no resource can satisfy it any more")
+        vain = []
+        for line in self.state.lines.values():
+            if not self.is_possible(line.head()[2]):
+                vain += [request for request in line.requests() if not request.patient]
+        for request in sorted(vain, key=lambda one: one.seq):
+            self.end(request, "unsatisfiable", reason="no resource can satisfy it any more")
 
 
 def is_bundle(wants: tuple[Want, ...]) -> bool:
     """Tell whether these wants need several units at once."""
     return len(wants) > 1 or wants[0].count > 1 or wants[0].units != 1
-
-
-def least_units(request: Request) -> int:
-    """Return the fewest units that can satisfy the request."""
-    return sum(want.count * max(1, want.units) for want in request.wants)
 
 
 # --- the verbs -------------------------------------------------------------------------------------------------
@@ -300,8 +360,9 @@ def _ask_again(turn: _Turn, command: do.Acquire, known: Request) -> do.Reply:
     if known.session != command.session:
         if known.state != AWAY or not known.until:  # its process may live
             return do.Reply("taken", known.id, detail=str(known.holder))
-        turn.decide(to.Returned(known.id, command.session, command.holder))
-        turn.freed |= turn.state.free
+        turn.decide(to.Returned(known.id, command.session, command.holder, command.number, command.seen))
+        if not turn.wait_again(known):
+            return do.Reply("unsatisfiable", command.id)
     return _standing(known)
 
 
@@ -319,7 +380,7 @@ def _claim(turn: _Turn, command: do.Claim) -> do.Reply:
             turn.decide(to.Claimed(known, turn.now + request.lease if request.lease else 0))
         elif request.state == AWAY:
             turn.decide(to.Returned(known, request.session, request.holder))
-            turn.freed |= state.free
+            turn.wait_again(request)
     return do.Reply("ok")
 
 
@@ -327,12 +388,8 @@ def _decline(turn: _Turn, command: do.Decline) -> do.Reply:
     request = turn.state.requests.get(command.id)
     if request is None or request.state != OFFERED or request.token != command.token:
         return do.Reply("stale", command.id, command.token)
-    names = {name for name, _ in request.shares}
-    turn.freed |= turn.state.free
-    turn._free(request)
-    turn.decide(to.Declined(request.id, tuple(sorted(names | set(request.refused)))))
-    for name in sorted(names):
-        turn._settle(turn.state.resources[name])
+    turn.decline(request)
+    turn.wait_again(request)
     return do.Reply("ok", request.id)
 
 
@@ -424,15 +481,17 @@ def _suspect(turn: _Turn, command: do.Suspect) -> do.Reply:
 
 def _bury(turn: _Turn, command: do.Bury) -> do.Reply:
     state = turn.state
-    ids = list(state.sessions.get(command.session, ()))
-    for known in ids:
-        request = state.requests[known]
-        if request.chosen and request.state in (WAITING, AWAY):
-            turn._free(request)
-            turn.decide(to.Left(known, turn.now + state.settings.retention, command.reason))
+    if not command.session:
+        return do.Reply("ok")  # nobody cannot die
+    mine = sorted((state.requests[known] for known in state.sessions.get(command.session, ())), key=lambda one: one.seq)
+    for request in mine:
+        if request.state == AWAY and request.until:
+            continue  # it is known to be dead
+        if request.chosen and request.state != HELD:
+            turn.leave(request, turn.now + state.settings.retention, command.reason)
         else:
             turn.end(request, "died", reason=command.reason)
-    if ids or command.session in state.marks:
+    if turn.changes or command.session in state.marks:
         turn.decide(to.Buried(command.session, command.reason))
     return do.Reply("ok")
 
@@ -483,11 +542,11 @@ def _mark(turn: _Turn, command: do.Mark) -> do.Reply:
     resource = turn.state.resources.get(command.name)
     if resource is None:
         return do.Reply("unknown", command.name)
+    if resource.state == REMOVING and command.state != ACTIVE:
+        return do.Reply("ok", command.name, detail=REMOVING)  # it goes anyway; only to make it active calls it back
     turn.decide(to.Marked(command.name, command.state, command.by, command.reason))
     turn.freed |= 1 << resource.slot
-    if turn.state.bundles:
-        turn.freed |= turn.state.free  # a bundle may camp elsewhere now
-    turn._settle(resource)
+    turn._settle(((command.name, 0),))
     return do.Reply("ok", command.name, detail=resource.state)
 
 

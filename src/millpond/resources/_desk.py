@@ -170,6 +170,8 @@ class Desk:
             case.token, case.shares = change.token, change.shares
             if case.command.picky:
                 self._show(case)
+            elif not case.command.lease and self.engine.accept(self.pool, case.id, change.token, change.until):
+                self._hold(case, change.token, change.shares)
             else:
                 claims.append(case.id)
         elif isinstance(change, to.Claimed):

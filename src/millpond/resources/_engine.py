@@ -68,6 +68,12 @@ class Engine(Protocol):
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
         """Tell every entry from now on; return what stops it. With `own`, only what concerns the session is urgent."""
 
+    def accept(self, pool: str, request: str, token: int, until: int) -> bool:
+        """Take an offered lock at once, if the engine can make sure without a commit that it will not lapse.
+
+        False: send a `Claim` and wait for what comes of it.
+        """
+
     def pools(self) -> list[str]:
         """Return the names of all pools that exist."""
 

@@ -2,7 +2,8 @@
 
 A `Matcher` knows, as bits, the resources that satisfy one selector. A `Line` holds the waiters that are equal in all
 that decides whether they can be served (wants, group, refused resources), so that only its head ever needs a look.
-Entries of requests that left stay in the heap until they surface; too many of them, and the heap is built anew.
+Entries of requests that left stay in the heap until they surface; too many of them, and the heap is built anew. A line
+in which nobody waits any more is dropped.
 """
 
 from __future__ import annotations
@@ -18,32 +19,31 @@ LineKey: TypeAlias = tuple[tuple[Want, ...], str, tuple[str, ...]]
 
 
 class Matcher:
-    """The resources that satisfy a selector: `mask` all of them, `masks` one per alternative, in its order."""
+    """The resources that satisfy a selector: `mask` all of them, `masks` one per alternative, in its order.
 
-    __slots__ = ("_alternatives", "mask", "masks")
+    `lines` are those in which somebody waits for one of them; `name` is the one resource that it asks for, if it does.
+    """
+
+    __slots__ = ("_alternatives", "lines", "mask", "masks", "name")
 
     def __init__(self, selector: str, resources: Mapping[str, Resource]) -> None:
         self._alternatives = _selectors.parse(selector)
+        self.lines: dict[LineKey, Line] = {}
         self.masks = [0] * len(self._alternatives)
         self.mask = 0
-        name = self.name
-        if name is None:
+        first, *rest = self._alternatives
+        self.name = first[0][1] if not rest and len(first) == 1 and first[0][0] == "@" else None
+        if self.name is None:
             for resource in resources.values():
                 self.learn(resource)
-        elif name in resources:
-            self.learn(resources[name])
-
-    @property
-    def name(self) -> str | None:
-        """The one resource that it asks for, if it asks by name."""
-        first = self._alternatives[0]
-        if len(self._alternatives) == 1 and len(first) == 1 and first[0][0] == "@":
-            return first[0][1]
-        return None
+        elif self.name in resources:
+            self.learn(resources[self.name])
 
     def learn(self, resource: Resource) -> None:
         """Take note of a resource that is new or has other labels."""
         self.forget(resource)
+        if self.name is not None and self.name != resource.name:
+            return
         bit = 1 << resource.slot
         for index, alternative in enumerate(self._alternatives):
             if _selectors.matches(alternative, resource.name, resource.labels):
@@ -52,58 +52,48 @@ class Matcher:
 
     def forget(self, resource: Resource) -> None:
         """Drop a resource."""
-        keep = ~(1 << resource.slot)
-        self.mask &= keep
-        for index, mask in enumerate(self.masks):
-            self.masks[index] = mask & keep
+        bit = 1 << resource.slot
+        if self.mask & bit:
+            self.mask ^= bit
+            self.masks = [mask & ~bit for mask in self.masks]
 
 
 class Line:
-    """The waiters of one key, first come first."""
+    """The waiters of one key, first come first. `size` is how many they are."""
 
-    __slots__ = ("_dead", "_heap", "group", "key", "matchers", "name", "refused")
+    __slots__ = ("_heap", "group", "refused", "size")
 
-    def __init__(self, key: LineKey, matchers: tuple[Matcher, ...]) -> None:
-        self.key = key
+    def __init__(self, key: LineKey) -> None:
         _, self.group, self.refused = key
-        self.matchers = matchers
-        self.name = matchers[0].name if len(matchers) == 1 else None
+        self.size = 0
         self._heap: list[tuple[int, int, Request]] = []
-        self._dead = 0
 
     def push(self, order: int, request: Request) -> None:
         """Let a request join at its place."""
         heapq.heappush(self._heap, (order, request.seq, request))
-
-    def head(self) -> tuple[int, int, Request] | None:
-        """Return the first that waits."""
-        heap = self._heap
-        while heap:
-            entry = heap[0]
-            if self._waits(entry[2]):
-                return entry
-            heapq.heappop(heap)
-        return None
+        self.size += 1
 
     def leave(self) -> None:
-        """Take note that one of the entries is of no more use."""
-        self._dead += 1
-        if self._dead > 64 and self._dead > len(self._heap) // 2:
-            self._heap = list({entry[1]: entry for entry in self._heap if self._waits(entry[2])}.values())
+        """Take note that one of them waits no more."""
+        self.size -= 1
+        if len(self._heap) > 64 and len(self._heap) > 2 * self.size:
+            self._heap = self._entries()
             heapq.heapify(self._heap)
-            self._dead = 0
+
+    def head(self) -> tuple[int, int, Request]:
+        """Return the first that waits: its order, its number, itself."""
+        heap = self._heap
+        while not self._waits(heap[0][2]):
+            heapq.heappop(heap)
+        return heap[0]
 
     def requests(self) -> list[Request]:
         """Return those who wait, in order."""
-        return [entry[2] for entry in sorted({e[1]: e for e in self._heap if self._waits(e[2])}.values())]
+        return [entry[2] for entry in sorted(self._entries())]
+
+    def _entries(self) -> list[tuple[int, int, Request]]:
+        """Return the entries that count; one who was away and came back may have several."""
+        return list({entry[1]: entry for entry in self._heap if self._waits(entry[2])}.values())
 
     def _waits(self, request: Request) -> bool:
         return request.state == WAITING and request.refused == self.refused
-
-    def reach(self) -> int:
-        """Return the resources that could be of use here."""
-        first, *rest = self.matchers
-        mask = first.mask
-        for matcher in rest:
-            mask |= matcher.mask
-        return mask

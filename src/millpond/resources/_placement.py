@@ -15,7 +15,8 @@ their order. Everything ends with the slot, so there are no ties.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from millpond.resources._line import Matcher
@@ -70,24 +71,6 @@ POLICIES: Final[dict[str, Callable[[Resource, Request], tuple[int, ...]] | None]
 }
 
 
-def needed(want: Want, resource: Resource) -> int:
-    """Return how many units of this resource the want takes."""
-    return resource.capacity if want.units == ALL else want.units
-
-
-def fitting(state: State, want: Want, mask: int) -> int:
-    """Return those of `mask` that match the want and have enough free units."""
-    mask &= state.matcher(want.selector).mask
-    if want.units == 1:
-        return mask
-    fit = 0
-    for slot in bits(mask):
-        resource = state.at(slot)
-        if resource.capacity - resource.used >= needed(want, resource):
-            fit |= 1 << slot
-    return fit
-
-
 def pick(state: State, request: Request, matcher: Matcher, candidates: int) -> int:
     """Return the best slot of `candidates`, which is not empty."""
     for mask in matcher.masks:
@@ -100,96 +83,163 @@ def pick(state: State, request: Request, matcher: Matcher, candidates: int) -> i
         resource = state.resources.get(name)
         if resource is not None and best >> resource.slot & 1:
             return resource.slot
-    policy = POLICIES[request.placement]
+    policy = POLICIES.get(request.placement)
     if policy is None:
         return (best & -best).bit_length() - 1
     return min((policy(state.at(slot), request), slot) for slot in bits(best))[1]
 
 
-def preferences(state: State, request: Request, want: Want, candidates: int) -> list[int]:
-    """Return all of `candidates`, best first."""
-    matcher = state.matcher(want.selector)
-    order = []
-    candidates &= matcher.mask
-    while candidates:
-        slot = pick(state, request, matcher, candidates)
-        order.append(slot)
-        candidates &= ~(1 << slot)
-    return order
+def preferences(state: State, request: Request, matcher: Matcher, candidates: int) -> Iterator[int]:
+    """Iterate over all of `candidates`, best first: what `pick` would say, again and again."""
+    policy = POLICIES.get(request.placement)
+    for mask in matcher.masks:
+        best = mask & candidates
+        candidates ^= best
+        for name in request.rank:
+            resource = state.resources.get(name)
+            if resource is not None and best >> resource.slot & 1:
+                best ^= 1 << resource.slot
+                yield resource.slot
+        if policy is None:
+            yield from bits(best)
+        else:
+            yield from sorted(bits(best), key=lambda slot: policy(state.at(slot), request))
 
 
-def match(wishes: Sequence[Sequence[int]]) -> list[int | None]:
-    """Give each wish a slot of its own, as many as possible (maximum matching by augmenting paths)."""
-    owner: dict[int, int] = {}
+def needed(want: Want, resource: Resource) -> int:
+    """Return how many units of this resource the want takes."""
+    return resource.capacity if want.units == ALL else want.units
 
-    def place(wish: int, tried: set[int]) -> bool:
-        for slot in wishes[wish]:
-            if slot not in owner:
-                owner[slot] = wish
+
+def lacking(want: Want, resource: Resource) -> int:
+    """Return how many of the units that the want takes of this resource are not free."""
+    return needed(want, resource) - resource.capacity + resource.used
+
+
+def fitting(state: State, want: Want, mask: int, most: int | None = None, *, idle: bool = False) -> int:
+    """Return those of `mask` that match the want and have enough free units, or would have if they were idle.
+
+    `most` is how large one may be that is wanted as a whole.
+    """
+    mask &= state.matcher(want.selector).mask
+    if want.units == 1:
+        return mask
+    fit = 0
+    for slot in bits(mask):
+        resource = state.at(slot)
+        too_large = want.units == ALL and most is not None and resource.capacity > most
+        if not too_large and lacking(want, resource) <= (resource.used if idle else 0):
+            fit |= 1 << slot
+    return fit
+
+
+def least_units(request: Request) -> int:
+    """Return the fewest units that can satisfy the request, whatever the resources are."""
+    return sum(want.count * max(1, want.units) for want in request.wants)
+
+
+class Plan:
+    """A way to give each want of a bundle its resources, all different: as many as possible, the best first.
+
+    Maximum matching by augmenting paths, over wants (few) rather than resources (many): a want that finds nothing left
+    takes a resource of another want which finds something else. `room` is what a quota leaves; wants of whole
+    resources take the smallest then, so that it goes furthest.
+    """
+
+    __slots__ = ("_fits", "_orders", "_request", "_room", "_state", "_taken", "slots", "spare")
+
+    def __init__(self, state: State, request: Request, mask: int, room: int | None, *, idle: bool = False) -> None:
+        self._state = state
+        self._request = request
+        self._room = room
+        self.spare = None if room is None else room - least_units(request) + 1  # how large a whole one may be
+        self._fits = [fitting(state, want, mask, self.spare, idle=idle) for want in request.wants]
+        self._orders = [self._order(want, fit) for want, fit in zip(request.wants, self._fits, strict=True)]
+        self._taken = 0
+        self.slots: list[list[int]] = [[] for _ in request.wants]
+        for index, want in enumerate(request.wants):
+            while len(self.slots[index]) < want.count and self._extend(index):
+                pass
+
+    def shares(self) -> tuple[tuple[str, int], ...] | None:
+        """Return the resources and units, want by want, or None if something is missing or the room is too small."""
+        found = []
+        for want, slots in zip(self._request.wants, self.slots, strict=True):
+            if len(slots) < want.count:
+                return None
+            found += [(resource.name, needed(want, resource)) for resource in map(self._state.at, slots)]
+        if self._room is not None and sum(units for _, units in found) > self._room:
+            return None
+        return tuple(found)
+
+    def _order(self, want: Want, fit: int) -> Iterator[int]:
+        state = self._state
+        if self._room is not None and want.units == ALL:
+            return iter(sorted(bits(fit), key=lambda slot: (state.at(slot).capacity, slot)))
+        return preferences(state, self._request, state.matcher(want.selector), fit)
+
+    def _extend(self, first: int) -> bool:
+        """Give a want one resource more, and move others if that helps; return False when nothing does."""
+        came: dict[int, tuple[int, int]] = {first: (first, 0)}  # want -> (who takes from it, which slot)
+        queue = deque(came)
+        while queue:
+            index = queue.popleft()
+            slot = next((one for one in self._orders[index] if not self._taken >> one & 1), None)
+            if slot is not None:
+                self._taken |= 1 << slot
+                self._hand_down(index, slot, came)
                 return True
-        for slot in wishes[wish]:
-            if slot not in tried:
-                tried.add(slot)
-                if place(owner[slot], tried):
-                    owner[slot] = wish
-                    return True
+            for other, slots in enumerate(self.slots):
+                useful = None if other in came else next((one for one in slots if self._fits[index] >> one & 1), None)
+                if useful is not None:
+                    came[other] = (index, useful)
+                    queue.append(other)
         return False
 
-    for wish in range(len(wishes)):
-        place(wish, set())
-    given: list[int | None] = [None] * len(wishes)
-    for slot, wish in owner.items():
-        given[wish] = slot
-    return given
+    def _hand_down(self, index: int, slot: int, came: dict[int, tuple[int, int]]) -> None:
+        while True:
+            self.slots[index].append(slot)
+            taker, slot = came[index]
+            if taker == index:
+                return
+            self.slots[index].remove(slot)
+            index = taker
 
 
-def wishes(state: State, request: Request, mask: int) -> list[tuple[Want, list[int]]]:
-    """Return one wish per resource that a bundle needs, each with the slots of `mask` that would do, best first."""
-    found: list[tuple[Want, list[int]]] = []
-    for want in request.wants:
-        order = preferences(state, request, want, fitting(state, want, mask))
-        found.extend((want, order) for _ in range(want.count))
-    return found
-
-
-def assign(state: State, request: Request, mask: int) -> tuple[tuple[str, int], ...] | None:
+def assign(state: State, request: Request, mask: int, room: int | None) -> tuple[tuple[str, int], ...] | None:
     """Return shares that satisfy a whole bundle from the free units of `mask`, all on different resources, or None."""
-    wanted = wishes(state, request, mask)
-    shares = []
-    for (want, _), slot in zip(wanted, match([order for _, order in wanted]), strict=True):
-        if slot is None:
-            return None
-        resource = state.at(slot)
-        shares.append((resource.name, needed(want, resource)))
-    return tuple(shares)
+    return Plan(state, request, mask, room).shares() if _enough(state, request, mask) else None
 
 
-def camp(state: State, request: Request, mask: int) -> int:
+def cost(state: State, request: Request, mask: int, room: int | None) -> int | None:
+    """Return the units that would satisfy the request if nobody held any of `mask`, or None if nothing would."""
+    if not _enough(state, request, mask):
+        return None
+    if not request.bundle:
+        return 1 if room is None or room > 0 else None
+    shares = Plan(state, request, mask, room, idle=True).shares()
+    return None if shares is None else sum(units for _, units in shares)
+
+
+def _enough(state: State, request: Request, mask: int) -> bool:
+    return all((mask & state.matcher(want.selector).mask).bit_count() >= want.count for want in request.wants)
+
+
+def camp(state: State, request: Request, mask: int, room: int | None) -> int:
     """Return the resources of `mask` to keep for a bundle that cannot be satisfied yet.
 
-    First as many as fit, by matching; then, for each wish that none fits, the one with the most free units, so that
+    First as many as fit, by matching; then, for each wish that none fits, the one that lacks the fewest units, so that
     what is given back there adds up.
     """
-    wanted = wishes(state, request, mask)
-    given = match([order for _, order in wanted])
-    kept = sum(1 << slot for slot in given if slot is not None)
-    for (want, _), slot in zip(wanted, given, strict=True):
-        rest = mask & ~kept & state.matcher(want.selector).mask
-        if slot is None and want.units != 1 and rest:
-            kept |= 1 << min(bits(rest), key=lambda one: (state.at(one).used - state.at(one).capacity, one))
+    plan = Plan(state, request, mask, room)
+    kept = 0
+    for slots in plan.slots:
+        for slot in slots:
+            kept |= 1 << slot
+    for want, slots in zip(request.wants, plan.slots, strict=True):
+        if len(slots) < want.count and want.units != 1:
+            rest = bits(fitting(state, want, mask & ~kept, plan.spare, idle=True))
+            closest = sorted((lacking(want, state.at(slot)), slot) for slot in rest)
+            for _, slot in closest[: want.count - len(slots)]:
+                kept |= 1 << slot
     return kept
-
-
-def could_ever(state: State, request: Request, mask: int) -> bool:
-    """Tell whether the request would fit if every resource of `mask` were wholly free."""
-    wished = []
-    for want in request.wants:
-        fit = [
-            slot
-            for slot in bits(mask & state.matcher(want.selector).mask)
-            if want.units == ALL or state.at(slot).capacity >= want.units
-        ]
-        if len(fit) < want.count:
-            return False
-        wished.extend([fit] * want.count)
-    return len(request.wants) == 1 or None not in match(wished)

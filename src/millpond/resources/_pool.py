@@ -202,8 +202,9 @@ class ResourcePool:
         try:
             teller = self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
             for entries in stream:
-                for event in teller.tell(entries):
-                    yield event
+                told = list(teller.tell(entries))
+                while told:
+                    yield told.pop(0)
         finally:
             stop()
             self._streams.remove(stream)

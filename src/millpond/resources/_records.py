@@ -131,3 +131,4 @@ class Image(Struct, array_like=True):
     endings: list[Ending]
     marks: dict[str, int]
     grants: int = 0
+    used: list[Ending] = []

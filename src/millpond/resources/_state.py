@@ -18,6 +18,7 @@ from millpond.resources import _changes as to
 from millpond.resources._line import Line, LineKey, Matcher
 from millpond.resources._records import (
     ACTIVE,
+    ALL,
     AWAY,
     HELD,
     OFFERED,
@@ -46,10 +47,10 @@ class State:
 
     __slots__ = (
         "_due",
-        "_served",
+        "_most",
+        "_suitors",
         "active",
         "bundles",
-        "common",
         "free",
         "grants",
         "groups",
@@ -91,12 +92,12 @@ class State:
         self.tokens: dict[int, str] = {}
         self.sessions: dict[str, dict[str, None]] = {}
         self.matchers: dict[str, Matcher] = {}
+        self.named: dict[str, Matcher] = {}  # those of one resource, by its name
         self.lines: dict[LineKey, Line] = {}
-        self.common: dict[LineKey, Line] = {}  # lines that any resource may serve
-        self.named: dict[str, dict[LineKey, Line]] = {}  # lines for one resource, by its name
-        self.bundles: dict[str, Request] = {}
+        self.bundles: dict[str, Request] = {}  # that wait, in the order of asking
         self._due: list[tuple[int, int, str]] = []
-        self._served: dict[int, list[Line]] = {}  # slot -> the common lines that it can serve; emptied when they change
+        self._most = MATCHERS
+        self._suitors: dict[int, list[Matcher]] = {}  # slot -> the others that it suits; emptied when they change
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -104,10 +105,13 @@ class State:
         """Return who suits a selector."""
         found = self.matchers.get(selector)
         if found is None:
-            if len(self.matchers) >= MATCHERS:
-                used = {want.selector for wants, _, _ in self.lines for want in wants}
-                self.matchers = {text: matcher for text, matcher in self.matchers.items() if text in used}
+            if len(self.matchers) >= self._most:
+                self._forget_matchers()
             found = self.matchers[selector] = Matcher(selector, self.resources)
+            if found.name is None:
+                self._suitors = {}
+            else:
+                self.named[found.name] = found
         return found
 
     def at(self, slot: int) -> Resource:
@@ -154,27 +158,21 @@ class State:
         return kind, key
 
     def lines_for(self, mask: int) -> list[Line]:
-        """Return the lines that one of these resources may serve."""
+        """Return the lines that one of these resources may serve; a line of a bundle may be there several times."""
         if mask & (mask - 1):  # several
-            return [line for line in self.lines.values() if line.reach() & mask]
+            return [
+                line for one in self.matchers.values() if one.lines and one.mask & mask for line in one.lines.values()
+            ]
         slot = mask.bit_length() - 1
-        common = self._served.get(slot)
-        if common is None:
-            common = self._served[slot] = [line for line in self.common.values() if line.reach() & mask]
+        suitors = self._suitors.get(slot)
+        if suitors is None:
+            suitors = [one for one in self.matchers.values() if one.name is None and one.mask & mask]
+            self._suitors[slot] = suitors
+        lines = [line for one in suitors for line in one.lines.values()]
         named = self.named.get(self.at(slot).name) if self.named else None
-        return [*common, *named.values()] if named else common
-
-    def drop_line(self, line: Line) -> None:
-        """Forget a line in which nobody waits."""
-        del self.lines[line.key]
-        if line.name is None:
-            del self.common[line.key]
-            self._served = {}
-            return
-        named = self.named[line.name]
-        del named[line.key]
-        if not named:
-            del self.named[line.name]
+        if named is not None:
+            lines += named.lines.values()
+        return lines
 
     def _is_due(self, time: int, kind: int, key: str) -> bool:
         if kind:
@@ -196,9 +194,7 @@ class State:
         self.requests[request.id] = request
         self.sessions.setdefault(request.session, {})[request.id] = None
         self.seq = max(self.seq, request.seq)
-        self.token = max(self.token, change.seen)
-        if change.number:
-            self.marks[request.session] = max(change.number, self.marks.get(request.session, 0))
+        self._meet(request.session, change.number, change.seen)
         if request.state == WAITING:
             self._join(request)
         else:
@@ -207,12 +203,12 @@ class State:
 
     def _given(self, change: to.Offered | to.Held, now: int) -> None:
         request = self.requests[change.id]
+        self._part(request)
         request.state = OFFERED if type(change) is to.Offered else HELD
         request.token = change.token
         request.shares = change.shares
         request.since = now
         request.until = change.until
-        self.bundles.pop(request.id, None)
         self._occupy(request)
         self._schedule(request)
 
@@ -234,6 +230,7 @@ class State:
     def _returned(self, change: to.Returned, now: int) -> None:
         request = self.requests[change.id]
         self._move(request, change.session)
+        self._meet(change.session, change.number, change.seen)
         request.holder = change.holder
         request.state = WAITING
         request.until = 0
@@ -277,11 +274,14 @@ class State:
         ending = Ending(
             request.id, request.token, change.how, change.by, change.reason, now, request.session, request.chosen
         )
-        if change.delayed:
-            for name, _ in request.shares:
-                self.resources[name].delayed = change.delayed
-                heapq.heappush(self._due, (change.delayed, 1, name))
+        shares = request.shares
         self._vacate(request, now)
+        if change.delayed:
+            for name, _ in shares:
+                resource = self.resources[name]
+                resource.delayed = max(resource.delayed, change.delayed)
+                heapq.heappush(self._due, (resource.delayed, 1, name))
+                self._refresh(resource)
         request.state = ""  # entries in heaps see that it is gone
         self._unlist(request)
         self._remember(ending)
@@ -295,14 +295,14 @@ class State:
             self.slots.append(None)
         self.slots[resource.slot] = resource
         self.resources[resource.name] = resource
-        self._served = {}
+        self._suitors = {}
         for matcher in self.matchers.values():
             matcher.learn(resource)
         self._refresh(resource)
 
     def _removed(self, change: to.Removed, now: int) -> None:
         resource = self.resources.pop(change.name)
-        self._served = {}
+        self._suitors = {}
         for matcher in self.matchers.values():
             matcher.forget(resource)
         keep = ~(1 << resource.slot)
@@ -314,13 +314,16 @@ class State:
     def _relabelled(self, change: to.Relabelled, now: int) -> None:
         resource = self.resources[change.name]
         resource.labels = change.labels
-        self._served = {}
+        self._suitors = {}
         for matcher in self.matchers.values():
             matcher.learn(resource)
 
     def _resized(self, change: to.Resized, now: int) -> None:
         resource = self.resources[change.name]
         resource.capacity = change.capacity
+        for request in self.requests.values():
+            if any(name == change.name for name, _ in request.shares):
+                self._fill(request, resource)
         self._refresh(resource)
 
     def _marked(self, change: to.Marked, now: int) -> None:
@@ -349,6 +352,12 @@ class State:
 
     # --- indexes -----------------------------------------------------------------------------------------------
 
+    def _meet(self, session: str, number: int, seen: int) -> None:
+        """Take note of how far a session has come."""
+        self.token = max(self.token, seen)
+        if number:
+            self.marks[session] = max(number, self.marks.get(session, 0))
+
     def _join(self, request: Request) -> None:
         key = (request.wants, request.group, request.refused)
         line = self.lines.get(key)
@@ -356,47 +365,54 @@ class State:
             line = self._line(key)
         line.push(self.order(request), request)
         if request.bundle:
+            is_last = not self.bundles or next(reversed(self.bundles.values())).seq < request.seq
             self.bundles[request.id] = request
+            if not is_last:
+                self.bundles = dict(sorted(self.bundles.items(), key=lambda item: item[1].seq))
 
     def _line(self, key: LineKey) -> Line:
-        line = self.lines[key] = Line(key, tuple(self.matcher(want.selector) for want in key[0]))
-        if line.name is None:
-            self.common[key] = line
-            self._served = {}
-        else:
-            self.named.setdefault(line.name, {})[key] = line
+        line = self.lines[key] = Line(key)
+        for want in key[0]:
+            self.matcher(want.selector).lines[key] = line
         return line
+
+    def _part(self, request: Request) -> None:
+        """Let one who waits leave its line."""
+        key = (request.wants, request.group, request.refused)
+        line = self.lines[key]
+        line.leave()
+        if not line.size:
+            del self.lines[key]
+            for want in request.wants:
+                self.matchers[want.selector].lines.pop(key, None)
+        if request.bundle:
+            del self.bundles[request.id]
 
     def _line_up(self) -> None:
         self.lines.clear()
-        self.common.clear()
-        self.named.clear()
-        self._served = {}
         self.bundles.clear()
+        for matcher in self.matchers.values():
+            matcher.lines.clear()
         for request in sorted(self.requests.values(), key=lambda one: one.seq):
             if request.state == WAITING:
                 self._join(request)
 
+    def _forget_matchers(self) -> None:
+        """Keep the matchers for which somebody waits."""
+        self.matchers = {text: matcher for text, matcher in self.matchers.items() if matcher.lines}
+        self.named = {name: matcher for name, matcher in self.named.items() if matcher.lines}
+        self._suitors = {}
+        self._most = max(MATCHERS, 2 * len(self.matchers))
+
     def _unlist(self, request: Request) -> None:
-        """Drop a request that is over from the indexes by session and line."""
-        mine = self.sessions.get(request.session)
-        if mine is not None:
-            mine.pop(request.id, None)
-            if not mine:
-                del self.sessions[request.session]
-        if self.bundles:
-            self.bundles.pop(request.id, None)
-        if not request.token:
-            line = self.lines.get((request.wants, request.group, request.refused))
-            if line is not None:
-                line.leave()
+        """Drop a request from the index by session."""
+        mine = self.sessions[request.session]
+        del mine[request.id]
+        if not mine:
+            del self.sessions[request.session]
 
     def _move(self, request: Request, session: str) -> None:
-        mine = self.sessions.get(request.session)
-        if mine is not None:
-            mine.pop(request.id, None)
-            if not mine:
-                del self.sessions[request.session]
+        self._unlist(request)
         request.session = session
         self.sessions.setdefault(session, {})[request.id] = None
 
@@ -419,9 +435,10 @@ class State:
             group.turn = start + total * STRIDE // group.weight
 
     def _vacate(self, request: Request, now: int) -> None:
-        """Take back what a request holds or was offered."""
+        """Take back what a request holds or was offered, or its place in line."""
+        if request.state == WAITING:
+            self._part(request)
         if request.state != HELD and request.state != OFFERED:
-            self.bundles.pop(request.id, None)
             return
         del self.tokens[request.token]
         total = 0
@@ -439,6 +456,18 @@ class State:
         if request.state == OFFERED:
             request.token = request.since = 0
         request.shares = ()
+
+    def _fill(self, request: Request, resource: Resource) -> None:
+        """Let who has the whole of a resource have the whole of it again, now that it has another size."""
+        wants = [want for want in request.wants for _ in range(want.count)]
+        shares = []
+        for want, (name, units) in zip(wants, request.shares, strict=True):
+            now = resource.capacity if name == resource.name and want.units == ALL else units
+            resource.used += now - units
+            if request.group:
+                self._group(request.group).held += now - units
+            shares.append((name, now))
+        request.shares = tuple(shares)
 
     def _refresh(self, resource: Resource) -> None:
         bit = 1 << resource.slot
@@ -486,7 +515,6 @@ class State:
 
     def image(self) -> Image:
         """Return the whole pool as records. They are the live ones: encode them before the next change."""
-        endings = {(one.at, one.id, one.token): one for one in (*self.past.values(), *self.used.values())}
         return Image(
             self.seq,
             self.token,
@@ -495,9 +523,10 @@ class State:
             list(self.resources.values()),
             list(self.requests.values()),
             list(self.groups.values()),
-            list(endings.values()),
+            list(self.past.values()),
             self.marks,
             self.grants,
+            list(self.used.values()),
         )
 
     @classmethod
@@ -529,8 +558,8 @@ class State:
         state._line_up()
         for request in image.requests:
             state._schedule(request)
-        for ending in image.endings:
-            state._remember(ending)
+        state.past = {ending.token: ending for ending in image.endings}
+        state.used = {ending.id: ending for ending in image.used}
         heapq.heapify(state._due)
         state.seq, state.token, state.turn, state.grants = image.seq, image.token, image.turn, image.grants
         return state

@@ -11,6 +11,12 @@ is due, or a second is over while somebody waits (a lost bell costs that second,
 Locks, in this order: the gate (between processes), `_use` (replicas and queues of this process). Watchers are called
 inside both; they may queue calls, and must not wait for anything.
 
+*Claims.* A hand-off to a waiter of another process is an offer until it is claimed, and a claim is a commit. To spare
+that, a lock is accepted by locking a byte of the live file that belongs to its token, which everybody can see at once
+and which is gone with the process; the claim follows in some later batch, if the lock is still held by then. Whoever
+would let an offer lapse looks at that byte first, inside the gate. The holder looks at the clock *after* it has locked
+the byte: if the offer was not over then, whoever comes later sees the byte.
+
 What is interrupted by Ctrl-C before its commit is rolled back, and the calls in it are queued again; the replica is
 read anew. What was committed is told in any case.
 """
@@ -42,9 +48,9 @@ from millpond._sqlite import (
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
 from millpond.resources import _changes as to
-from millpond.resources._commands import Acquire, Bury, Command, Reply, Tick
+from millpond.resources._commands import Acquire, Bury, Claim, Command, Reply, Tick
 from millpond.resources._engine import Question, Ticket, Watcher
-from millpond.resources._records import Holder
+from millpond.resources._records import OFFERED, Holder
 from millpond.resources._replica import Replica
 from millpond.resources._wire import Entry
 from millpond.resources.engines.sqlite import _log
@@ -59,6 +65,10 @@ CURIOSITY = 0.05
 """The same when somebody watches everything."""
 CHECKPOINT = 50
 """Batches between two looks at the size of the write-ahead log."""
+CLAIM = 0.05
+"""Seconds after which an accepted lock that is still held is claimed in the file."""
+CLAIMS = 1 << 60
+"""The byte of the live file that stands for token 0."""
 _QUIET = frozenset({"released", "withdrawn"})
 """Endings that concern nobody but the one who asked for them."""
 
@@ -107,6 +117,7 @@ class SqliteEngine:
         self._answers: deque[_Call] = deque()
         self._is_running = False
         self._batches = 0
+        self._accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
         self._stuck_check: _alarm.Appointment | None = None
         self._is_buried = False
         self._met_stranger = False
@@ -180,6 +191,15 @@ class SqliteEngine:
 
         return stop
 
+    def accept(self, pool: str, request: str, token: int, until: int) -> bool:
+        """Take an offered lock by locking its byte."""
+        self._live.lock(CLAIMS + token)
+        if self._clock.now() < until:
+            self._accepted[token] = (pool, request, elapsed())
+            return True
+        self._live.unlock(CLAIMS + token)
+        return False
+
     def pools(self) -> list[str]:
         """Return the names of all pools of the file."""
         self._check_open()
@@ -250,6 +270,7 @@ class SqliteEngine:
                 with self._database.writing() as transaction:
                     self._follow_all(transaction, also)
                     self._bury(transaction, made)
+                    self._claim_what_is_accepted(made)
                     self._decide(transaction, calls, made)
                     self._append(transaction, made)
                     self._clock.record(transaction)
@@ -272,6 +293,31 @@ class SqliteEngine:
         """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
         for name in {*also, *(call.pool for call in list(self._calls))}:
             self._tell(self._follow(transaction, name, create=True))
+
+    def _claim_what_is_accepted(self, made: dict[str, list[Entry]]) -> None:
+        """Claim what was accepted a while ago, by us or, if it would lapse now, by anybody."""
+        now = self._clock.now()
+        for pool in list(self._pools.values()):
+            due = pool.replica.state.due() if pool.replica is not None else None
+            if due is not None and due <= now:
+                self._spare_the_accepted(pool, now, made)
+        late = elapsed() - CLAIM
+        if self._accepted and next(iter(self._accepted.values()))[2] < late:
+            for pool_name, request, since in list(self._accepted.values()):
+                if since < late:
+                    self._decide_claim(self._pools[pool_name], self.session, request, now, made)
+
+    def _spare_the_accepted(self, pool: _Pool, now: int, made: dict[str, list[Entry]]) -> None:
+        assert pool.replica is not None
+        for request in list(pool.replica.state.requests.values()):
+            if request.state == OFFERED and request.until <= now and self._live.is_locked(CLAIMS + request.token):
+                self._decide_claim(pool, request.session, request.id, request.until - 1, made)
+
+    def _decide_claim(self, pool: _Pool, session: str, request: str, now: int, made: dict[str, list[Entry]]) -> None:
+        if pool.replica is not None:
+            _, entry = pool.replica.decide(Claim(session, (request,)), now)
+            if entry is not None:
+                made.setdefault(pool.name, []).append(entry)
 
     def _decide(self, transaction: Transaction, calls: list[_Call], made: dict[str, list[Entry]]) -> None:
         while self._calls:
@@ -299,8 +345,19 @@ class SqliteEngine:
         """Make known what was committed."""
         for name, entries in made.items():
             self._pools[name].unheard += entries
+        if self._accepted:
+            self._settle_claims()
         self._answers.extend(calls)
         self._bell.ring(self._concerned(made))
+
+    def _settle_claims(self) -> None:
+        """Let go of the bytes of what is claimed in the file now, or over."""
+        for token, (name, request, _) in list(self._accepted.items()):
+            replica = self._pools[name].replica
+            found = None if replica is None else replica.state.requests.get(request)
+            if replica is not None and (found is None or found.state != OFFERED or found.token != token):
+                del self._accepted[token]
+                self._live.unlock(CLAIMS + token)
 
     def _undo(self, made: dict[str, list[Entry]], calls: list[_Call], error: BaseException) -> None:
         """Forget what was not committed: fail the calls of a broken engine, queue those of an interrupted one again."""
@@ -473,10 +530,10 @@ class SqliteEngine:
     def _work(self) -> None:
         """Wait for something to do, and do it, until the engine is closed."""
         look = 0
-        while not self.is_closed:
+        while not self._is_over():
             try:
                 self._wait(self._patience())
-                if self.is_closed:
+                if self._is_over():
                     return
                 now = self._clock.now()
                 self._turn(now)
@@ -488,14 +545,20 @@ class SqliteEngine:
                 logger.warning("the SQLite engine is in trouble", extra={"millpond": {"error": str(error)}})
                 self._fail_all(error)
             except Exception:
-                if self.is_closed:
+                if self._is_over():
                     return
                 logger.exception("the SQLite engine failed")
+
+    def _is_over(self) -> bool:
+        return self.is_closed
 
     def _wait(self, timeout: float | None) -> None:
         if not self._calls and not self._questions:
             self._selector.select(timeout)
         self._bell.drain()
+
+    def _has_old_claims(self) -> bool:
+        return bool(self._accepted) and next(iter(self._accepted.values()))[2] < elapsed() - CLAIM
 
     def _listen(self) -> None:
         """Wait for the bell and for deaths, from now on for those that we have now."""
@@ -517,7 +580,7 @@ class SqliteEngine:
             due = [pool.name for pool in open_pools if self._is_due(pool, now)]
             for name in due:
                 self._calls.append(_Call(name, Tick(), lambda reply: None))
-        if self._calls or self._dead:
+        if self._calls or self._dead or self._has_old_claims():
             try:
                 with self._gate:
                     self._batch([pool.name for pool in open_pools] if changed else ())
@@ -536,7 +599,7 @@ class SqliteEngine:
         with self._use:
             pools = [pool for pool in self._pools.values() if pool.watchers]
             limits = [SAFETY]
-            if any(pool.curious for pool in pools):
+            if self._accepted or any(pool.curious for pool in pools):
                 limits.append(CURIOSITY)
             now = self._clock.now()
             for pool in pools:
