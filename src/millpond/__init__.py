@@ -1,14 +1,16 @@
 """Millpond: pools for Python, from one thread to a fleet.
 
-| part             | what it pools                  | runs on                     |
-|------------------|--------------------------------|-----------------------------|
-| `millpond.local` | tasks (calls) in this process  | threads, processes, asyncio |
+| part                 | what it pools                       | runs on                     |
+|----------------------|-------------------------------------|-----------------------------|
+| `millpond.local`     | tasks (calls) in this process       | threads, processes, asyncio |
+| `millpond.resources` | named resources, lent to holders    | memory, SQLite              |
 
 Layers, from the top (imports only point down; `make check` proves it):
 
-    cli                      people's tools, on the public names only
-    local                    the parts
-    errors, _events, _lazy   small shared ground
+    cli, testing                     people's tools, on the public names only
+    local | resources                the parts; none imports another
+    _sqlite                          plumbing for files that processes share
+    errors, _events, _clock, _lazy   small shared ground
 
 Everything below is loaded when it is first used, so `import millpond` is quick and brings in no other package.
 """
@@ -18,8 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond._lazy import lazy
-
-__version__ = "0.1.0"
+from millpond._version import __version__
 
 _LOCAL = (
     "AsyncPool",
@@ -38,26 +39,52 @@ _LOCAL = (
     "current_token",
     "wait",
 )
-_ERRORS = ("PoolClosed", "PoolError", "PoolFull", "TaskTimeout", "WorkerDied")
+_RESOURCES = ("AsyncResourcePool", "Grant", "ResourcePool")
+_ERRORS = (
+    "AcquireTimeout",
+    "AlreadyExists",
+    "EngineError",
+    "EngineUnavailable",
+    "LeaseLost",
+    "NotFound",
+    "PoolClosed",
+    "PoolError",
+    "PoolFull",
+    "StaleToken",
+    "TaskTimeout",
+    "Unsatisfiable",
+    "WorkerDied",
+)
 
 __all__ = [
+    "AcquireTimeout",
+    "AlreadyExists",
     "AsyncPool",
+    "AsyncResourcePool",
     "Block",
     "CancelToken",
+    "EngineError",
+    "EngineUnavailable",
     "Event",
+    "Grant",
     "Group",
+    "LeaseLost",
+    "NotFound",
     "PoolClosed",
     "PoolError",
     "PoolFull",
     "Priority",
     "ProcessPool",
     "Reaper",
+    "ResourcePool",
     "Snapshot",
+    "StaleToken",
     "Statistics",
     "SubPool",
     "Task",
     "TaskTimeout",
     "ThreadPool",
+    "Unsatisfiable",
     "WorkerDied",
     "__version__",
     "as_completed",
@@ -69,6 +96,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(_LOCAL, "millpond.local"),
+        **dict.fromkeys(_RESOURCES, "millpond.resources"),
         **dict.fromkeys(_ERRORS, "millpond.errors"),
         "Event": "millpond._events",
     },
@@ -76,7 +104,21 @@ __getattr__, __dir__ = lazy(
 
 if TYPE_CHECKING:
     from millpond._events import Event
-    from millpond.errors import PoolClosed, PoolError, PoolFull, TaskTimeout, WorkerDied
+    from millpond.errors import (
+        AcquireTimeout,
+        AlreadyExists,
+        EngineError,
+        EngineUnavailable,
+        LeaseLost,
+        NotFound,
+        PoolClosed,
+        PoolError,
+        PoolFull,
+        StaleToken,
+        TaskTimeout,
+        Unsatisfiable,
+        WorkerDied,
+    )
     from millpond.local import (
         AsyncPool,
         Block,
@@ -94,3 +136,4 @@ if TYPE_CHECKING:
         current_token,
         wait,
     )
+    from millpond.resources import AsyncResourcePool, Grant, ResourcePool

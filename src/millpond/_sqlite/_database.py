@@ -30,9 +30,9 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any, Literal
 
-import millpond
 from millpond._sqlite._gate import Gate
 from millpond._sqlite._trouble import check_place, translate
+from millpond._version import __version__
 from millpond.errors import EngineError
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Database:
                     connection.execute(statement)
             if before != known:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                values = [("format", known), ("version", millpond.__version__)]
+                values = [("format", known), ("version", __version__)]
                 connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values)
             connection.execute("COMMIT")
         except BaseException:

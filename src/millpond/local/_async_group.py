@@ -61,7 +61,7 @@ class AsyncGroup:
         for task in self._tasks:
             task.cancel()
 
-    async def wait(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
+    async def wait(self, timeout: float | None = None) -> bool:
         """Wait until every task has ended; False at time-out. Raises nothing of theirs."""
         try:
             async with asyncio.timeout(timeout) as scope:
@@ -79,7 +79,7 @@ class AsyncGroup:
         while not task.done():
             await until_done(task._lend())
 
-    async def results(self, timeout: float | None = None) -> list[Any]:  # noqa: ASYNC109
+    async def results(self, timeout: float | None = None) -> list[Any]:
         """Wait, and return the results in the order of submission; raise the first error if there was one."""
         if not await self.wait(timeout):
             raise TimeoutError(f"the group has unfinished tasks after {timeout} s")

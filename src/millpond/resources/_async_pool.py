@@ -65,12 +65,35 @@ class AsyncResourcePool:
         self._chooser = placement if callable(placement) else None
         self._policy = "first" if callable(placement) else _requests.policy(placement)
         self._on_lost = on_lost
-        self._engine = open_engine(url)
-        self._port = AsyncPort(self._engine, name)
+        self._holder = _requests.text(holder, "holder")
+        self._suspect_after = suspect_after
+        self._open()
+
+    def _open(self) -> None:
+        """Begin, in whatever process this is."""
+        self._pid = os.getpid()
+        self._engine = open_engine(self.url)
+        self._port = AsyncPort(self._engine, self.name)
+        self._desk = Desk(self._engine, self.name, self._holder, self._suspect_after)
+        self._admin = AsyncAdmin(self._port, self._desk, _operator(), self._take)
         self._streams: list[AsyncStream[Sequence[Entry]]] = []
-        self._desk = Desk(self._engine, name, _requests.text(holder, "holder"), suspect_after)
-        self.admin = AsyncAdmin(self._port, self._desk, _operator(), self._take)
+
+    def _check(self) -> None:
+        """Refuse to work after close; begin anew in a forked child, which holds nothing of what its parent holds."""
+        if os.getpid() != self._pid:
+            if not self._engine.is_shared:
+                raise RuntimeError(
+                    f"pool {self.name!r} lives in the memory of process {self._pid}, and this is its forked child "
+                    f"{os.getpid()}: use a sqlite:/// URL to share it"
+                )
+            self._open()
+        self._desk.check_open()
+
+    @property
+    def admin(self) -> AsyncAdmin:
         """Operators' verbs."""
+        self._check()
+        return self._admin
 
     # --- acquiring ---------------------------------------------------------------------------------------------
 
@@ -153,6 +176,7 @@ class AsyncResourcePool:
 
     async def adopt(self, token: int, *, lease: float | None = None, reason: str | None = None) -> AsyncGrant:
         """Take over a grant that was passed on with `transfer()`: it is yours under a new token, in one step."""
+        self._check()
         command = do.Adopt(
             self._engine.session,
             _requests.whole(token, "token"),
@@ -169,7 +193,7 @@ class AsyncResourcePool:
     async def add(self, name: str, *, labels: Labels | None = None, capacity: int = 1, exist_ok: bool = False) -> None:
         """Add a resource. `capacity` is how many units it has, for holders that share it."""
         _requests.name(name, "a resource's name")
-        self._desk.check_open()
+        self._check()
         command = do.Add(name, _selectors.labels_of(labels), _requests.whole(capacity, "capacity", 1), _operator())
         if (await self._port.send(command)).kind == "exists" and not exist_ok:
             raise AlreadyExists(
@@ -194,7 +218,7 @@ class AsyncResourcePool:
 
     async def watch(self) -> AsyncIterator[Event]:
         """Iterate over what happens in the pool from now on, until the pool is closed."""
-        self._desk.check_open()
+        self._check()
         stream: AsyncStream[Sequence[Entry]] = AsyncStream()
         stop = self._engine.watch(self.name, stream.put)
         self._streams.append(stream)
@@ -212,7 +236,7 @@ class AsyncResourcePool:
 
     async def close(self) -> None:
         """Give back what this object holds, withdraw what it asked for, and stop. Closing again does nothing."""
-        if self._desk.is_closed:
+        if self._desk.is_closed or os.getpid() != self._pid:
             return
         for stream in self._streams:
             stream.close()
@@ -253,7 +277,7 @@ class AsyncResourcePool:
         *,
         wait: bool,
     ) -> AsyncGrant:
-        self._desk.check_open()
+        self._check()
         limit = _requests.microseconds(timeout, "timeout")
         command = Acquire(
             self._desk.new_id() if request_id is None else _requests.text(request_id, "request_id"),
@@ -276,7 +300,7 @@ class AsyncResourcePool:
         return AsyncGrant(self._port, self._desk, command, timeout, self._on_lost, self._chooser)
 
     async def _take(self, command: do.Adopt) -> AsyncGrant:
-        self._desk.check_open()
+        self._check()
         sent = elapsed()
         reply = await self._port.send(command)
         if reply.kind in ("stale", "ended"):
@@ -289,7 +313,7 @@ class AsyncResourcePool:
         return grant
 
     async def _ask(self, question: Question[T]) -> T:
-        self._desk.check_open()
+        self._check()
         return await self._port.ask(question)
 
 

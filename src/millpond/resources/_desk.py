@@ -61,17 +61,8 @@ class Desk:
         """Return a request id that nobody else has."""
         return f"{self.engine.session}-{next(_numbers)}"
 
-    def check_process(self) -> None:
-        """Refuse to work in a forked child: what the parent holds is not the child's."""
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                f"pool {self.pool!r} was opened by process {self._pid} and forked into {os.getpid()}: "
-                "open a pool of its own in the child"
-            )
-
     def check_open(self) -> None:
-        """Refuse to work after close, and in a forked child."""
-        self.check_process()
+        """Refuse to work after close."""
         if self._is_closed:
             raise PoolClosed(f"pool {self.pool!r} is closed: open another one")
 

@@ -50,6 +50,8 @@ class Engine(Protocol):
     url: str
     proves_death: bool
     """Whether it can tell a dead process from a silent one."""
+    is_shared: bool
+    """Whether other processes can use its pools, a forked child among them."""
 
     @property
     def session(self) -> str:

@@ -79,6 +79,7 @@ class MemoryEngine:
     """An engine whose pools are gone with the process. `clock` is for tests."""
 
     proves_death = True  # the process that holds is the process that knows
+    is_shared = False
 
     def __init__(self, url: str = "memory:", clock: Callable[[], int] | None = None) -> None:
         self.url = url

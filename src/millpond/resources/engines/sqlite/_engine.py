@@ -103,6 +103,7 @@ class SqliteEngine:
     """All pools of one file, for this process."""
 
     proves_death = True
+    is_shared = True
 
     def __init__(self, url: str, path: str, synchronous: Synchronous) -> None:
         self.url = url

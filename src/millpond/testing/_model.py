@@ -1,0 +1,486 @@
+"""A judge for the rules of resource pools: it watches the shipping `step` and says which promise was broken.
+
+Everything is computed again from the records, naively (all waiters times all resources, bundles by trying all ways), so
+that no index of the state is trusted. `Judge.step` is `_core.step` plus all of these, after every single command:
+
+- the indexes: masks, tokens, sessions, lines, bundles, due time, units in use, units of groups, matchers;
+- G1 no grant beyond capacity, or of what is not to be lent; G2 tokens; G3 order; G4 no idle unit that a waiter can use;
+- G7 what is sent twice changes nothing more; G8 what time may end; G9 a stale token changes nothing;
+- a replica that follows the changes through their encoding, and a pool loaded from its image, are the same pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from millpond.resources import _changes as to
+from millpond.resources import _commands as do
+from millpond.resources import _selectors
+from millpond.resources._core import Outcome, step
+from millpond.resources._placement import camp
+from millpond.resources._records import (
+    ACTIVE,
+    ALL,
+    AWAY,
+    DRAINING,
+    HELD,
+    OFFERED,
+    REMOVING,
+    WAITING,
+    Group,
+    Image,
+    Request,
+    Resource,
+    Want,
+)
+from millpond.resources._state import State
+
+Shares = tuple[tuple[str, int], ...]
+_CHANGES: Final = msgspec.msgpack.Decoder(list[to.AnyChange])
+_IMAGE: Final = msgspec.msgpack.Decoder(Image)
+_REPEATABLE: Final = (do.Acquire, do.Release, do.Withdraw, do.Claim, do.Decline, do.Bury)
+
+
+class BrokenPromise(AssertionError):
+    """A state or a step that the rules do not allow."""
+
+
+def picture(state: State) -> bytes:
+    """Return the image of a state as bytes."""
+    return msgspec.msgpack.encode(state.image())
+
+
+def clone(state: State) -> State:
+    """Return a copy of a state, made the way engines make one: through its encoded image."""
+    return State.load(_IMAGE.decode(picture(state)))
+
+
+class Judge:
+    """One pool under watch, with a replica that follows it and a twin that is loaded anew from time to time."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state or State()
+        self.replica = clone(self.state)
+        self.twin = clone(self.state)
+        self.steps = 0
+
+    def step(self, command: do.Command, now: int, *, twice: bool = False) -> Outcome:
+        """Apply a command and check everything; `twice` sends it again, which must change nothing."""
+        before = clone(self.state)
+        outcome = step(self.state, command, now)
+        self.steps += 1
+        check_state(self.state, now)
+        check_step(before, self.state, command, outcome, now)
+        self._compare(command, outcome, now)
+        if (
+            twice
+            and isinstance(command, _REPEATABLE)
+            and not any(isinstance(one, to.Returned) for one in outcome.changes)
+        ):
+            self._send_again(command, now)  # (a claim that brought one back may find an offer the next time)
+        return outcome
+
+    def reload(self) -> None:
+        """Let the twin start from an image again."""
+        self.twin = clone(self.state)
+
+    def _compare(self, command: do.Command, outcome: Outcome, now: int) -> None:
+        wire = msgspec.msgpack.encode(outcome.changes)
+        for change in _CHANGES.decode(wire):
+            self.replica.evolve(change, now)
+        mine = picture(self.state)
+        _expect(picture(self.replica) == mine, "a replica that follows the changes is another pool")
+        again = step(self.twin, command, now)
+        _expect(again == outcome, f"a loaded pool decides otherwise: {again} instead of {outcome}")
+        _expect(picture(self.twin) == mine, "a loaded pool becomes another pool")
+
+    def _send_again(self, command: do.Command, now: int) -> None:
+        mine = picture(self.state)
+        outcome = step(self.state, command, now)
+        if isinstance(command, do.Acquire) and outcome.reply.kind in ("busy", "unsatisfiable"):
+            _expect(not outcome.changes, "a refused request changed something")
+            return
+        _expect(not outcome.changes, f"sent again, {command} led to {outcome.changes}")
+        _expect(picture(self.state) == mine, f"sent again, {command} changed the pool")
+
+
+def _expect(holds: bool, complaint: str) -> None:
+    if not holds:
+        raise BrokenPromise(complaint)
+
+
+def _same(found: object, wanted: object, what: str) -> None:
+    if found != wanted:
+        raise BrokenPromise(f"{what}: {found!r}, but by the records {wanted!r}")
+
+
+# --- a state, by itself ----------------------------------------------------------------------------------------------
+
+
+def check_state(state: State, now: int) -> None:
+    """Raise BrokenPromise unless the state is one that may stand after a step at `now`."""
+    _check_resources(state)
+    _check_requests(state, now)
+    _check_lines(state)
+    _check_time(state, now)
+    for request in waiting(state):
+        _expect(request.patient or possible(state, request), f"{request.id} waits in vain")
+        shares = servable(state, request, now)
+        _expect(shares is None, f"G4: {request.id} waits, although it could have {shares}")
+    keeper = camper(state, now)
+    if keeper is not None:
+        _check_camp(state, keeper, now)
+
+
+def _check_resources(state: State) -> None:
+    used: dict[str, int] = dict.fromkeys(state.resources, 0)
+    held: dict[str, int] = {}
+    for request in state.requests.values():
+        for name, units in request.shares:
+            used[name] += units
+            held[request.group] = held.get(request.group, 0) + units
+    free = active = present = 0
+    for name, resource in state.resources.items():
+        bit = 1 << resource.slot
+        _same(resource.name, name, "a resource under another name")
+        _same(state.slots[resource.slot], resource, f"slot {resource.slot}")
+        _same(resource.used, used[name], f"units of {name} in use")
+        free |= bit if lendable(resource) else 0
+        active |= bit if resource.state == ACTIVE else 0
+        present |= bit if resource.state != REMOVING else 0
+        _expect(resource.state not in (DRAINING, REMOVING) or resource.used > 0, f"{name} stays {resource.state}")
+    _same(sum(slot is not None for slot in state.slots), len(state.resources), "slots in use")
+    _same((state.free, state.active, state.present), (free, active, present), "masks (free, active, present)")
+    for group in state.groups.values():
+        _same(group.held, held.get(group.name, 0) if group.name else 0, f"units held by group {group.name!r}")
+    for group_name in held:
+        _expect(not group_name or group_name in state.groups, f"group {group_name!r} holds, but is not known")
+    for text, matcher in state.matchers.items():
+        alternatives = _selectors.parse(text)
+        masks = [
+            sum(1 << one.slot for one in state.resources.values() if _selectors.matches(wanted, one.name, one.labels))
+            for wanted in alternatives
+        ]
+        _same(matcher.masks, masks, f"resources that match {text!r}")
+        _same(matcher.mask, _union(masks), f"resources that match {text!r}")
+
+
+def _check_requests(state: State, now: int) -> None:
+    sessions: dict[str, set[str]] = {}
+    tokens: dict[int, str] = {}
+    for name, request in state.requests.items():
+        _same(request.id, name, "a request under another id")
+        sessions.setdefault(request.session, set()).add(name)
+        if request.state in (HELD, OFFERED):
+            _expect(0 < request.token <= state.token and request.token not in tokens, f"token of {name}")
+            tokens[request.token] = name
+            _expect(bool(request.shares) and request.since > 0, f"{name} is {request.state} without shares")
+            wanted = sum(want.count for want in request.wants)
+            _same(len({one for one, _ in request.shares}), wanted, f"resources of {name}")
+        else:
+            _expect(request.state in (WAITING, AWAY), f"{name} is {request.state!r}")
+            _expect(not request.token and not request.shares, f"{name} is {request.state} and has something")
+        if request.state == WAITING:
+            _same(request.until, 0, f"until of {name}, who waits")
+        elif request.state == HELD:
+            _same(bool(request.until), bool(request.lease), f"{name} has an end, and has a lease")
+        elif request.state == OFFERED:
+            _expect(request.until > 0, f"the offer to {name} has no end")
+        _expect(request.seq <= state.seq, f"seq of {name}")
+    _same({name: set(ids) for name, ids in state.sessions.items()}, sessions, "sessions")
+    _same(state.tokens, tokens, "tokens")
+
+
+def _check_lines(state: State) -> None:
+    found: dict[str, object] = {}
+    for key, line in state.lines.items():
+        requests = line.requests()
+        _expect(requests == sorted(requests, key=lambda one: (state.order(one), one.seq)), f"order of line {key}")
+        for request in requests:
+            _expect(request is state.requests.get(request.id), f"{request.id} stands in line as another")
+            _expect(request.id not in found, f"{request.id} stands in two lines")
+            found[request.id] = key
+        _expect(bool(requests) and line.size == len(requests), f"size of line {key}")
+        _expect(line.head()[2] is requests[0], f"head of line {key}")
+    for text, matcher in state.matchers.items():
+        wanted = {key for key in state.lines if any(want.selector == text for want in key[0])}
+        _same(set(matcher.lines), wanted, f"lines of {text!r}")
+    _same(found, {one.id: (one.wants, one.group, one.refused) for one in waiting(state)}, "lines")
+    bundles = [one.id for one in sorted(waiting(state), key=lambda one: one.seq) if one.bundle]
+    _same(list(state.bundles), bundles, "bundles")
+
+
+def _check_time(state: State, now: int) -> None:
+    times = [one.delayed for one in state.resources.values()]
+    for request in state.requests.values():
+        times.append(request.until)
+        if request.state in (WAITING, AWAY):
+            times.append(request.deadline)
+    due = min((time for time in times if time), default=None)
+    _same(state.due(), due, "due")
+    _expect(due is None or due > now, f"what was over at {due} still stands at {now}")
+
+
+def _check_camp(state: State, keeper: Request, now: int) -> None:
+    """Check that what is kept for a bundle is of use to it, no more than it needs, and the most that helps."""
+    kept = [one for one in state.resources.values() if _kept(state, keeper, now) >> one.slot & 1]
+    _expect(all(map(lendable, kept)), f"{[one.name for one in kept]} kept for {keeper.id} cannot be lent")
+    useful = [one for one in kept if any(_suits(want, one) and one.capacity >= want.units for want in keeper.wants)]
+    _same([one.name for one in kept], [one.name for one in useful], f"kept for {keeper.id}, but of no use")
+    _expect(len(kept) <= sum(want.count for want in keeper.wants), f"more is kept for {keeper.id} than it wants")
+    if _room(state, keeper, now) is not None:
+        return  # what is too large for the quota is not kept
+    free = [one for one in state.resources.values() if lendable(one) and one.name not in keeper.refused]
+    _same(_most(keeper, kept), _most(keeper, free), f"wishes of {keeper.id} that could be met from what is kept")
+
+
+# --- a step, by what it changed --------------------------------------------------------------------------------------
+
+
+def check_step(before: State, after: State, command: do.Command, outcome: Outcome, now: int) -> None:
+    """Raise BrokenPromise unless the rules allow this step."""
+    _check_capacity(before, after)
+    _check_order(before, after, outcome)
+    _check_endings(before, command, outcome, now)
+    kind = outcome.reply.kind
+    if kind in ("stale", "unknown", "forgotten", "used", "taken", "busy", "unsatisfiable", "exists"):
+        due = before.due()
+        over = due is not None and due <= now
+        _expect(over or not outcome.changes, f"G9: {command} is {kind}, but changed {outcome.changes}")
+    if isinstance(command, do.Acquire) and kind in (HELD, OFFERED, WAITING, AWAY):
+        stands = after.requests[command.id]
+        _same(
+            (kind, outcome.reply.token, outcome.reply.shares, outcome.reply.until),
+            (stands.state, stands.token, stands.shares, stands.until),
+            f"the answer to {command.id}",
+        )
+    _check_grants(before, command, outcome, now)
+
+
+def _check_capacity(before: State, after: State) -> None:
+    for name, resource in after.resources.items():
+        if resource.used > resource.capacity:
+            old = before.resources.get(name)
+            _expect(old is not None and resource.used <= old.used, f"G1: {name} has {resource.used} units in use")
+
+
+def _grant(change: to.AnyChange) -> tuple[str, int, Shares] | None:
+    if isinstance(change, to.Offered | to.Held):
+        return change.id, change.token, change.shares
+    if isinstance(change, to.Asked) and change.request.state == HELD:
+        return change.request.id, change.request.token, change.request.shares
+    return None
+
+
+def _check_grants(state: State, command: do.Command, outcome: Outcome, now: int) -> None:
+    """G1, G2: replay the changes on the state as it was, and look at each grant at its moment."""
+    for change in outcome.changes:
+        grant = _grant(change)
+        token = change.token if isinstance(change, to.Adopted) else grant[1] if grant else 0
+        if token:
+            mine = isinstance(change, to.Adopted | to.Asked)
+            seen = max(state.token, getattr(command, "seen", 0) if mine else 0)
+            _expect(token > seen and token >= now, f"G2: token {token}, {seen} seen, at {now}")
+        if grant is None:
+            state.evolve(change, now)
+            continue
+        name, _, shares = grant
+        _expect(not state.settings.paused, f"{name} was granted {shares} in a paused pool")
+        lent = {resource: lendable(state.resources[resource]) for resource, _ in shares}
+        state.evolve(change, now)
+        request = state.requests[name]
+        for (resource, units), want in zip(shares, _flat(request.wants), strict=True):
+            given = state.resources[resource]
+            _expect(lent[resource], f"{resource} is not to be lent, but {name} has it")
+            _expect(given.used <= given.capacity, f"G1: {given.used} units of {resource} are in use")
+            _expect(resource not in request.refused, f"{name} was given {resource}, which it refused")
+            _expect(_suits(want, given), f"{name} was given {resource}, which is not what it wants")
+            _same(units, given.capacity if want.units == ALL else want.units, f"units of {resource} for {name}")
+        group = _group(state, request)
+        if group is not None and group.quota:
+            _expect(group.held <= group.quota, f"{name} was given more than the quota of {group.name!r}")
+
+
+def _check_order(before: State, after: State, outcome: Outcome) -> None:
+    """G3: nobody is served before an equal one that has been waiting all the while and still is."""
+    touched = {getattr(change, "id", "") for change in outcome.changes}
+    still = [one for one in waiting(before) if one.id not in touched and one.id in after.requests]
+    for name, _, _ in filter(None, map(_grant, outcome.changes)):
+        served = after.requests.get(name) or before.requests.get(name)
+        if served is None:
+            continue
+        for one in still:
+            equal = (one.wants, one.group, one.refused) == (served.wants, served.group, served.refused)
+            if not equal or one.seq == served.seq:
+                continue
+            if one.priority == served.priority:
+                _expect(one.seq > served.seq, f"G3: {served.id} was served before {one.id}")
+            elif not after.settings.ageing and before.settings == after.settings:
+                overdue = served.bundle and served.seq < one.seq
+                _expect(overdue or one.priority < served.priority, f"G3: {served.id} was served before {one.id}")
+
+
+def _check_endings(before: State, command: do.Command, outcome: Outcome, now: int) -> None:
+    """G8: time ends no lock, and no lease before its end; a grant ends by its token, its id or a proof of death."""
+    for change in outcome.changes:
+        if not isinstance(change, to.Ended):
+            continue
+        was = before.requests.get(change.id)
+        if was is None or was.state != HELD:
+            continue
+        fair = {
+            "expired": bool(was.lease) and was.until <= now,
+            "died": isinstance(command, do.Bury) and command.session == was.session != "",
+            "released": (isinstance(command, do.Release) and command.token == was.token)
+            or (isinstance(command, do.Withdraw) and command.id == was.id),
+        }
+        fair["revoked"] = fair["released"] and bool(getattr(command, "by", ""))
+        _expect(fair.get(change.how, False), f"G8: {command} ended the grant of {was.id} as {change.how!r}")
+
+
+# --- the rules once more, naively ------------------------------------------------------------------------------------
+
+
+def waiting(state: State) -> list[Request]:
+    """Return the requests that wait."""
+    return [one for one in state.requests.values() if one.state == WAITING]
+
+
+def lendable(resource: Resource) -> bool:
+    """Tell whether units of it can be lent now."""
+    return resource.state == ACTIVE and not resource.delayed and resource.used < resource.capacity
+
+
+def servable(state: State, request: Request, now: int) -> Shares | None:
+    """Return what a waiter could be given now, if anything."""
+    if state.settings.paused:
+        return None
+    free = {one.name: one for one in state.resources.values() if lendable(one) and one.name not in request.refused}
+    keeper = camper(state, now)
+    if keeper is not None and keeper.id != request.id:
+        kept = _kept(state, keeper, now)
+        free = {name: one for name, one in free.items() if not kept >> one.slot & 1}
+    room = _room(state, request, now)
+    if room is not None and _is_hard(request):
+        return None  # the cheapest of several whole resources is not looked for
+    return _ways(request, free, {one.name: one.capacity - one.used for one in free.values()}, room)
+
+
+def possible(state: State, request: Request) -> bool:
+    """Tell whether a request could be satisfied if nobody held anything and all were active."""
+    there = {
+        one.name: one for one in state.resources.values() if one.state != REMOVING and one.name not in request.refused
+    }
+    group = _group(state, request)
+    quota = group.quota if group is not None and group.quota else None
+    if quota is not None and _is_hard(request):
+        quota = None
+    return _ways(request, there, {one.name: one.capacity for one in there.values()}, quota) is not None
+
+
+def camper(state: State, now: int) -> Request | None:
+    """Return the bundle for which freed units are kept."""
+    for request in sorted(waiting(state), key=lambda one: one.seq):
+        if not request.bundle or request.asked > now - state.settings.patience:
+            continue
+        there = _active(state, request)
+        room = _room(state, request, now)
+        if _ways(request, there, {one.name: one.capacity for one in there.values()}, room) is not None:
+            return request
+    return None
+
+
+def _kept(state: State, keeper: Request, now: int) -> int:
+    return camp(state, keeper, _usable(state, keeper), _room(state, keeper, now))
+
+
+def _active(state: State, request: Request) -> dict[str, Resource]:
+    return {
+        one.name: one for one in state.resources.values() if one.state == ACTIVE and one.name not in request.refused
+    }
+
+
+def _usable(state: State, request: Request) -> int:
+    return _union(
+        1 << one.slot for one in state.resources.values() if lendable(one) and one.name not in request.refused
+    )
+
+
+def _group(state: State, request: Request) -> Group | None:
+    return state.groups.get(request.group) if request.group else None
+
+
+def _room(state: State, request: Request, now: int) -> int | None:
+    """Return what the quota leaves, less what the oldest bundle of the group that is overdue will need."""
+    group = _group(state, request)
+    if group is None or not group.quota:
+        return None
+    for bundle in sorted(waiting(state), key=lambda one: one.seq):
+        if bundle.bundle and bundle.group == request.group and bundle.asked <= now - state.settings.patience:
+            if bundle.id == request.id:
+                break
+            there = _active(state, bundle)
+            whole = {one.name: one.capacity for one in there.values()}
+            least = [units for units in range(1, group.quota + 1) if _ways(bundle, there, whole, units) is not None]
+            if least:
+                return group.quota - group.held - least[0]
+    return group.quota - group.held
+
+
+def _is_hard(request: Request) -> bool:
+    return len(_flat(request.wants)) > 1 and any(want.units == ALL for want in request.wants)
+
+
+def _flat(wants: Iterable[Want]) -> list[Want]:
+    return [want for want in wants for _ in range(want.count)]
+
+
+def _suits(want: Want, resource: Resource) -> bool:
+    return any(_selectors.matches(one, resource.name, resource.labels) for one in _selectors.parse(want.selector))
+
+
+def _ways(request: Request, there: Mapping[str, Resource], units: Mapping[str, int], room: int | None) -> Shares | None:
+    """Return a way to give a request all it wants of these units within `room`, by trying."""
+    wants = _flat(request.wants)
+
+    def go(index: int, taken: frozenset[str], left: int | None) -> Shares | None:
+        if index == len(wants):
+            return ()
+        want = wants[index]
+        for name, resource in there.items():
+            need = resource.capacity if want.units == ALL else want.units
+            fits = name not in taken and units[name] >= need and (left is None or need <= left)
+            if fits and _suits(want, resource):
+                rest = go(index + 1, taken | {name}, None if left is None else left - need)
+                if rest is not None:
+                    return ((name, need), *rest)
+        return None
+
+    return go(0, frozenset(), room)
+
+
+def _most(request: Request, there: Iterable[Resource]) -> int:
+    """Return how many of the wishes the free units of these resources can meet at once, by trying."""
+    wants = _flat(request.wants)
+
+    def go(index: int, left: tuple[Resource, ...]) -> int:
+        if index == len(wants):
+            return 0
+        best = go(index + 1, left)
+        want = wants[index]
+        for one in left:
+            if _suits(want, one) and one.capacity - one.used >= (one.capacity if want.units == ALL else want.units):
+                best = max(best, 1 + go(index + 1, tuple(other for other in left if other is not one)))
+        return best
+
+    return go(0, tuple(there))
+
+
+def _union(masks: Iterable[int]) -> int:
+    result = 0
+    for mask in masks:
+        result |= mask
+    return result
