@@ -92,7 +92,7 @@ class AsyncPoolFace(AsyncVerbs):
         self._check_loop()
         self._limiter.resize(check_count("max_workers", max_workers, 1))
 
-    async def drain(self, timeout: float | None = None) -> bool:  (as in every pool)
+    async def drain(self, timeout: float | None = None) -> bool:
         """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
         self._bind()
         self._refuse_inside("drain()")
@@ -108,7 +108,7 @@ class AsyncPoolFace(AsyncVerbs):
         wait: bool = True,
         *,
         cancel_futures: bool = False,
-        timeout: float | None = None,  (as in every pool)
+        timeout: float | None = None,
     ) -> bool:
         """Take no more tasks, and wait until those there are have ended.
 
