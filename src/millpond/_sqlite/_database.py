@@ -28,6 +28,7 @@ import ctypes
 import os
 import sqlite3
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from millpond._sqlite._gate import Gate
@@ -51,6 +52,9 @@ _OWN_TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS session (number INTEGER PRIMARY KEY AUTOINCREMENT, passport TEXT NOT NULL);
 """
+
+LOOK = 0.1
+"""Seconds between two looks whether the path still names our file (5 us each, which a transaction would feel)."""
 
 _PATIENCE = 5.0
 """Seconds to wait for the gate at a close, before the connection is left to the end of the process."""
@@ -102,6 +106,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._key = (0, 0)
         self._opened = 0
+        self._seen = 0.0  # when the path was last seen to name our file
         self._wal_left = 0  # what the last checkpoint had to leave, because of a reader
         self._is_closed = False
         self.gate = Gate(self.path)
@@ -125,7 +130,8 @@ class Database:
         with self._inside(), self._using() as connection:
             if _is_open(connection):
                 raise RuntimeError(f"a transaction on {self.path!r} is open in this thread; end it before writing()")
-            self._refuse_replaced_file()
+            if time.monotonic() - self._seen > LOOK:
+                self._refuse_replaced_file()
             transaction = Transaction(connection)
             is_ending = False
             pid = os.getpid()
@@ -166,6 +172,18 @@ class Database:
                 if pid == os.getpid() and _is_open(connection):
                     _roll_back(connection)
                 transaction.committed = False
+
+    @contextlib.contextmanager
+    def glancing(self) -> Iterator[Transaction]:
+        """Run single statements that read, each on the view of its moment: `reading()` without its cost."""
+        with self._using() as connection:
+            if _is_open(connection):
+                raise RuntimeError(f"a transaction on {self.path!r} is open in this thread; use that to read")
+            try:
+                yield Transaction(connection)
+            except sqlite3.Error as error:
+                self._raise(error)
+                raise
 
     def data_version(self) -> tuple[int, int]:
         """Return what changes when *another* connection has committed something (or this one was opened anew)."""
@@ -356,6 +374,7 @@ class Database:
                 f"{self.path!r} was {'deleted' if found is None else 'replaced'} while in use; nothing can be saved in "
                 "it any more: close this pool and open it again"
             )
+        self._seen = time.monotonic()
 
     def _wal_size(self) -> int:
         try:

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from millpond._clock import elapsed
 from millpond._events import Event
+from millpond._fork import this
 from millpond.errors import AcquireTimeout, AlreadyExists, StaleToken
 from millpond.resources import _case, _history, _requests, _selectors, _views
 from millpond.resources import _commands as do
@@ -71,7 +72,7 @@ class AsyncResourcePool:
 
     def _open(self) -> None:
         """Begin, in whatever process this is."""
-        self._pid = os.getpid()
+        self._pid = this.pid
         self._engine = open_engine(self.url)
         self._port = AsyncPort(self._engine, self.name)
         self._desk = Desk(self._engine, self.name, self._holder, self._suspect_after)
@@ -80,11 +81,11 @@ class AsyncResourcePool:
 
     def _check(self) -> None:
         """Refuse to work after close; begin anew in a forked child, which holds nothing of what its parent holds."""
-        if os.getpid() != self._pid:
+        if this.pid != self._pid:
             if not self._engine.is_shared:
                 raise RuntimeError(
                     f"pool {self.name!r} lives in the memory of process {self._pid}, and this is its forked child "
-                    f"{os.getpid()}: use a sqlite:/// URL to share it"
+                    f"{this.pid}: use a sqlite:/// URL to share it"
                 )
             self._open()
         self._desk.check_open()
@@ -236,7 +237,7 @@ class AsyncResourcePool:
 
     async def close(self) -> None:
         """Give back what this object holds, withdraw what it asked for, and stop. Closing again does nothing."""
-        if self._desk.is_closed or os.getpid() != self._pid:
+        if self._desk.is_closed or this.pid != self._pid:
             return
         for stream in self._streams:
             stream.close()
@@ -323,4 +324,4 @@ def _operator() -> str:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}:{os.getpid()}"
+    return f"{user}@{socket.gethostname()}:{this.pid}"

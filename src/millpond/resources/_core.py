@@ -28,7 +28,8 @@ Rules, by the promises of DESIGN.md that they keep:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from millpond.resources import _changes as to
@@ -64,7 +65,7 @@ def step(state: State, command: do.Command, now: int) -> Outcome:
     turn = _Turn(state, now, "" if type(command) is do.Bury else getattr(command, "session", ""))
     turn.end_what_is_over()
     reply = _VERBS[type(command)](turn, command)
-    if turn.freed or (turn.changes and turn.overdue()):
+    if turn.freed or (turn.changes and turn.is_camping()):
         turn.hand_over()
         if reply.kind == WAITING:
             reply = _standing(state.requests[reply.id])
@@ -98,7 +99,7 @@ class _Turn:
         state = self.state
         mask, self.freed = self.freed, 0
         while state.lines and not state.settings.paused:
-            if self.overdue():
+            if self.is_camping():
                 mask |= state.free  # what is kept, and for whom, may be another thing now
             if not mask & state.free:
                 return
@@ -112,11 +113,15 @@ class _Turn:
     def _first_served(self, mask: int) -> tuple[Request, Shares] | None:
         """Return the first waiter that something of `mask` may serve, and what it is given."""
         state = self.state
-        camper, _ = self.camp()
-        if camper is not None:  # not always at the head of its line: it was overtaken long enough
-            shares = self.find(camper)
-            if shares is not None:
-                return camper, shares
+        if state.bundles:
+            camper, kept = self.camp()
+            if camper is not None:  # not always at the head of its line: it was overtaken long enough
+                shares = self.find(camper)
+                if shares is not None:
+                    return camper, shares
+                mask &= ~kept
+                if not mask:
+                    return None
         best: tuple[int, int, int] | None = None
         found: tuple[Request, Shares] | None = None
         for line in state.lines_for(mask):
@@ -141,7 +146,10 @@ class _Turn:
     def find(self, request: Request) -> Shares | None:
         """Return what the request can be given now, or None."""
         state = self.state
+        matcher = state.matcher(request.wants[0].selector)
         free = state.free
+        if not free & matcher.mask:
+            return None
         if state.bundles:
             camper, kept = self.camp()
             if camper is not request:
@@ -151,7 +159,6 @@ class _Turn:
         room = self.room(request) if request.group else None
         if request.bundle:
             return assign(state, request, free, room)
-        matcher = state.matcher(request.wants[0].selector)
         candidates = free & matcher.mask
         if not candidates or (room is not None and room < 1):
             return None
@@ -159,13 +166,14 @@ class _Turn:
 
     # --- keeping units for bundles -----------------------------------------------------------------------------
 
-    def overdue(self) -> list[Request]:
-        """Return the bundles that have been overtaken long enough, the oldest first."""
-        bundles = self.state.bundles
-        if not bundles:
-            return []
+    def overdue(self) -> Iterator[Request]:
+        """Iterate over the bundles that have been overtaken long enough, the oldest first."""
         before = self.now - self.state.settings.patience
-        return [bundle for bundle in bundles.values() if bundle.asked <= before]
+        return takewhile(lambda bundle: bundle.asked <= before, self.state.bundles.values())
+
+    def is_camping(self) -> bool:
+        """Tell whether units may have to be kept for a bundle."""
+        return bool(self.state.bundles) and any(True for _ in self.overdue())
 
     def camp(self) -> tuple[Request | None, int]:
         """Return the bundle for which units are kept now, and the free resources that are kept for it."""

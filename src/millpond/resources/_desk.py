@@ -13,7 +13,6 @@ It has no colour: threads and event loops hang their own latches on a case. What
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import warnings
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Final
 
 from millpond._clock import elapsed
 from millpond._events import logger
+from millpond._fork import this
 from millpond.errors import AlreadyExists, PoolClosed
 from millpond.resources import _alarm, _case
 from millpond.resources import _changes as to
@@ -49,7 +49,7 @@ class Desk:
         self._suspect_after = suspect_after
         self._lock = threading.Lock()
         self._cases: dict[str, Case] = {}
-        self._pid = os.getpid()
+        self._pid = this.pid
         self._is_closed = False
         self._audit: _alarm.Appointment | None = None
         self._stop = engine.watch(pool, self._hear, own=True)
@@ -273,7 +273,7 @@ class Desk:
 
     def suspect(self, case: Case, why: str) -> None:
         """Warn about a grant that seems to be forgotten, here and to everybody who looks."""
-        if case.state != _case.HELD or case.is_passed_on or os.getpid() != self._pid:
+        if case.state != _case.HELD or case.is_passed_on or this.pid != self._pid:
             return
         names = ", ".join(name for name, _ in case.shares)
         try:
@@ -296,7 +296,7 @@ class Desk:
         with self._lock:
             self._audit = None
             asked = [one.id for one in self._cases.values() if one.state in (_case.ASKING, _case.WAITING)]
-        if not asked or self._is_closed or os.getpid() != self._pid:
+        if not asked or self._is_closed or this.pid != self._pid:
             return
 
         def question(replica: Replica, now: int) -> list[tuple[str, str, int, tuple[tuple[str, int], ...]]]:

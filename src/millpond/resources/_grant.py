@@ -6,7 +6,6 @@ The synchronous twin, `_grant.py`, is generated from this file by `tools/twins.p
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from millpond._clock import elapsed
+from millpond._fork import this
 from millpond.errors import (
     AcquireTimeout,
     AlreadyExists,
@@ -71,7 +71,7 @@ class Grant(Obtainable):
         self._timeout = timeout
         self._on_lost = on_lost
         self._chooser = chooser
-        self._pid = os.getpid()
+        self._pid = this.pid
         self._latch: Latch[None] | None = None
         self._scope: Scope | None = None
         self._case = Case(command, self._settled)
@@ -328,9 +328,9 @@ class Grant(Obtainable):
         return f"grant {self._case.token} of {names or 'nothing'} in pool {self._desk.pool!r}"
 
     def _check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if this.pid != self._pid:
             raise RuntimeError(
-                f"{self._name()} belongs to process {self._pid}, and this is its forked child {os.getpid()}: "
+                f"{self._name()} belongs to process {self._pid}, and this is its forked child {this.pid}: "
                 "release it there, or pass it on with transfer() and adopt()"
             )
 

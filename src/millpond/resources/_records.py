@@ -18,7 +18,7 @@ ACTIVE, CORDONED, DRAINING, QUARANTINED, REMOVING = "active", "cordoned", "drain
 WAITING, AWAY, OFFERED, HELD = "waiting", "away", "offered", "held"
 
 
-class Holder(Struct, frozen=True, array_like=True):
+class Holder(Struct, frozen=True, array_like=True, gc=False):
     """Who asks and holds: `kind` is `process`, `person`, `workflow` …, `started` tells pids apart that are reused."""
 
     kind: str = "process"
@@ -31,7 +31,7 @@ class Holder(Struct, frozen=True, array_like=True):
         return self.id or f"{self.host}:{self.pid}"
 
 
-class Want(Struct, frozen=True, array_like=True):
+class Want(Struct, frozen=True, array_like=True, gc=False):
     """`count` different resources that match `selector`, `units` of each."""
 
     selector: str = "*"
@@ -39,7 +39,7 @@ class Want(Struct, frozen=True, array_like=True):
     units: int = 1
 
 
-class Resource(Struct, array_like=True):
+class Resource(Struct, array_like=True, gc=False):
     """A thing that is lent. `slot` is its bit in the pool's masks and its place in the order of resources."""
 
     name: str
@@ -54,7 +54,7 @@ class Resource(Struct, array_like=True):
     used: int = 0  # derived: units in grants and offers; recounted when an image is loaded
 
 
-class Request(Struct, array_like=True):
+class Request(Struct, array_like=True, gc=False):
     """What a holder asks for and, once it has it, the grant."""
 
     id: str
@@ -84,7 +84,7 @@ class Request(Struct, array_like=True):
     bundle: bool = False  # needs several units at once, so others could starve it
 
 
-class Group(Struct, array_like=True):
+class Group(Struct, array_like=True, gc=False):
     """A tenant: its share of hand-offs and the most units it may hold."""
 
     name: str
@@ -105,7 +105,7 @@ class Settings(Struct, frozen=True, array_like=True):
     paused: str = ""  # why the pool is paused, "" when it is not
 
 
-class Ending(Struct, frozen=True, array_like=True):
+class Ending(Struct, frozen=True, array_like=True, gc=False):
     """How a request or grant came to its end."""
 
     id: str

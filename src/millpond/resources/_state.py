@@ -105,7 +105,7 @@ class State:
         """Return who suits a selector."""
         found = self.matchers.get(selector)
         if found is None:
-            if len(self.matchers) >= self._most:
+            if len(self.matchers) >= self._most + len(self.resources):
                 self._forget_matchers()
             found = self.matchers[selector] = Matcher(selector, self.resources)
             if found.name is None:

@@ -14,7 +14,7 @@ from millpond.resources._records import Image
 from millpond.resources._state import State
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True):
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What one command changed, and when (microseconds of the engine's clock)."""
 
     at: int

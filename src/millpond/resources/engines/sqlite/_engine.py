@@ -23,6 +23,7 @@ read anew. What was committed is told in any case.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import selectors
@@ -65,6 +66,8 @@ CURIOSITY = 0.05
 """The same when somebody watches everything."""
 CHECKPOINT = 50
 """Batches between two looks at the size of the write-ahead log."""
+FEW = 4
+"""So many pools are followed each time; with more, SQLite is first asked whether anything has changed at all."""
 CLAIM = 0.05
 """Seconds after which an accepted lock that is still held is claimed in the file."""
 CLAIMS = 1 << 60
@@ -81,6 +84,7 @@ class _Pool:
         self.id: int | None = None
         self.base = 0
         self.replica: Replica | None = None
+        self.heard: int | None = None  # the version up to which entries are told, or stand in `unheard`
         self.unheard: list[Entry] = []
         self.watchers: list[Watcher] = []
         self.curious = 0  # watchers who want to hear everything soon
@@ -119,6 +123,7 @@ class SqliteEngine:
         self._is_running = False
         self._batches = 0
         self._accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
+        self._hurried: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
         self._is_buried = False
         self._met_stranger = False
@@ -158,9 +163,10 @@ class SqliteEngine:
         self._calls.append(call)
         if self._is_running and self._owns_use():
             pass  # a watcher, called from within a batch: it goes with it
-        elif not block or not self._try_batch():
-            self._bell.ring_self()
-            self._expect_answer()
+        elif block:
+            self._hurry()
+        else:
+            self._hurry_soon()
         return Ticket(lambda: self._cancel(call))
 
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
@@ -178,8 +184,8 @@ class SqliteEngine:
         """Tell every entry of the pool from now on; with `own`, only what concerns this session need be prompt."""
         self._check_open()
         with self._use:
-            with self._database.reading() as transaction:
-                here = self._follow(transaction, pool)
+            self._glance([pool])
+            here = self._pools[pool]
             here.watchers = [*here.watchers, watcher]
             here.curious += not own
         if not own:
@@ -248,6 +254,27 @@ class SqliteEngine:
         self._live.close()
 
     # --- batches -----------------------------------------------------------------------------------------------
+
+    def _hurry(self) -> None:
+        """Carry out all that is queued now if the gate stands open, else leave it to our thread."""
+        if not self._try_batch():
+            self._bell.ring_self()
+            self._expect_answer()
+
+    def _hurry_soon(self) -> None:
+        """Do so at the end of this turn of the event loop, for all that came in it; else leave it to our thread."""
+        loop = asyncio._get_running_loop()
+        if loop is None or self.synchronous == "FULL":  # a turn of a loop is no place to wait for a disk
+            self._bell.ring_self()
+            self._expect_answer()
+        elif loop not in self._hurried:
+            self._hurried.add(loop)
+            loop.call_soon(self._hurry_now, loop)
+
+    def _hurry_now(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._hurried.discard(loop)
+        if self._calls and not self.is_closed:
+            self._hurry()
 
     def _try_batch(self) -> bool:
         """Carry out all that is queued, if the gate stands open."""
@@ -345,7 +372,10 @@ class SqliteEngine:
     def _done(self, made: dict[str, list[Entry]], calls: list[_Call]) -> None:
         """Make known what was committed."""
         for name, entries in made.items():
-            self._pools[name].unheard += entries
+            pool = self._pools[name]
+            pool.unheard += entries
+            if pool.replica is not None:
+                pool.heard = pool.replica.version
         if self._accepted:
             self._settle_claims()
         self._answers.extend(calls)
@@ -399,23 +429,48 @@ class SqliteEngine:
         pool = self._pools.get(name)
         if pool is None:
             pool = self._pools[name] = _Pool(name)
-        if pool.replica is not None and pool.id is not None and pool.replica.version:
-            news = _log.follow(transaction, pool.id, pool.replica)
-            if news is not None:
-                pool.unheard += news
-                self._notice(news)
-                return pool
+        if self._goes_on(transaction, pool):
+            return pool
         pool.id = _log.find(transaction, name)
         if pool.id is None:
             if not create:
                 pool.replica = Replica()
                 return pool
             pool.id = _log.create(transaction, name)
-        heard = -1 if pool.replica is None else pool.replica.version
         pool.replica, pool.base = _log.load(transaction, pool.id)
-        missed = pool.replica.version - heard if heard >= 0 else 0
-        pool.unheard += list(pool.replica.history)[-missed:] if missed > 0 else []
+        version = pool.replica.version
+        if pool.heard is not None and version > pool.heard:
+            news = list(pool.replica.history)[pool.heard - version :]
+            pool.unheard += news
+            self._notice(news)
+        pool.heard = version
         return pool
+
+    def _goes_on(self, transaction: Transaction, pool: _Pool) -> bool:
+        """Let the replica follow with a single statement, and tell whether it could."""
+        if pool.replica is None or pool.id is None or not pool.replica.version:
+            return False
+        news = _log.follow(transaction, pool.id, pool.replica)
+        if news is None:
+            pool.replica = None
+            return False
+        if news:
+            pool.heard = pool.replica.version
+            pool.unheard += news
+            self._notice(news)
+        return True
+
+    def _glance(self, names: Iterable[str]) -> None:
+        """Bring replicas up to date outside of the gate; `_use` is ours."""
+        with self._database.glancing() as transaction:
+            behind = [name for name in names if name not in self._pools]
+            behind += [
+                name for name in names if name in self._pools and not self._goes_on(transaction, self._pools[name])
+            ]
+        if behind:
+            with self._database.reading() as transaction:
+                for name in behind:
+                    self._follow(transaction, name)
 
     def _notice(self, news: list[Entry]) -> None:
         """Notice if somebody has buried us, and we need another session; and those whom we do not watch over yet."""
@@ -452,8 +507,8 @@ class SqliteEngine:
         """Answer a question."""
         try:
             with self._use:
-                with self._database.reading() as transaction:
-                    pool = self._follow(transaction, call.pool)
+                self._glance([call.pool])
+                pool = self._pools[call.pool]
                 self._tell(pool)
                 assert pool.replica is not None
                 call.reply = call.command(pool.replica, self._clock.now())  # type: ignore[operator]
@@ -508,13 +563,15 @@ class SqliteEngine:
 
     def _begin_again(self) -> None:
         """Take a new session after somebody buried the old one by mistake, and mend a live file that was replaced."""
+        with self._use:
+            is_found = self._live.reassert()
         if self._is_buried:
             self._is_buried = False
             self._bell.close()
             self._number = enrol(self._database, self._live)
             self._bell = Bell(self._database.path, self._number)
             self._listen()
-        elif not self._live.reassert():
+        elif not is_found:
             old, self._live = self._live, LiveFile(self._database.path)
             self._live.lock(self._number)
             passport = Passport.of_this_process(self._live).encode()
@@ -572,28 +629,31 @@ class SqliteEngine:
     def _turn(self, now: int) -> None:
         """Do what is to be done now."""
         with self._use:
-            version = self._database.data_version()
-            changed, self._version = version != self._version, version
             if self._met_stranger:
                 self._meet()
             self._dead.update(self._deaths.dead(eager=True))
-            open_pools = [pool for pool in self._pools.values() if pool.watchers]
-            due = [pool.name for pool in open_pools if self._is_due(pool, now)]
-            for name in due:
-                self._calls.append(_Call(name, Tick(), lambda reply: None))
+            pools = [pool for pool in self._pools.values() if pool.watchers]
+            for pool in pools:
+                if self._is_due(pool, now):
+                    self._calls.append(_Call(pool.name, Tick(), lambda reply: None))
+        changed = [pool.name for pool in pools] if len(pools) <= FEW or self._has_changed() else []
         if self._calls or self._dead or self._has_old_claims():
             try:
                 with self._gate:
-                    self._batch([pool.name for pool in open_pools] if changed else ())
+                    self._batch(changed)
             finally:
                 self._publish()
         elif changed:
-            with self._use, self._database.reading() as transaction:
-                for pool in open_pools:
-                    self._follow(transaction, pool.name)
+            with self._use:
+                self._glance(changed)
             self._publish()
         while self._questions:
             self._answer(self._questions.popleft())
+
+    def _has_changed(self) -> bool:
+        """Tell whether anybody has written to the file since we last asked."""
+        before, self._version = self._version, self._database.data_version()
+        return before != self._version
 
     def _patience(self) -> float | None:
         """Return how long there is nothing to do unless somebody rings."""
