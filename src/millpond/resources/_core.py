@@ -16,10 +16,13 @@ Rules, by the promises of DESIGN.md that they keep:
 - *Hand-off* (G3, G4). Whatever frees units gives them, in the same step, to the first waiter that can use them; so
   units that are free now are wanted by nobody, and a newcomer that takes them overtakes nobody. First is: the group
   whose turn it is (fair share by weight), then priority (or age, `Settings.ageing`), then the order of asking.
-- *Offer* (a waiter may be gone). A hand-off to another session is an offer until claimed. One's own waiters are there.
-- *Bundles* are all or nothing. Others may overtake a bundle until it has waited `Settings.patience`; from then on what
-  it can use is kept for it, for one bundle at a time, the oldest first. Nothing is ever held in part, so bundles
-  cannot deadlock.
+- *Offer* (a waiter may be gone). A hand-off to another session is an offer until claimed. One's own waiters are there,
+  and so is nobody (session "").
+- *Bundles* are all or nothing. Others may overtake a bundle until it has waited `Settings.patience`; from then on it is
+  overdue: what it can use is kept for it, for one bundle at a time, the oldest first, and it is served first. The same
+  goes for the quota of its group. Nothing is ever held in part, so bundles cannot deadlock.
+- *Hopeless* is what could not be served if nobody held anything: told so at once, or as soon as it comes to that,
+  unless it is patient.
 - *Tokens* (G2): `max(last + 1, now, highest seen by the client + 1)`, one counter per pool.
 - *Time* (G8) ends offers, leases, waits and absences, never a lock. What is over ends before a command is looked at.
 - *Staleness* (G9). Release, renew and adopt name a token; one that does not count changes nothing and is told why.
@@ -34,7 +37,7 @@ from typing import Any, NamedTuple
 
 from millpond.resources import _changes as to
 from millpond.resources import _commands as do
-from millpond.resources._placement import assign, camp, cost, pick
+from millpond.resources._placement import Plan, assign, cost, pick
 from millpond.resources._records import (
     ACTIVE,
     AWAY,
@@ -75,7 +78,7 @@ def step(state: State, command: do.Command, now: int) -> Outcome:
 class _Turn:
     """One step in progress: what it decided so far, and which resources that may have made available."""
 
-    __slots__ = ("_camp", "author", "changes", "freed", "now", "state")
+    __slots__ = ("_camp", "_camp_as_of", "author", "changes", "freed", "now", "state")
 
     def __init__(self, state: State, now: int, author: str) -> None:
         self.state = state
@@ -83,7 +86,8 @@ class _Turn:
         self.author = author
         self.changes: list[to.AnyChange] = []
         self.freed = 0
-        self._camp: tuple[int, Request | None, int] = (-1, None, 0)  # as of how many changes, for whom, what
+        self._camp: tuple[Request | None, int, Shares | None] = (None, 0, None)
+        self._camp_as_of = -1  # how many changes it takes into account
 
     def decide(self, change: to.AnyChange) -> None:
         self.changes.append(change)
@@ -114,23 +118,25 @@ class _Turn:
         """Return the first waiter that something of `mask` may serve, and what it is given."""
         state = self.state
         if state.bundles:
-            camper, kept = self.camp()
-            if camper is not None:  # not always at the head of its line: it was overtaken long enough
-                shares = self.find(camper)
-                if shares is not None:
-                    return camper, shares
-                mask &= ~kept
-                if not mask:
-                    return None
-        best: tuple[int, int, int] | None = None
+            camper, kept, shares = self.camp()
+            if camper is not None and shares is not None:
+                return camper, shares  # not always the head of its line: it was overtaken long enough
+            mask &= ~kept
+            if not mask:
+                return None
+        groups, turn = state.groups, state.turn
         found: tuple[Request, Shares] | None = None
+        soonest = 0
+        first: tuple[int, int, Request] | None = None
         for line in state.lines_for(mask):
-            order, seq, request = line.head()
-            rank = (state.start(line.group) if state.groups else 0, order, seq)
-            if best is None or rank < best:
-                shares = self.find(request)
+            group = groups.get(line.group) if groups else None
+            start = group.turn if group is not None and group.turn > turn else turn
+            entry = line.heap[0]
+            if first is None or start < soonest or (start == soonest and entry < first):
+                shares = self.find(entry[2])
                 if shares is not None:
-                    best, found = rank, (request, shares)
+                    found = entry[2], shares
+                    soonest, first = start, entry
         return found
 
     def _give(self, request: Request, shares: Shares) -> None:
@@ -151,9 +157,10 @@ class _Turn:
         if not free & matcher.mask:
             return None
         if state.bundles:
-            camper, kept = self.camp()
-            if camper is not request:
-                free &= ~kept
+            camper, kept, shares = self.camp()
+            if camper is request:
+                return shares
+            free &= ~kept
         if request.refused:
             free &= ~state.mask(request.refused)
         room = self.room(request) if request.group else None
@@ -175,19 +182,20 @@ class _Turn:
         """Tell whether units may have to be kept for a bundle."""
         return bool(self.state.bundles) and any(True for _ in self.overdue())
 
-    def camp(self) -> tuple[Request | None, int]:
-        """Return the bundle for which units are kept now, and the free resources that are kept for it."""
+    def camp(self) -> tuple[Request | None, int, Shares | None]:
+        """Return the bundle for which units are kept now, the resources kept, and its shares if they are complete."""
         state = self.state
-        version, camper, kept = self._camp
-        if version != len(self.changes):
-            camper, kept = None, 0
+        if self._camp_as_of != len(self.changes):
+            self._camp_as_of = len(self.changes)
+            self._camp = (None, 0, None)
             for bundle in self.overdue():
                 room = self.room(bundle)
-                if cost(state, bundle, self.usable(bundle), room) is not None:
-                    camper, kept = bundle, camp(state, bundle, state.free & self.usable(bundle), room)
+                usable = self.usable(bundle)
+                if cost(state, bundle, usable, room) is not None:
+                    plan = Plan(state, bundle, state.free & usable, room)
+                    self._camp = (bundle, plan.kept(), plan.shares())
                     break
-            self._camp = len(self.changes), camper, kept
-        return camper, kept
+        return self._camp
 
     def usable(self, request: Request) -> int:
         """Return the resources that the request may be given some time, as things are."""
@@ -304,7 +312,7 @@ class _Turn:
         """Tell those who wait in vain, after resources or quotas became less."""
         vain = []
         for line in self.state.lines.values():
-            if not self.is_possible(line.head()[2]):
+            if not self.is_possible(line.heap[0][2]):
                 vain += [request for request in line.requests() if not request.patient]
         for request in sorted(vain, key=lambda one: one.seq):
             self.end(request, "unsatisfiable", reason="no resource can satisfy it any more")

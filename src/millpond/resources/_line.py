@@ -9,13 +9,21 @@ in which nobody waits any more is dropped.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from millpond.resources import _selectors
 from millpond.resources._records import WAITING, Request, Resource, Want
 
 LineKey: TypeAlias = tuple[tuple[Want, ...], str, tuple[str, ...]]
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Iterate over the slots of a mask, in order."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
 
 
 class Matcher:
@@ -59,33 +67,32 @@ class Matcher:
 
 
 class Line:
-    """The waiters of one key, first come first. `size` is how many they are."""
+    """The waiters of one key, first come first. `heap[0]` is the first: its order, its number, itself."""
 
-    __slots__ = ("_heap", "group", "refused", "size")
+    __slots__ = ("group", "heap", "refused", "size")
 
     def __init__(self, key: LineKey) -> None:
         _, self.group, self.refused = key
         self.size = 0
-        self._heap: list[tuple[int, int, Request]] = []
+        self.heap: list[tuple[int, int, Request]] = []
 
     def push(self, order: int, request: Request) -> None:
         """Let a request join at its place."""
-        heapq.heappush(self._heap, (order, request.seq, request))
+        heapq.heappush(self.heap, (order, request.seq, request))
         self.size += 1
 
-    def leave(self) -> None:
-        """Take note that one of them waits no more."""
+    def leave(self, request: Request) -> None:
+        """Let one of them go, who still waits now, but will not."""
         self.size -= 1
-        if len(self._heap) > 64 and len(self._heap) > 2 * self.size:
-            self._heap = self._entries()
-            heapq.heapify(self._heap)
-
-    def head(self) -> tuple[int, int, Request]:
-        """Return the first that waits: its order, its number, itself."""
-        heap = self._heap
-        while not self._waits(heap[0][2]):
-            heapq.heappop(heap)
-        return heap[0]
+        heap = self.heap
+        if not self.size:
+            heap.clear()
+        elif len(heap) > 64 and len(heap) > 2 * self.size:
+            self.heap = [entry for entry in self._entries() if entry[2] is not request]
+            heapq.heapify(self.heap)
+        else:
+            while heap[0][2] is request or not self._waits(heap[0][2]):
+                heapq.heappop(heap)
 
     def requests(self) -> list[Request]:
         """Return those who wait, in order."""
@@ -93,7 +100,7 @@ class Line:
 
     def _entries(self) -> list[tuple[int, int, Request]]:
         """Return the entries that count; one who was away and came back may have several."""
-        return list({entry[1]: entry for entry in self._heap if self._waits(entry[2])}.values())
+        return list({entry[1]: entry for entry in self.heap if self._waits(entry[2])}.values())
 
     def _waits(self, request: Request) -> bool:
         return request.state == WAITING and request.refused == self.refused

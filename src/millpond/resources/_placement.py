@@ -19,20 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from millpond.resources._line import Matcher
+from millpond.resources._line import Matcher, bits
 from millpond.resources._records import ALL, Request, Resource, Want
 from millpond.resources._state import State
 
 _MIX: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
-
-
-def bits(mask: int) -> Iterator[int]:
-    """Iterate over the slots of a mask, in order."""
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
 
 
 def _mix(seq: int, slot: int) -> int:
@@ -146,31 +138,48 @@ class Plan:
     resources take the smallest then, so that it goes furthest.
     """
 
-    __slots__ = ("_fits", "_orders", "_request", "_room", "_state", "_taken", "slots", "spare")
+    __slots__ = ("_fits", "_mask", "_orders", "_request", "_room", "_slots", "_spare", "_state", "_taken")
 
     def __init__(self, state: State, request: Request, mask: int, room: int | None, *, idle: bool = False) -> None:
         self._state = state
         self._request = request
+        self._mask = mask
         self._room = room
-        self.spare = None if room is None else room - least_units(request) + 1  # how large a whole one may be
-        self._fits = [fitting(state, want, mask, self.spare, idle=idle) for want in request.wants]
+        self._spare = None if room is None else room - least_units(request) + 1  # how large a whole one may be
+        self._fits = [fitting(state, want, mask, self._spare, idle=idle) for want in request.wants]
         self._orders = [self._order(want, fit) for want, fit in zip(request.wants, self._fits, strict=True)]
         self._taken = 0
-        self.slots: list[list[int]] = [[] for _ in request.wants]
+        self._slots: list[list[int]] = [[] for _ in request.wants]
         for index, want in enumerate(request.wants):
-            while len(self.slots[index]) < want.count and self._extend(index):
+            while len(self._slots[index]) < want.count and self._extend(index):
                 pass
 
     def shares(self) -> tuple[tuple[str, int], ...] | None:
         """Return the resources and units, want by want, or None if something is missing or the room is too small."""
         found = []
-        for want, slots in zip(self._request.wants, self.slots, strict=True):
+        for want, slots in zip(self._request.wants, self._slots, strict=True):
             if len(slots) < want.count:
                 return None
             found += [(resource.name, needed(want, resource)) for resource in map(self._state.at, slots)]
         if self._room is not None and sum(units for _, units in found) > self._room:
             return None
         return tuple(found)
+
+    def kept(self) -> int:
+        """Return the resources to keep for a bundle that cannot be satisfied yet.
+
+        Those that were found, and for each wish that none fits the one that lacks the fewest units, so that what is
+        given back there adds up.
+        """
+        state = self._state
+        kept = self._taken
+        for want, slots in zip(self._request.wants, self._slots, strict=True):
+            if len(slots) < want.count and want.units != 1:
+                rest = bits(fitting(state, want, self._mask & ~kept, self._spare, idle=True))
+                closest = sorted((lacking(want, state.at(slot)), slot) for slot in rest)
+                for _, slot in closest[: want.count - len(slots)]:
+                    kept |= 1 << slot
+        return kept
 
     def _order(self, want: Want, fit: int) -> Iterator[int]:
         state = self._state
@@ -180,30 +189,40 @@ class Plan:
 
     def _extend(self, first: int) -> bool:
         """Give a want one resource more, and move others if that helps; return False when nothing does."""
-        came: dict[int, tuple[int, int]] = {first: (first, 0)}  # want -> (who takes from it, which slot)
+        if self._take(first):
+            return True
+        came = {first: (first, 0)}  # want -> (who takes from it, which slot)
         queue = deque(came)
         while queue:
             index = queue.popleft()
-            slot = next((one for one in self._orders[index] if not self._taken >> one & 1), None)
-            if slot is not None:
-                self._taken |= 1 << slot
-                self._hand_down(index, slot, came)
-                return True
-            for other, slots in enumerate(self.slots):
+            for other, slots in enumerate(self._slots):
                 useful = None if other in came else next((one for one in slots if self._fits[index] >> one & 1), None)
-                if useful is not None:
-                    came[other] = (index, useful)
-                    queue.append(other)
+                if useful is None:
+                    continue
+                came[other] = (index, useful)
+                if self._take(other):
+                    self._hand_down(other, came)
+                    return True
+                queue.append(other)
         return False
 
-    def _hand_down(self, index: int, slot: int, came: dict[int, tuple[int, int]]) -> None:
-        while True:
-            self.slots[index].append(slot)
-            taker, slot = came[index]
-            if taker == index:
-                return
-            self.slots[index].remove(slot)
+    def _take(self, index: int) -> bool:
+        """Give a want the best that is left for it, if any."""
+        for slot in self._orders[index]:
+            if not self._taken >> slot & 1:
+                self._taken |= 1 << slot
+                self._slots[index].append(slot)
+                return True
+        return False
+
+    def _hand_down(self, index: int, came: dict[int, tuple[int, int]]) -> None:
+        """Pass one resource each from the want that found another to the one that found none."""
+        taker, slot = came[index]
+        while taker != index:
+            self._slots[index].remove(slot)
+            self._slots[taker].append(slot)
             index = taker
+            taker, slot = came[index]
 
 
 def assign(state: State, request: Request, mask: int, room: int | None) -> tuple[tuple[str, int], ...] | None:
@@ -222,24 +241,9 @@ def cost(state: State, request: Request, mask: int, room: int | None) -> int | N
 
 
 def _enough(state: State, request: Request, mask: int) -> bool:
-    return all((mask & state.matcher(want.selector).mask).bit_count() >= want.count for want in request.wants)
-
-
-def camp(state: State, request: Request, mask: int, room: int | None) -> int:
-    """Return the resources of `mask` to keep for a bundle that cannot be satisfied yet.
-
-    First as many as fit, by matching; then, for each wish that none fits, the one that lacks the fewest units, so that
-    what is given back there adds up.
-    """
-    plan = Plan(state, request, mask, room)
-    kept = 0
-    for slots in plan.slots:
-        for slot in slots:
-            kept |= 1 << slot
-    for want, slots in zip(request.wants, plan.slots, strict=True):
-        if len(slots) < want.count and want.units != 1:
-            rest = bits(fitting(state, want, mask & ~kept, plan.spare, idle=True))
-            closest = sorted((lacking(want, state.at(slot)), slot) for slot in rest)
-            for _, slot in closest[: want.count - len(slots)]:
-                kept |= 1 << slot
-    return kept
+    """Tell whether each want, taken by itself, finds as many resources as it wants."""
+    for want in request.wants:
+        fit = mask & state.matcher(want.selector).mask
+        if not fit or fit.bit_count() < want.count:
+            return False
+    return True

@@ -51,6 +51,7 @@ class State:
         "_suitors",
         "active",
         "bundles",
+        "common",
         "free",
         "grants",
         "groups",
@@ -93,11 +94,12 @@ class State:
         self.sessions: dict[str, dict[str, None]] = {}
         self.matchers: dict[str, Matcher] = {}
         self.named: dict[str, Matcher] = {}  # those of one resource, by its name
+        self.common: dict[str, Matcher] = {}  # the others
         self.lines: dict[LineKey, Line] = {}
         self.bundles: dict[str, Request] = {}  # that wait, in the order of asking
         self._due: list[tuple[int, int, str]] = []
         self._most = MATCHERS
-        self._suitors: dict[int, list[Matcher]] = {}  # slot -> the others that it suits; emptied when they change
+        self._suitors: dict[int, list[Matcher]] = {}  # slot -> the common ones that it suits; emptied when they change
 
     # --- questions ---------------------------------------------------------------------------------------------
 
@@ -109,6 +111,7 @@ class State:
                 self._forget_matchers()
             found = self.matchers[selector] = Matcher(selector, self.resources)
             if found.name is None:
+                self.common[selector] = found
                 self._suitors = {}
             else:
                 self.named[found.name] = found
@@ -160,14 +163,13 @@ class State:
     def lines_for(self, mask: int) -> list[Line]:
         """Return the lines that one of these resources may serve; a line of a bundle may be there several times."""
         if mask & (mask - 1):  # several
-            return [
-                line for one in self.matchers.values() if one.lines and one.mask & mask for line in one.lines.values()
-            ]
+            wanted = [one for one in self.common.values() if one.lines and one.mask & mask]
+            wanted += [one for one in self.named.values() if one.lines and one.mask & mask]
+            return [line for one in wanted for line in one.lines.values()]
         slot = mask.bit_length() - 1
         suitors = self._suitors.get(slot)
         if suitors is None:
-            suitors = [one for one in self.matchers.values() if one.name is None and one.mask & mask]
-            self._suitors[slot] = suitors
+            suitors = self._suitors[slot] = [one for one in self.common.values() if one.mask & mask]
         lines = [line for one in suitors for line in one.lines.values()]
         named = self.named.get(self.at(slot).name) if self.named else None
         if named is not None:
@@ -380,7 +382,7 @@ class State:
         """Let one who waits leave its line."""
         key = (request.wants, request.group, request.refused)
         line = self.lines[key]
-        line.leave()
+        line.leave(request)
         if not line.size:
             del self.lines[key]
             for want in request.wants:
@@ -401,6 +403,7 @@ class State:
         """Keep the matchers for which somebody waits."""
         self.matchers = {text: matcher for text, matcher in self.matchers.items() if matcher.lines}
         self.named = {name: matcher for name, matcher in self.named.items() if matcher.lines}
+        self.common = {text: matcher for text, matcher in self.common.items() if matcher.lines}
         self._suitors = {}
         self._most = max(MATCHERS, 2 * len(self.matchers))
 

@@ -20,7 +20,7 @@ from millpond.resources import _changes as to
 from millpond.resources import _commands as do
 from millpond.resources import _selectors
 from millpond.resources._core import Outcome, step
-from millpond.resources._placement import camp
+from millpond.resources._placement import Plan
 from millpond.resources._records import (
     ACTIVE,
     ALL,
@@ -204,7 +204,7 @@ def _check_lines(state: State) -> None:
             _expect(request.id not in found, f"{request.id} stands in two lines")
             found[request.id] = key
         _expect(bool(requests) and line.size == len(requests), f"size of line {key}")
-        _expect(line.head()[2] is requests[0], f"head of line {key}")
+        _expect(line.heap[0][2] is requests[0], f"head of line {key}")
     for text, matcher in state.matchers.items():
         wanted = {key for key in state.lines if any(want.selector == text for want in key[0])}
         _same(set(matcher.lines), wanted, f"lines of {text!r}")
@@ -394,7 +394,7 @@ def camper(state: State, now: int) -> Request | None:
 
 
 def _kept(state: State, keeper: Request, now: int) -> int:
-    return camp(state, keeper, _usable(state, keeper), _room(state, keeper, now))
+    return Plan(state, keeper, _usable(state, keeper), _room(state, keeper, now)).kept()
 
 
 def _active(state: State, request: Request) -> dict[str, Resource]:
