@@ -123,6 +123,7 @@ class SqliteEngine:
         self._is_running = False
         self._batches = 0
         self._accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
+        self._to_ring: set[int] = set()
         self._hurried: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
         self._is_buried = False
@@ -379,7 +380,7 @@ class SqliteEngine:
         if self._accepted:
             self._settle_claims()
         self._answers.extend(calls)
-        self._bell.ring(self._concerned(made))
+        self._to_ring |= self._concerned(made)
 
     def _settle_claims(self) -> None:
         """Let go of the bytes of what is claimed in the file now, or over."""
@@ -493,9 +494,12 @@ class SqliteEngine:
             pool.unheard = pool.unheard[len(news) :]
 
     def _publish(self) -> None:
-        """Tell what was committed, then give the answers. Outside of the gate: those who are woken take the GIL."""
+        """Tell what was committed, then give the answers. Outside of the gate: who is woken takes the CPU or the GIL."""
         answers: list[_Call] = []
         with self._use:
+            if self._to_ring:
+                ringing, self._to_ring = self._to_ring, set()
+                self._bell.ring(ringing)
             while self._answers:
                 answers.append(self._answers.popleft())
             for pool in self._pools.values():
