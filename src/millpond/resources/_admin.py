@@ -7,7 +7,7 @@ The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,12 +16,14 @@ from millpond.errors import AcquireTimeout, AlreadyExists, NotFound, StaleToken
 from millpond.resources import _commands as do
 from millpond.resources import _requests, _selectors, _views
 from millpond.resources._desk import Desk
+from millpond.resources._engine import Question
 from millpond.resources._grant import Grant
 from millpond.resources._port import Port, pause
 from millpond.resources._records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
 from millpond.resources._replica import Replica
 from millpond.resources._selectors import Labels
 
+T = TypeVar("T")
 _OPERATOR = 1_000_000
 """The priority of an operator's reservation: ahead of everybody."""
 
@@ -43,7 +45,7 @@ class Admin:
 
     def relabel(self, resource: str, labels: Labels, *, reason: str | None = None) -> None:
         """Give a resource other labels (all of them). Holders keep it; waiters are looked at again."""
-        new = _selectors.labels_of(labels)
+        new = _requests.labels(labels)
         self._change(do.Relabel(resource, new, self._by, _requests.text(reason, "reason")))
 
     def resize(self, resource: str, capacity: int, *, reason: str | None = None) -> None:
@@ -83,12 +85,12 @@ class Admin:
     def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
         command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.text(reason, "reason"))
-        _insist_on_token(self._port.send(command), resource, token)
+        _insist_on_token(self._send(command), resource, token)
 
     def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
         command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.text(reason, "reason"))
-        if self._port.send(command).kind in ("unknown", "ended"):
+        if self._send(command).kind in ("unknown", "ended"):
             raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
 
     def steal(self, resource: str, *, token: int, reason: str, lease: float | None = None) -> Grant:
@@ -121,7 +123,7 @@ class Admin:
             resource,
             self._by,
         )
-        reply = self._port.send(command)
+        reply = self._send(command)
         _insist_on_token(reply, resource, token)
         return reply.token
 
@@ -141,7 +143,7 @@ class Admin:
             reason=_requests.text(reason, "reason"),
             sure=True,
         )
-        reply = self._port.send(command)
+        reply = self._send(command)
         if reply.kind == "unsatisfiable":
             raise _no_resource(resource, self._desk.pool)
         return reply.token or None
@@ -200,12 +202,12 @@ class Admin:
 
     def history(self, resource: str | None = None, *, limit: int = 100) -> list[Event]:
         """Return what happened lately, oldest first: who did what, when and why."""
-        pool = self._desk.pool
-        return self._port.ask(lambda replica, now: _views.history(replica, pool, resource, limit))
+        pool, most = self._desk.pool, _requests.whole(limit, "limit", 0)
+        return self._ask(lambda replica, now: _views.history(replica, pool, resource, most))
 
     def explain(self, name: str) -> str:
         """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""
-        return self._port.ask(lambda replica, now: _views.explain(replica, now, name))
+        return self._ask(lambda replica, now: _views.explain(replica, now, name))
 
     def delete_pool(self, *, force: bool = False) -> None:
         """Forget the pool with all its resources. Refused while anybody holds or waits, unless forced."""
@@ -213,7 +215,7 @@ class Admin:
         def question(replica: Replica, now: int) -> int:
             return len(replica.state.requests)
 
-        users = self._port.ask(question)
+        users = self._ask(question)
         if users and not force:
             raise AlreadyExists(
                 f"pool {self._desk.pool!r} has {users} holders and waiters: see holders(), or say force=True"
@@ -222,16 +224,23 @@ class Admin:
 
     # --- small things ------------------------------------------------------------------------------------------
 
+    def _send(self, command: do.Command) -> do.Reply:
+        self._desk.check_open()
+        return self._port.send(command)
+
+    def _ask(self, question: Question[T]) -> T:
+        self._desk.check_open()
+        return self._port.ask(question)
+
     def _mark(self, resource: str, state: str, reason: str | None) -> None:
         self._change(do.Mark(resource, state, self._by, _requests.text(reason, "reason")))
 
     def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
-        settings = self._port.ask(lambda replica, now: replica.state.settings)
-        self._port.send(do.Configure(change(settings), self._by, reason))
+        settings = self._ask(lambda replica, now: replica.state.settings)
+        self._send(do.Configure(change(settings), self._by, reason))
 
     def _change(self, command: do.Command) -> do.Reply:
-        self._desk.check_open()
-        reply = self._port.send(command)
+        reply = self._send(command)
         if reply.kind == "unknown":
             raise _no_resource(reply.id, self._desk.pool)
         return reply

@@ -6,7 +6,7 @@ The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.p
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -17,10 +17,12 @@ from millpond.resources import _requests, _selectors, _views
 from millpond.resources._async_grant import AsyncGrant
 from millpond.resources._async_port import AsyncPort, pause
 from millpond.resources._desk import Desk
+from millpond.resources._engine import Question
 from millpond.resources._records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
 from millpond.resources._replica import Replica
 from millpond.resources._selectors import Labels
 
+T = TypeVar("T")
 _OPERATOR = 1_000_000
 """The priority of an operator's reservation: ahead of everybody."""
 
@@ -42,7 +44,7 @@ class AsyncAdmin:
 
     async def relabel(self, resource: str, labels: Labels, *, reason: str | None = None) -> None:
         """Give a resource other labels (all of them). Holders keep it; waiters are looked at again."""
-        new = _selectors.labels_of(labels)
+        new = _requests.labels(labels)
         await self._change(do.Relabel(resource, new, self._by, _requests.text(reason, "reason")))
 
     async def resize(self, resource: str, capacity: int, *, reason: str | None = None) -> None:
@@ -82,12 +84,12 @@ class AsyncAdmin:
     async def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
         command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.text(reason, "reason"))
-        _insist_on_token(await self._port.send(command), resource, token)
+        _insist_on_token(await self._send(command), resource, token)
 
     async def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
         command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.text(reason, "reason"))
-        if (await self._port.send(command)).kind in ("unknown", "ended"):
+        if (await self._send(command)).kind in ("unknown", "ended"):
             raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
 
     async def steal(self, resource: str, *, token: int, reason: str, lease: float | None = None) -> AsyncGrant:
@@ -120,7 +122,7 @@ class AsyncAdmin:
             resource,
             self._by,
         )
-        reply = await self._port.send(command)
+        reply = await self._send(command)
         _insist_on_token(reply, resource, token)
         return reply.token
 
@@ -140,7 +142,7 @@ class AsyncAdmin:
             reason=_requests.text(reason, "reason"),
             sure=True,
         )
-        reply = await self._port.send(command)
+        reply = await self._send(command)
         if reply.kind == "unsatisfiable":
             raise _no_resource(resource, self._desk.pool)
         return reply.token or None
@@ -199,12 +201,12 @@ class AsyncAdmin:
 
     async def history(self, resource: str | None = None, *, limit: int = 100) -> list[Event]:
         """Return what happened lately, oldest first: who did what, when and why."""
-        pool = self._desk.pool
-        return await self._port.ask(lambda replica, now: _views.history(replica, pool, resource, limit))
+        pool, most = self._desk.pool, _requests.whole(limit, "limit", 0)
+        return await self._ask(lambda replica, now: _views.history(replica, pool, resource, most))
 
     async def explain(self, name: str) -> str:
         """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""
-        return await self._port.ask(lambda replica, now: _views.explain(replica, now, name))
+        return await self._ask(lambda replica, now: _views.explain(replica, now, name))
 
     async def delete_pool(self, *, force: bool = False) -> None:
         """Forget the pool with all its resources. Refused while anybody holds or waits, unless forced."""
@@ -212,7 +214,7 @@ class AsyncAdmin:
         def question(replica: Replica, now: int) -> int:
             return len(replica.state.requests)
 
-        users = await self._port.ask(question)
+        users = await self._ask(question)
         if users and not force:
             raise AlreadyExists(
                 f"pool {self._desk.pool!r} has {users} holders and waiters: see holders(), or say force=True"
@@ -221,16 +223,23 @@ class AsyncAdmin:
 
     # --- small things ------------------------------------------------------------------------------------------
 
+    async def _send(self, command: do.Command) -> do.Reply:
+        self._desk.check_open()
+        return await self._port.send(command)
+
+    async def _ask(self, question: Question[T]) -> T:
+        self._desk.check_open()
+        return await self._port.ask(question)
+
     async def _mark(self, resource: str, state: str, reason: str | None) -> None:
         await self._change(do.Mark(resource, state, self._by, _requests.text(reason, "reason")))
 
     async def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
-        settings = await self._port.ask(lambda replica, now: replica.state.settings)
-        await self._port.send(do.Configure(change(settings), self._by, reason))
+        settings = await self._ask(lambda replica, now: replica.state.settings)
+        await self._send(do.Configure(change(settings), self._by, reason))
 
     async def _change(self, command: do.Command) -> do.Reply:
-        self._desk.check_open()
-        reply = await self._port.send(command)
+        reply = await self._send(command)
         if reply.kind == "unknown":
             raise _no_resource(reply.id, self._desk.pool)
         return reply

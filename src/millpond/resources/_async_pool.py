@@ -9,6 +9,7 @@ import os
 import pwd
 import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TypeAlias, TypeVar
 
@@ -16,15 +17,15 @@ from millpond._clock import elapsed
 from millpond._events import Event
 from millpond._fork import this
 from millpond.errors import AcquireTimeout, AlreadyExists, StaleToken
-from millpond.resources import _case, _history, _requests, _selectors, _views
 from millpond.resources import _commands as do
+from millpond.resources import _history, _requests, _views
 from millpond.resources._async_admin import AsyncAdmin
 from millpond.resources._async_grant import AsyncGrant, Chooser, OnLost
 from millpond.resources._async_port import ON_LOST, AsyncPort, AsyncStream, begin
-from millpond.resources._commands import Acquire
+from millpond.resources._commands import Acquire, Reply
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
-from millpond.resources._records import Want
+from millpond.resources._records import HELD, Want
 from millpond.resources._requests import Units
 from millpond.resources._selectors import Labels, Selector
 from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView
@@ -195,7 +196,7 @@ class AsyncResourcePool:
         """Add a resource. `capacity` is how many units it has, for holders that share it."""
         _requests.name(name, "a resource's name")
         self._check()
-        command = do.Add(name, _selectors.labels_of(labels), _requests.whole(capacity, "capacity", 1), _operator())
+        command = do.Add(name, _requests.labels(labels), _requests.whole(capacity, "capacity", 1), _operator())
         if (await self._port.send(command)).kind == "exists" and not exist_ok:
             raise AlreadyExists(
                 f"pool {self.name!r} has a resource {name!r} already: use exist_ok=True, admin.relabel or admin.resize"
@@ -241,15 +242,15 @@ class AsyncResourcePool:
             return
         for stream in self._streams:
             stream.close()
-        for case in self._desk.close():
-            if case.state == _case.HELD:
-                await self._port.insist(do.Release(self._engine.session, case.token))
-                case.state, case.how = _case.OVER, "the pool was closed"
-            else:
-                await self._port.insist(self._desk.withdrawal(case))
-                case.state, case.how = _case.OVER, "closed"
-                case.settled(case)
+        interrupt: BaseException | None = None
+        for command in self._desk.close():
+            answer, again = await self._port.finish(command)
+            interrupt = again or interrupt
+            if isinstance(answer, Exception):
+                self._desk.owe(command)
         await self._port.call(self._engine.close)
+        if interrupt is not None:
+            raise interrupt
 
     async def __aenter__(self) -> AsyncResourcePool:
         return self
@@ -258,6 +259,21 @@ class AsyncResourcePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if not self._engine.is_shared:
+            raise TypeError(
+                f"pool {self.name!r} lives in the memory of process {self._pid} and cannot be sent to another one: "
+                "use a sqlite:/// URL to share it"
+            )
+        again = partial(
+            type(self),
+            holder=self._holder or None,
+            placement=self._chooser or self._policy,
+            on_lost=self._on_lost,
+            suspect_after=self._suspect_after,
+        )
+        return again, (self.name, self.url)
 
     def __repr__(self) -> str:
         closed = " closed" if self._desk.is_closed else ""
@@ -281,7 +297,7 @@ class AsyncResourcePool:
         self._check()
         limit = _requests.microseconds(timeout, "timeout")
         command = Acquire(
-            self._desk.new_id() if request_id is None else _requests.text(request_id, "request_id"),
+            self._desk.new_id() if request_id is None else _requests.name(request_id, "request_id"),
             self._engine.session,
             0,
             self._desk.holder,
@@ -303,7 +319,13 @@ class AsyncResourcePool:
     async def _take(self, command: do.Adopt) -> AsyncGrant:
         self._check()
         sent = elapsed()
-        reply = await self._port.send(command)
+        reply, interrupt = await self._port.finish(command)
+        if interrupt is not None:
+            if isinstance(reply, Reply) and reply.kind == HELD:
+                self._desk.owe(do.Release(command.session, reply.token))
+            raise interrupt
+        if isinstance(reply, Exception):
+            raise reply
         if reply.kind in ("stale", "ended"):
             raise StaleToken(f"token {command.token} holds nothing to take over: {reply.detail}; see holders()")
         acquire = Acquire(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
@@ -21,20 +20,18 @@ G = TypeVar("G", bound="AsyncObtainable")
 class _Post:
     """Brings values into one event loop: however many arrive at once, the loop is woken once."""
 
-    __slots__ = ("_is_on_its_way", "_latches", "_loop", "thread")
+    __slots__ = ("_is_on_its_way", "_latches")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._latches: deque[AsyncLatch[Any]] = deque()
         self._is_on_its_way = False
-        self.thread = threading.get_ident()
 
     def send(self, latch: AsyncLatch[Any]) -> None:
         self._latches.append(latch)
         if not self._is_on_its_way:
             self._is_on_its_way = True
             with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-                self._loop.call_soon_threadsafe(self._deliver)
+                latch.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._is_on_its_way = False
@@ -43,18 +40,19 @@ class _Post:
 
 
 _posts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Post] = weakref.WeakKeyDictionary()
+"""One per loop, which must not know its loop: that would keep it for ever."""
 
 
 class AsyncLatch(Generic[T]):
     """A value that comes once, from any thread, to the one task that waits for it."""
 
-    __slots__ = ("_future", "_loop", "_post", "_value", "is_set")
+    __slots__ = ("_future", "_post", "_value", "is_set", "loop")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        post = _posts.get(self._loop)
+        self.loop = asyncio.get_running_loop()
+        post = _posts.get(self.loop)
         if post is None:
-            post = _posts[self._loop] = _Post(self._loop)
+            post = _posts[self.loop] = _Post()
         self._post = post
         self._future: asyncio.Future[None] | None = None
         self.is_set = False
@@ -64,7 +62,7 @@ class AsyncLatch(Generic[T]):
         if not self.is_set:
             self._value = value
             self.is_set = True
-            if threading.get_ident() == self._post.thread:
+            if asyncio._get_running_loop() is self.loop:
                 self._wake()
             else:
                 self._post.send(self)
@@ -80,7 +78,7 @@ class AsyncLatch(Generic[T]):
         """Wait until it is set; False when the time is over first."""
         if self.is_set:
             return True
-        future = self._future = self._loop.create_future()
+        future = self._future = self.loop.create_future()
         if self._has_come():  # from another thread, before there was a future to wake
             return True
         if timeout is None:
@@ -185,8 +183,8 @@ class AsyncPort:
         latch: AsyncLatch[T | Exception] = AsyncLatch()
         return await self._result(self.engine.read(self.pool, question, latch.set, block=False), latch)
 
-    async def insist(self, command: Command) -> Reply:
-        """Run a command although the caller is being cancelled, again and again if need be."""
+    async def finish(self, command: Command) -> tuple[Reply | Exception, BaseException | None]:
+        """Run a command to its end although the caller is being cancelled; return that with the answer."""
         latch: AsyncLatch[Reply | Exception] = AsyncLatch()
         self.engine.apply(self.pool, command, latch.set, block=False)
         cancelled: asyncio.CancelledError | None = None
@@ -195,11 +193,7 @@ class AsyncPort:
                 await latch.wait()
             except asyncio.CancelledError as error:
                 cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        if isinstance(latch.value, Exception):
-            raise latch.value
-        return latch.value
+        return latch.value, cancelled
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run something that blocks, in a thread."""

@@ -4,7 +4,7 @@ r"""One request of this process, from the asking to its end: what the desk knows
                   \-> offered (a picky requester looks at it first)
 
 A case is changed by the desk only, under its lock. `settled` is called, outside the lock, at each step that whoever
-waits must hear of.
+waits must hear of. It knows nothing of the grant that its owner has: a grant that was dropped must be noticed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ class Case:
     """A request, and the grant that comes of it."""
 
     __slots__ = (
+        "__weakref__",
         "_appointments",
         "command",
         "deadline",
+        "held_since",
         "how",
         "id",
         "is_passed_on",
+        "is_suspect",
         "lease",
         "on_lost",
         "refusal",
@@ -37,19 +40,21 @@ class Case:
         "token",
     )
 
-    def __init__(self, command: Acquire, settled: Callable[[Case], None]) -> None:
+    def __init__(self, command: Acquire) -> None:
         self.id = command.id
         self.command = command
         self.lease = command.lease / 1_000_000
-        self.settled = settled
+        self.settled: Callable[[Case], None] = _nobody
         self.state = ASKING
         self.token = 0
         self.shares: tuple[tuple[str, int], ...] = ()
         self.sent = 0.0
+        self.held_since = 0.0
         self.deadline: float | None = None  # on `elapsed()`: until then a lease is surely held
         self.how = ""  # why it is over or lost
         self.refusal: Reply | Exception | None = None
         self.is_passed_on = False
+        self.is_suspect = False
         self.on_lost: Callable[[], None] | None = None
         self._appointments: list[Appointment] = []
 
@@ -58,3 +63,7 @@ class Case:
         for one in self._appointments:
             one.cancel()
         self._appointments = list(appointments)
+
+
+def _nobody(case: Case) -> None:
+    """Tell nobody: whoever waits hangs a latch here."""

@@ -4,6 +4,7 @@ It has no colour: threads and event loops hang their own latches on a case. What
 
 - claims offers as soon as it hears of them (picky requests are shown to the requester first);
 - says "I am here" when one of its waiters was taken for away;
+- sends what ends something again and again until the engine has taken it;
 - renews leases every third of their length, and tells a holder that a lease is lost a tenth of its length *before*
   the engine can give it to somebody else;
 - asks once a second, while somebody waits, how its waiters stand: so a lost wake-up costs a second, not for ever (G5);
@@ -13,10 +14,13 @@ It has no colour: threads and event loops hang their own latches on a case. What
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from millpond._clock import elapsed
 from millpond._events import logger
@@ -25,7 +29,7 @@ from millpond.errors import AlreadyExists, PoolClosed
 from millpond.resources import _alarm, _case
 from millpond.resources import _changes as to
 from millpond.resources._case import Case
-from millpond.resources._commands import Claim, Renew, Reply, Suspect, Withdraw
+from millpond.resources._commands import Claim, Release, Renew, Reply, Suspect, Withdraw
 from millpond.resources._engine import Engine, Ticket
 from millpond.resources._records import HELD, OFFERED, WAITING, Holder
 from millpond.resources._replica import Replica
@@ -35,6 +39,41 @@ AUDIT: Final = 1.0
 """Seconds between two looks at how one's waiters stand."""
 _OF_INTEREST: Final = frozenset({to.Held, to.Offered, to.Claimed, to.Ended, to.Adopted, to.Left})
 _numbers = itertools.count(1)
+
+
+class _Standing(NamedTuple):
+    """How a request stands with the engine."""
+
+    id: str
+    state: str
+    token: int = 0
+    shares: tuple[tuple[str, int], ...] = ()
+    left: float = 0.0
+
+
+class _ChosenIds:
+    """Who uses a chosen request id in this process, through whatever pool object: the engine takes them for one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users: weakref.WeakValueDictionary[tuple[int, str, str], Case] = weakref.WeakValueDictionary()
+
+    def take(self, key: tuple[int, str, str], case: Case) -> bool:
+        """Let a case have an id (of that engine and pool), unless it is in use."""
+        with self._lock:
+            user = self._users.get(key)
+            if user is not None and user.state not in (_case.OVER, _case.LOST):
+                return False
+            self._users[key] = case
+            return True
+
+    def start_over(self) -> None:
+        self.__init__()  # type: ignore[misc]  # in a forked child the lock may be held by a thread that is not there
+
+
+_chosen = _ChosenIds()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_chosen.start_over)
 
 
 class Desk:
@@ -62,7 +101,12 @@ class Desk:
         return f"{self.engine.session}-{next(_numbers)}"
 
     def check_open(self) -> None:
-        """Refuse to work after close."""
+        """Refuse to work after close, and in a forked child."""
+        if this.pid != self._pid:
+            raise RuntimeError(
+                f"this is of pool {self.pool!r} in process {self._pid}, and here is its forked child {this.pid}: "
+                "take it from the pool again"
+            )
         if self._is_closed:
             raise PoolClosed(f"pool {self.pool!r} is closed: open another one")
 
@@ -72,7 +116,7 @@ class Desk:
         """Send a request; the case tells how it goes."""
         self.check_open()
         with self._lock:
-            if case.id in self._cases:
+            if case.command.chosen and not _chosen.take((id(self.engine), self.pool, case.id), case):
                 raise AlreadyExists(f"request {case.id!r} is in use in this process already: choose another request_id")
             self._cases[case.id] = case
         case.sent = elapsed()
@@ -81,14 +125,38 @@ class Desk:
             self._watch_over()
         return ticket
 
+    def knows(self, case: Case) -> bool:
+        """Tell whether a case is asked for or held."""
+        return self._cases.get(case.id) is case
+
     def withdrawal(self, case: Case) -> Withdraw:
         """Return the command that takes a request back."""
         return Withdraw(self.engine.session, case.id)
+
+    def wait_again(self, case: Case) -> bool:
+        """Let one who was shown an offer wait for what comes of it; False when it is over."""
+        with self._lock:
+            if case.state != _case.OFFERED:
+                return False
+            case.state = _case.WAITING
+            return True
 
     def claim(self, case: Case) -> Claim:
         """Return the command that accepts an offer."""
         case.sent = elapsed()
         return Claim(self.engine.session, (case.id,))
+
+    def owe(self, command: Release | Withdraw) -> None:
+        """Send what could not be sent again and again, until the engine has taken it or is closed."""
+
+        def answered(answer: Reply | Exception) -> None:
+            if isinstance(answer, Exception) and not isinstance(answer, PoolClosed):
+                _alarm.call_later(AUDIT, lambda: self.owe(command))
+
+        try:
+            self.engine.apply(self.pool, command, answered, block=False)
+        except Exception as error:
+            answered(error)
 
     def adopt(self, case: Case, reply: Reply) -> None:
         """Take over a grant that another had."""
@@ -108,17 +176,15 @@ class Desk:
             if self._cases.get(case.id) is case:
                 del self._cases[case.id]
 
-    def cases(self) -> list[Case]:
-        """Return all that is asked for or held."""
-        with self._lock:
-            return list(self._cases.values())
-
     # --- hearing -----------------------------------------------------------------------------------------------
 
     def _answered(self, case: Case, answer: Reply | Exception) -> None:
         if isinstance(answer, Reply):
             if answer.kind == HELD:
-                self._hold(case, answer.token, answer.shares)
+                if case.lease and case.command.chosen:  # it may be running since an earlier request of this id
+                    self._look((case.id,))
+                else:
+                    self._hold(case, answer.token, answer.shares)
                 return
             if answer.kind in (WAITING, OFFERED, "away"):
                 with self._lock:
@@ -152,11 +218,14 @@ class Desk:
             for one in claims:
                 if (case := cases.get(one)) is not None:
                     case.sent = now
-            self.engine.apply(self.pool, Claim(self.engine.session, tuple(claims)), _log_failure, block=False)
+            self._claim(claims)
 
     def _hear_one(self, case: Case, change: to.AnyChange, claims: list[str]) -> None:
         if isinstance(change, to.Held):
-            self._hold(case, change.token, change.shares)
+            if case.lease:  # it runs since that was decided, not since it was asked for or heard of
+                self._look((case.id,))
+            else:
+                self._hold(case, change.token, change.shares)
         elif isinstance(change, to.Offered):
             case.token, case.shares = change.token, change.shares
             if case.command.picky:
@@ -175,6 +244,9 @@ class Desk:
         elif isinstance(change, to.Ended):
             self._end(case, change)
 
+    def _claim(self, ids: Sequence[str]) -> None:
+        self.engine.apply(self.pool, Claim(self.engine.session, tuple(ids)), _log_failure, block=False)
+
     def _show(self, case: Case) -> None:
         with self._lock:
             if case.state not in (_case.ASKING, _case.WAITING):
@@ -184,9 +256,10 @@ class Desk:
 
     def _hold(self, case: Case, token: int, shares: tuple[tuple[str, int], ...]) -> None:
         with self._lock:
-            if case.state in (_case.HELD, _case.OVER, _case.LOST):
+            if self._is_closed or case.state in (_case.HELD, _case.OVER, _case.LOST):
                 return
             case.state = _case.HELD
+            case.held_since = elapsed()
             case.token = token
             case.shares = shares
             self.seen = max(self.seen, token)
@@ -232,11 +305,14 @@ class Desk:
             appointments.append(_alarm.call_at(case.sent + case.lease / 3, lambda: self._renew(case)))
             appointments.append(_alarm.call_at(case.deadline, lambda: self._expire(case)))
         if self._suspect_after is not None:
-            appointments.append(_alarm.call_later(self._suspect_after, lambda: self._held_too_long(case)))
+            too_long = case.held_since + self._suspect_after
+            appointments.append(_alarm.call_at(too_long, lambda: self._held_too_long(case)))
         if appointments:
             case.keep(*appointments)
 
     def _renew(self, case: Case) -> None:
+        if case.state != _case.HELD:
+            return
         sent = elapsed()
         self.engine.apply(
             self.pool,
@@ -269,21 +345,38 @@ class Desk:
             self._lose(case, f"its lease of {case.lease:g} s could not be renewed in time")
 
     def _held_too_long(self, case: Case) -> None:
-        self.suspect(case, f"held for more than {self._suspect_after:g} s")
+        self._suspect(case, f"held for more than {self._suspect_after:g} s")
 
-    def suspect(self, case: Case, why: str) -> None:
-        """Warn about a grant that seems to be forgotten, here and to everybody who looks."""
+    def dropped(self, case: Case) -> None:
+        """Take note that nobody can release a grant any more; a lease is left to its end.
+
+        Called by the garbage collector, so maybe from within an engine: only appointments are made here.
+        """
+        if case.state == _case.HELD and not case.is_passed_on and not sys.is_finalizing():
+            case.keep()
+            why = "the grant was forgotten: nobody can release it any more"
+            _alarm.call_at(0.0, lambda: self._suspect(case, why))
+            self._warn(case, why)
+
+    def _suspect(self, case: Case, why: str) -> None:
+        """Show everybody who looks that a grant seems to be forgotten."""
         if case.state != _case.HELD or case.is_passed_on or this.pid != self._pid:
             return
+        self._warn(case, why)
+        command = Suspect(self.engine.session, case.token, why)
+        self.engine.apply(self.pool, command, _log_failure, block=False)
+
+    def _warn(self, case: Case, why: str) -> None:
+        if case.is_suspect:
+            return
+        case.is_suspect = True
         names = ", ".join(name for name, _ in case.shares)
         try:
-            warnings.warn(f"{names} of pool {self.pool!r}: {why} (token {case.token})", ResourceWarning, stacklevel=3)
+            warnings.warn(f"{names} of pool {self.pool!r}: {why} (token {case.token})", ResourceWarning, stacklevel=4)
         except ResourceWarning:
             logger.warning(
                 "a grant is suspect", extra={"millpond": {"pool": self.pool, "token": case.token, "why": why}}
             )
-        command = Suspect(self.engine.session, case.token, why)
-        self.engine.apply(self.pool, command, _log_failure, block=False)
 
     # --- the safety net ----------------------------------------------------------------------------------------
 
@@ -294,58 +387,71 @@ class Desk:
 
     def _audit_now(self) -> None:
         with self._lock:
-            self._audit = None
+            if self._audit is not None:
+                self._audit.cancel()
+                self._audit = None
             asked = [one.id for one in self._cases.values() if one.state in (_case.ASKING, _case.WAITING)]
-        if not asked or self._is_closed or this.pid != self._pid:
-            return
+        if asked and not self._is_closed and this.pid == self._pid:
+            self._look(asked)
 
-        def question(replica: Replica, now: int) -> list[tuple[str, str, int, tuple[tuple[str, int], ...]]]:
+    def _look(self, asked: Sequence[str]) -> None:
+        """See how requests stand with the engine."""
+        sent = elapsed()
+
+        def question(replica: Replica, now: int) -> list[_Standing]:
             requests = replica.state.requests
             found = [requests[one] for one in asked if one in requests]
             mine = [one for one in found if one.session == self.engine.session]
-            gone = [(one, "gone", 0, ()) for one in asked if one not in requests]
-            return [(one.id, one.state, one.token, one.shares) for one in mine] + gone
+            gone = [_Standing(one, "gone") for one in asked if one not in requests]
+            return [_Standing(one.id, one.state, one.token, one.shares, (one.until - now) / 1e6) for one in mine] + gone
 
-        def answered(answer: list[tuple[str, str, int, tuple[tuple[str, int], ...]]] | Exception) -> None:
+        def answered(answer: list[_Standing] | Exception) -> None:
             if not isinstance(answer, Exception):
-                self._compare(answer)
+                self._compare(answer, sent)
             self._watch_over()
 
         self.engine.read(self.pool, question, answered, block=False)
 
-    def _compare(self, standing: list[tuple[str, str, int, tuple[tuple[str, int], ...]]]) -> None:
+    def _compare(self, standing: list[_Standing], sent: float) -> None:
         claims: list[str] = []
-        for name, state, token, shares in standing:
-            case = self._cases.get(name)
+        for one in standing:
+            case = self._cases.get(one.id)
             if case is None:
                 continue
-            if state == HELD:
-                self._hold(case, token, shares)
-            elif state == OFFERED:
-                case.token, case.shares = token, shares
+            if one.state == HELD:
+                if case.lease and case.state != _case.HELD:
+                    case.sent = sent + one.left - case.lease
+                self._hold(case, one.token, one.shares)
+            elif one.state == OFFERED:
+                if case.token != one.token:  # else it was claimed when we heard of it, and counts from then
+                    case.token, case.shares, case.sent = one.token, one.shares, sent
                 if case.command.picky:
                     self._show(case)
                 else:
-                    claims.append(name)
-            elif state == "away":
-                claims.append(name)
-            elif state == "gone" and case.state == _case.WAITING:
-                self._end(case, to.Ended(name, "ended"))
+                    claims.append(one.id)
+            elif one.state == "away":
+                claims.append(one.id)
+            elif one.state == "gone" and case.state == _case.WAITING:
+                self._end(case, to.Ended(one.id, "ended"))
         if claims:
-            self.engine.apply(self.pool, Claim(self.engine.session, tuple(claims)), _log_failure, block=False)
+            self._claim(claims)
 
-    def close(self) -> list[Case]:
-        """Stop; return what is still asked for or held."""
+    def close(self) -> list[Release | Withdraw]:
+        """Stop, and send away those who wait; return what ends all that is still asked for or held."""
         with self._lock:
             self._is_closed = True
             left = list(self._cases.values())
             self._cases.clear()
-            for case in left:
-                case.keep()
             if self._audit is not None:
                 self._audit.cancel()
         self._stop()
-        return left
+        commands: list[Release | Withdraw] = []
+        for case in left:
+            was_held = case.state == _case.HELD
+            commands.append(Release(self.engine.session, case.token) if was_held else self.withdrawal(case))
+            self.forget(case, "the pool was closed")
+            case.settled(case)
+        return commands
 
     @property
     def is_closed(self) -> bool:

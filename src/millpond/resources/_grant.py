@@ -6,6 +6,7 @@ The synchronous twin, `_grant.py`, is generated from this file by `tools/twins.p
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from millpond._clock import elapsed
+from millpond._events import logger
 from millpond._fork import this
 from millpond.errors import (
     AcquireTimeout,
@@ -28,6 +30,7 @@ from millpond.resources import _case, _views
 from millpond.resources._case import Case
 from millpond.resources._commands import Acquire, Decline, Release, Renew, Reply
 from millpond.resources._desk import Desk
+from millpond.resources._engine import Ticket
 from millpond.resources._port import Latch, Obtainable, Port, Scope
 from millpond.resources._replica import Replica
 from millpond.resources._views import ResourceView
@@ -72,9 +75,9 @@ class Grant(Obtainable):
         self._on_lost = on_lost
         self._chooser = chooser
         self._pid = this.pid
-        self._latch: Latch[None] | None = None
+        self._latch: Latch[Case] | None = None
         self._scope: Scope | None = None
-        self._case = Case(command, self._settled)
+        self._case = Case(command)
 
     # --- what is held ------------------------------------------------------------------------------------------
 
@@ -125,6 +128,7 @@ class Grant(Obtainable):
 
     def labels(self) -> dict[str, str]:
         """Return the labels of the resource (of the first one), as they are now."""
+        self._check_process()
         name = self.resource
 
         def question(replica: Replica, now: int) -> dict[str, str]:
@@ -145,12 +149,19 @@ class Grant(Obtainable):
             raise self._lost()
         if case.state != _case.HELD:
             raise RuntimeError(f"request {case.id!r} holds nothing yet: acquire it first")
-        reply = self._port.insist(Release(self._desk.engine.session, case.token))
-        if reply.kind == "stale":
-            self._desk.forget(case, reply.detail)
-            raise self._lost()
-        if case.state == _case.HELD:
+        command = Release(self._desk.engine.session, case.token)
+        answer, interrupt = self._port.finish(command)
+        if isinstance(answer, Exception):
+            self._desk.owe(command)
+        elif answer.kind == "stale":
+            self._desk.forget(case, answer.detail)
+            answer = self._lost()
+        elif case.state == _case.HELD:
             self._desk.forget(case, "released")
+        if interrupt is not None:
+            raise interrupt
+        if isinstance(answer, Exception):
+            raise answer
 
     def renew(self) -> None:
         """Let a lease run for its whole length again from now. It is done for you every third of it."""
@@ -198,8 +209,14 @@ class Grant(Obtainable):
 
     def __del__(self) -> None:
         case = getattr(self, "_case", None)
-        if case is not None and case.state == _case.HELD and not case.is_passed_on:
-            self._desk.suspect(case, "the grant was forgotten: nobody can release it any more")
+        if case is not None and case.state == _case.HELD:
+            self._desk.dropped(case)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise TypeError(
+            f"{self._name()} cannot be sent to another process as it is: send the token that transfer() returns, and "
+            "adopt() it there"
+        )
 
     def __repr__(self) -> str:
         case = self._case
@@ -214,36 +231,46 @@ class Grant(Obtainable):
         if self._latch is not None or case.state != _case.ASKING:
             self.check()
             return
-        deadline = None if self._timeout is None else elapsed() + self._timeout
+        deadline = None if self._timeout is None or not case.command.wait else elapsed() + self._timeout
         if self._chooser is not None:
             self._rank(self._chooser)
-        self._latch = Latch()
+        latch = self._hang_latch()
         case.on_lost = _forward(weakref.ref(self))
-        ticket = self._desk.ask(case, block=self._port.blocks)
+        ticket: Ticket | None = None
         try:
+            ticket = self._desk.ask(case, block=self._port.blocks)
             while True:
                 left = None if deadline is None else deadline - elapsed()
-                if not self._latch.wait(left):
-                    if not ticket.cancel() and case.state != _case.HELD:
-                        self._withdraw()
-                    if case.state != _case.HELD:
-                        raise AcquireTimeout(self._timed_out())
-                if case.state == _case.OFFERED:
-                    self._look_at_offer()
-                    continue
-                break
+                if not latch.wait(left) and case.state != _case.HELD:
+                    raise AcquireTimeout(self._timed_out())
+                if case.state != _case.OFFERED:
+                    break
+                latch = self._look_at_offer()
+            if case.state == _case.OVER or case.state == _case.ASKING:
+                raise self._refused()
         except BaseException:
-            if case.state != _case.OVER and not ticket.cancel():
-                self._withdraw()
-            self._desk.forget(case, case.how or "withdrawn")
+            self._give_up(ticket)
             raise
-        if case.state == _case.OVER or case.state == _case.ASKING:
-            raise self._refused()
 
-    def _withdraw(self) -> None:
+    def _give_up(self, ticket: Ticket | None) -> None:
+        """Take the request back, wherever it stands."""
         case = self._case
-        self._port.insist(self._desk.withdrawal(case))
-        self._desk.forget(case, "withdrawn")
+        interrupt = None
+        if self._desk.knows(case) and (ticket is None or not ticket.cancel()):
+            command = self._desk.withdrawal(case)
+            answer, interrupt = self._port.finish(command)
+            if isinstance(answer, Exception):
+                self._desk.owe(command)
+        self._desk.forget(case, case.how or "withdrawn")
+        if interrupt is not None:
+            raise interrupt
+
+    def _hang_latch(self) -> Latch[Case]:
+        """Be told of the next step."""
+        latch: Latch[Case] = Latch()
+        self._latch = latch
+        self._case.settled = latch.set
+        return latch
 
     def _rank(self, chooser: Chooser) -> None:
         """Show the requester's placement what is free; what it leaves out, it will not take."""
@@ -253,30 +280,28 @@ class Grant(Obtainable):
         refused = tuple(sorted({one.name for one in candidates} - set(rank)))
         self._case.command = msgspec.structs.replace(self._case.command, rank=rank, refused=refused)
 
-    def _look_at_offer(self) -> None:
-        """Let the requester's placement accept or decline what was offered."""
+    def _look_at_offer(self) -> Latch[Case]:
+        """Let the requester's placement accept or decline what was offered; return what tells how that goes on."""
         case = self._case
         offered = {name for name, _ in case.shares}
         token = case.token
         everything = self._port.ask(_views.resources)
         taken = _names(self._chooser([one for one in everything if one.name in offered])) if self._chooser else ()
-        self._latch = Latch()
-        case.state = _case.WAITING
-        if offered <= set(taken):
+        latch = self._hang_latch()
+        if not self._desk.wait_again(case):  # it was ended meanwhile
+            latch.set(case)
+        elif offered <= set(taken):
             self._port.send(self._desk.claim(case))
         else:
             self._port.send(Decline(self._desk.engine.session, case.id, token))
+        return latch
 
     def _adopted(self, reply: Reply, sent: float) -> None:
         """Begin as held: the grant was another's until now."""
-        self._latch = Latch()
+        self._hang_latch()
         self._case.sent = sent
         self._case.on_lost = _forward(weakref.ref(self))
         self._desk.adopt(self._case, reply)
-
-    def _settled(self, case: Case) -> None:
-        if self._latch is not None:
-            self._latch.set(None)
 
     def _refused(self) -> PoolError:
         """Return the error that says why there is no grant."""
@@ -300,7 +325,7 @@ class Grant(Obtainable):
             return AlreadyExists(f"request {case.id!r} belongs to {detail}, which lives: choose another request_id")
         if kind == "used":
             return AlreadyExists(f"request {case.id!r} has had its effect and was {detail}: choose another request_id")
-        if detail in ("closed", "pool closed") or self._desk.is_closed:
+        if self._desk.is_closed:
             return PoolClosed(f"{pool} was closed while request {case.id!r} waited")
         return StaleToken(f"request {case.id!r} for {wants!r} ended without a grant: {detail or kind}")
 
@@ -336,10 +361,17 @@ class Grant(Obtainable):
 
     def _on_loss(self) -> None:
         """Do what was asked for when the grant is lost; called from a thread of the engine."""
-        if callable(self._on_lost):
-            self._on_lost(self)
+        if callable(self._on_lost):  # in a thread of its own: it may take its time, and renewals must not wait for it
+            threading.Thread(target=_call, args=(self._on_lost, self), name="millpond-on-lost", daemon=True).start()
         elif self._scope is not None:
             self._scope.interrupt()
+
+
+def _call(on_lost: Callable[[Any], object], grant: object) -> None:
+    try:
+        on_lost(grant)
+    except Exception:
+        logger.exception("on_lost raised", extra={"millpond": {"grant": repr(grant)}})
 
 
 def _names(chosen: Sequence[ResourceView | str]) -> tuple[str, ...]:

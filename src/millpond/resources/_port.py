@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
@@ -15,7 +16,7 @@ G = TypeVar("G", bound="Obtainable")
 
 
 class Latch(Generic[T]):
-    """A value that comes once, from any thread."""
+    """A value that comes once, from any thread, to the one that waits for it."""
 
     __slots__ = ("_lock", "_value", "is_set")
 
@@ -29,6 +30,7 @@ class Latch(Generic[T]):
         if not self.is_set:
             self._value = value
             self.is_set = True
+        with contextlib.suppress(RuntimeError):  # released already; not if Ctrl-C struck between the two
             self._lock.release()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -41,7 +43,6 @@ class Latch(Generic[T]):
                 pass
         elif not self._lock.acquire(timeout=min(max(timeout, 0.0), threading.TIMEOUT_MAX)):
             return False
-        self._lock.release()
         return True
 
     @property
@@ -120,24 +121,21 @@ class Port:
         latch: Latch[T | Exception] = Latch()
         return self._result(self.engine.read(self.pool, question, latch.set, block=True), latch)
 
-    def insist(self, command: Command) -> Reply:
-        """Run a command although the caller is being interrupted, again and again if need be."""
+    def finish(self, command: Command) -> tuple[Reply | Exception, BaseException | None]:
+        """Run a command to its end although the caller is being interrupted; return that with the answer.
+
+        Interrupted, an engine goes on with what it has begun, but who knows whether it had: so it is told again, and
+        the first answer counts.
+        """
         latch: Latch[Reply | Exception] = Latch()
         interrupt: KeyboardInterrupt | None = None
-        try:
-            self.engine.apply(self.pool, command, latch.set, block=True)
-        except KeyboardInterrupt as error:  # an engine goes on with what it has begun
-            interrupt = error
         while not latch.is_set:
             try:
+                self.engine.apply(self.pool, command, latch.set, block=True)
                 latch.wait()
             except KeyboardInterrupt as error:
                 interrupt = error
-        if interrupt is not None:
-            raise interrupt
-        if isinstance(latch.value, Exception):
-            raise latch.value
-        return latch.value
+        return latch.value, interrupt
 
     def call(self, function: Callable[[], T]) -> T:
         """Run something that blocks."""

@@ -9,21 +9,27 @@ from typing import Final, Literal
 from millpond.resources import _selectors
 from millpond.resources._placement import POLICIES
 from millpond.resources._records import ALL, Want
-from millpond.resources._selectors import Selector
+from millpond.resources._selectors import Labels, Selector
 
 REASON: Final = 1000
 """Characters of a reason; more is cut off."""
+NAME: Final = 1000
+"""Characters of a name; more is refused."""
+MOST: Final = 2**53
+"""The largest whole number that every engine can keep."""
+AGES: Final = 1e10
+"""Seconds that are as good as for ever: three centuries."""
 Units = int | Literal["all"]
 
 
 def want(selector: Selector | None = None, /, *, name: str | None = None, count: int = 1, units: Units = 1) -> Want:
     """Describe one part of a bundle: `count` different resources that match, `units` of each ("all": the whole)."""
-    text = _selectors.write(selector, name=name)
+    text = _readable(_selectors.write(selector, name=name), "a selector")
     if units == "all":
         units = ALL
-    elif not _is_whole(units) or units < 1:
+    elif not _is_whole(units) or not 1 <= units <= MOST:
         raise ValueError(f"units must be a whole number from 1 on, or 'all', not {units!r}")
-    if not _is_whole(count) or count < 1:
+    if not _is_whole(count) or not 1 <= count <= MOST:
         raise ValueError(f"count must be a whole number from 1 on, not {count!r}")
     if name is not None and count > 1:
         raise ValueError(f"count={count} of the one resource {name!r}: use units= for several units of one resource")
@@ -41,14 +47,14 @@ def bundle(parts: Iterable[Selector | Want]) -> tuple[Want, ...]:
 
 
 def microseconds(value: float | None, name: str, least: float = 0.0) -> int:
-    """Return a duration as whole microseconds, 0 for None."""
+    """Return a duration as whole microseconds, 0 for None and for ages."""
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be seconds as a number, or None, not {value!r}")
     if math.isnan(value) or value < least:
         raise ValueError(f"{name} must be at least {least:g} seconds, not {value!r}")
-    return 0 if math.isinf(value) else max(1, int(value * 1_000_000))
+    return 0 if value > AGES else max(1, int(value * 1_000_000))
 
 
 def text(value: str | None, name: str) -> str:
@@ -57,14 +63,24 @@ def text(value: str | None, name: str) -> str:
         return ""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {value!r}")
-    return value[:REASON]
+    return value[:REASON].encode(errors="backslashreplace").decode()
 
 
 def name(value: object, what: str) -> str:
     """Return a name, which must not be empty."""
     if not isinstance(value, str) or not value:
         raise TypeError(f"{what} must be a non-empty string, not {value!r}")
-    return value
+    if len(value) > NAME:
+        raise ValueError(f"{what} must have at most {NAME} characters, not {len(value)}: {value[:40]!r}...")
+    return _readable(value, what)
+
+
+def labels(value: Labels | None) -> dict[str, str]:
+    """Return labels as text to text."""
+    found = _selectors.labels_of(value)
+    for one in (*found, *found.values()):
+        _readable(one, "a label")
+    return found
 
 
 def whole(value: int, name: str, least: int | None = None) -> int:
@@ -73,6 +89,8 @@ def whole(value: int, name: str, least: int | None = None) -> int:
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, not {value!r}")
+    if abs(value) > MOST:
+        raise ValueError(f"{name} must be at most {MOST}, not {value!r}")
     return value
 
 
@@ -81,6 +99,16 @@ def policy(placement: str) -> str:
     if placement not in POLICIES:
         raise ValueError(f"placement {placement!r} is not known: use a callable or one of {', '.join(POLICIES)}")
     return placement
+
+
+def _readable(value: str, what: str) -> str:
+    """Refuse what cannot be written as UTF-8, such as a file's name in another encoding."""
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{what} must be plain Unicode, without lone surrogates, not {value!r}") from None
+    return value
 
 
 def _is_whole(value: object) -> bool:

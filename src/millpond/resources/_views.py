@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from millpond._events import Event
 from millpond.errors import NotFound
 from millpond.resources import _history
-from millpond.resources._placement import bits, fitting
+from millpond.resources._line import bits
+from millpond.resources._placement import fitting
 from millpond.resources._records import ALL, AWAY, HELD, OFFERED, REMOVING, WAITING, Holder, Request, Resource, Want
 from millpond.resources._replica import Replica
 from millpond.resources._state import State
@@ -203,7 +204,7 @@ def history(replica: Replica, pool: str, resource: str | None, limit: int) -> li
         told = [
             one for one in told if one.data.get("resource") == resource or resource in one.data.get("resources", ())
         ]
-    return told[-limit:]
+    return told[-limit:] if limit else []
 
 
 def explain(replica: Replica, now: int, name: str) -> str:
