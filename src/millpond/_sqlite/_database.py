@@ -109,6 +109,7 @@ class Database:
         self._seen = 0.0  # when the path was last seen to name our file
         self._wal_left = 0  # what the last checkpoint had to leave, because of a reader
         self._is_closed = False
+        self._is_inside_for_fork = False
         self.gate = Gate(self.path)
         try:
             self._open()
@@ -390,21 +391,26 @@ class Database:
     # -- fork ---------------------------------------------------------------------------------------------------------
 
     def _before_fork(self) -> None:
-        """Close the connection and keep everybody from opening it until `_after_fork()`."""
-        entered, is_deleted = self._enter_to_close(_FORK_PATIENCE)
-        try:
-            if self._use.acquire(timeout=_FORK_PATIENCE):
-                connection = self._connection
-                if connection is not None and (self.gate.is_inside or is_deleted) and not _is_open(connection):
-                    self._connection = None
-                    connection.close()
-        finally:
-            if entered:
-                self.gate.leave()
+        """Close the connection and keep everybody, here and elsewhere, out until `_after_fork()`."""
+        self._is_inside_for_fork, is_deleted = self._enter_to_close(_FORK_PATIENCE)
+        if self._use.acquire(timeout=_FORK_PATIENCE):
+            connection = self._connection
+            if connection is not None and (self.gate.is_inside or is_deleted) and not _is_open(connection):
+                self._connection = None
+                connection.close()
 
     def _after_fork(self) -> None:
-        with contextlib.suppress(RuntimeError):  # another thread kept us from taking it
-            self._use.release()
+        """Go on in the parent: open again at once, so that nobody has to wait for the gate with another lock held."""
+        try:
+            if self._connection is None and self._is_inside_for_fork and not self._is_closed:
+                with contextlib.suppress(EngineError):  # whoever needs it next will hear why
+                    self._open()
+        finally:
+            with contextlib.suppress(RuntimeError):  # another thread kept us from taking it
+                self._use.release()
+            if self._is_inside_for_fork:
+                self._is_inside_for_fork = False
+                self.gate.leave()
 
     def _in_child(self) -> None:
         self._use = threading.RLock()

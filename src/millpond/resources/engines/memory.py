@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ class _Pool:
         self._base_version = 0
         self._journal: list[Entry] = []
         self.told = 0
-        self.answers: list[Callable[[], None]] = []
+        self.answers: deque[Callable[[], None]] = deque()
         self.watchers: list[Watcher] = []
         self.is_telling = False
 
@@ -180,16 +181,16 @@ class MemoryEngine:
         try:
             while True:
                 with self._lock:
-                    news, answers, watchers = pool.news(), pool.answers, pool.watchers
+                    news, answers, watchers = pool.news(), len(pool.answers), pool.watchers
                     if not news and not answers:
                         pool.is_telling = False
                         pool.shorten()
                         return
-                    pool.answers = []
                 _tell_all(watchers, news)
                 pool.told += len(news)
-                for answer in answers:
-                    answer()
+                for _ in range(answers):
+                    pool.answers[0]()  # first given, then forgotten: twice does no harm, and none is lost to Ctrl-C
+                    pool.answers.popleft()
         finally:
             pool.is_telling = False
 

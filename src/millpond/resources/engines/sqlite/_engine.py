@@ -24,7 +24,6 @@ read anew. What was committed is told in any case.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import selectors
 import threading
@@ -64,6 +63,8 @@ SAFETY = 1.0
 """Seconds after which a process with waiters looks by itself."""
 CURIOSITY = 0.05
 """The same when somebody watches everything."""
+REST = 0.1
+"""Seconds to wait after the file could not be written, before something that is due is tried again."""
 CHECKPOINT = 50
 """Batches between two looks at the size of the write-ahead log."""
 FEW = 4
@@ -124,6 +125,7 @@ class SqliteEngine:
         self._batches = 0
         self._accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
         self._to_ring: set[int] = set()
+        self._rest = 0.0
         self._hurried: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
         self._is_buried = False
@@ -350,11 +352,9 @@ class SqliteEngine:
 
     def _decide(self, transaction: Transaction, calls: list[_Call], made: dict[str, list[Entry]]) -> None:
         while self._calls:
-            try:
-                call = self._calls.popleft()
-            except IndexError:
-                return
-            calls.append(call)
+            call = self._calls[0]
+            calls.append(call)  # before it leaves the queue: if Ctrl-C strikes here, `_undo` finds it
+            self._calls.popleft()
             pool = self._pools.get(call.pool)
             if pool is None or pool.replica is None:
                 pool = self._follow(transaction, call.pool, create=True)
@@ -401,8 +401,9 @@ class SqliteEngine:
                 call.reply = error
                 self._answers.append(call)
             self._calls.clear()
+            self._rest = REST
         else:
-            self._calls.extendleft(reversed(calls))
+            self._calls.extendleft(call for call in reversed(calls) if call not in self._calls)
             self._bell.ring_self()
 
     def _concerned(self, made: dict[str, list[Entry]]) -> set[int]:
@@ -494,18 +495,24 @@ class SqliteEngine:
             pool.unheard = pool.unheard[len(news) :]
 
     def _publish(self) -> None:
-        """Tell what was committed, then give the answers. Outside of the gate: who is woken takes the CPU or the GIL."""
-        answers: list[_Call] = []
-        with self._use:
-            if self._to_ring:
-                ringing, self._to_ring = self._to_ring, set()
-                self._bell.ring(ringing)
-            while self._answers:
-                answers.append(self._answers.popleft())
-            for pool in self._pools.values():
-                self._tell(pool)
-        for call in answers:
-            call.done(call.reply)
+        """Tell what was committed, then give the answers. Outside of the gate: who is woken takes the CPU or the GIL.
+
+        Interrupted, whoever comes next goes on where this one stopped; what was told or answered twice is heard once.
+        """
+        try:
+            with self._use:
+                if self._to_ring:
+                    self._bell.ring(self._to_ring)
+                    self._to_ring = set()
+                for pool in self._pools.values():
+                    self._tell(pool)
+                while self._answers:
+                    call = self._answers[0]
+                    call.done(call.reply)
+                    self._answers.popleft()
+        except BaseException:
+            self._bell.ring_self()
+            raise
 
     def _answer(self, call: _Call) -> None:
         """Answer a question."""
@@ -524,11 +531,12 @@ class SqliteEngine:
 
     def _meet(self) -> None:
         """Learn of all sessions, to watch over their processes."""
-        with self._use, self._database.reading() as transaction:
-            self._sessions = enrolled(transaction)
-        self._known = {str(number) for number in self._sessions}
-        self._met_stranger = False
-        self._deaths.update(self._sessions)
+        with self._use:
+            with self._database.glancing() as transaction:
+                self._sessions = enrolled(transaction)
+            self._known = {str(number) for number in self._sessions}
+            self._met_stranger = False
+            self._deaths.update(self._sessions)
 
     def _look_for_deaths(self) -> None:
         """Look at once whether somebody died, before a request is judged by who has its id."""
@@ -606,6 +614,7 @@ class SqliteEngine:
             except EngineError as error:
                 logger.warning("the SQLite engine is in trouble", extra={"millpond": {"error": str(error)}})
                 self._fail_all(error)
+                self._rest = REST
             except Exception:
                 if self._is_over():
                     return
@@ -641,6 +650,8 @@ class SqliteEngine:
                 if self._is_due(pool, now):
                     self._calls.append(_Call(pool.name, Tick(), lambda reply: None))
         changed = [pool.name for pool in pools] if len(pools) <= FEW or self._has_changed() else []
+        if self._answers:
+            self._publish()  # somebody was interrupted
         if self._calls or self._dead or self._has_old_claims():
             try:
                 with self._gate:
@@ -674,7 +685,8 @@ class SqliteEngine:
             deaths = self._deaths.patience(eager=True)
             if deaths is not None:
                 limits.append(deaths)
-        return min(limits)
+        rest, self._rest = self._rest, 0.0
+        return max(rest, min(limits))
 
     def _is_due(self, pool: _Pool, now: int) -> bool:
         due = pool.replica.state.due() if pool.replica is not None else None
@@ -685,11 +697,14 @@ class SqliteEngine:
     def _check_stuck(self) -> None:
         """Give up calls that could not begin for too long, and say who is in the way."""
         self._stuck_check = None
-        while self._calls and elapsed() - self._calls[0].since > STUCK:
-            blocker = self._gate.blocker()
-            why = f"its gate is held by {blocker}: continue or end that" if blocker else "the disk is too slow"
-            with contextlib.suppress(IndexError):
-                self._calls.popleft().done(EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}"))
+        blocker = self._gate.blocker()
+        why = f"its gate is held by {blocker}: continue or end that" if blocker else "the disk is too slow"
+        with self._use:
+            while self._calls and elapsed() - self._calls[0].since > STUCK:
+                call = self._calls.popleft()
+                call.reply = EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}")
+                self._answers.append(call)
+        self._publish()
         self._expect_answer()
 
     def _expect_answer(self) -> None:
@@ -697,20 +712,22 @@ class SqliteEngine:
             self._stuck_check = _alarm.call_later(STUCK / 4, self._check_stuck)
 
     def _cancel(self, call: _Call) -> bool:
-        try:
+        with self._use:
+            if call not in self._calls:
+                return False
             self._calls.remove(call)
-        except ValueError:
-            return False
-        return True
+            return True
 
     def _owns_use(self) -> bool:
         return self._use._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def _fail_all(self, error: Exception) -> None:
-        for queue in (self._calls, self._questions):
-            while queue:
-                with contextlib.suppress(IndexError):
-                    queue.popleft().done(error)
+        with self._use:
+            for queue in (self._calls, self._questions):
+                while queue:
+                    call = queue.popleft()
+                    call.reply = error
+                    self._answers.append(call)
         self._publish()
 
     def _check_open(self) -> None:
