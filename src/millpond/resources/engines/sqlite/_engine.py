@@ -48,7 +48,7 @@ from millpond._sqlite import (
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
 from millpond.resources import _changes as to
-from millpond.resources._commands import Acquire, Bury, Claim, Command, Reply, Tick
+from millpond.resources._commands import Acquire, Adopt, Bury, Claim, Command, Reply, Tick
 from millpond.resources._engine import Question, Ticket, Watcher
 from millpond.resources._records import OFFERED, Holder
 from millpond.resources._replica import Replica
@@ -344,6 +344,13 @@ class SqliteEngine:
             if request.state == OFFERED and request.until <= now and self._live.is_locked(CLAIMS + request.token):
                 self._decide_claim(pool, request.session, request.id, request.until - 1, made)
 
+    def _claim_first(self, pool: _Pool, token: int, made: dict[str, list[Entry]]) -> None:
+        """Claim what somebody holds by its byte only, so far, before it comes into other hands."""
+        assert pool.replica is not None
+        request = pool.replica.state.requests.get(pool.replica.state.tokens.get(token, ""))
+        if request is not None and request.state == OFFERED and self._live.is_locked(CLAIMS + token):
+            self._decide_claim(pool, request.session, request.id, min(self._clock.now(), request.until - 1), made)
+
     def _decide_claim(self, pool: _Pool, session: str, request: str, now: int, made: dict[str, list[Entry]]) -> None:
         if pool.replica is not None:
             _, entry = pool.replica.decide(Claim(session, (request,)), now)
@@ -359,6 +366,8 @@ class SqliteEngine:
             if pool is None or pool.replica is None:
                 pool = self._follow(transaction, call.pool, create=True)
             assert pool.replica is not None
+            if isinstance(call.command, Adopt):
+                self._claim_first(pool, call.command.token, made)
             call.reply, entry = pool.replica.decide(call.command, self._clock.now())  # type: ignore[arg-type]
             if entry is not None:
                 made.setdefault(call.pool, []).append(entry)
