@@ -14,7 +14,7 @@ Users write mappings; the core keeps text, so that equal wishes are equal string
 
 Terms of one mapping must all hold; they are sorted, and several terms about one label become one, so the way of
 writing does not matter. Whatever is not plain letters, digits and `_ . : / + -` is written as a JSON string.
-`parse(write(x))` is the identity on meanings, and `write(parse(text))` on canonical texts.
+`parse(write(x))` is the identity on meanings, and `write` on canonical texts.
 """
 
 from __future__ import annotations
