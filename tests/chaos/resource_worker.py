@@ -71,8 +71,11 @@ class Worker:
 
     def share(self) -> None:
         units = self.random.choice([1, 1, "all"])
+        grant = None
         with contextlib.suppress(AcquireTimeout, Unsatisfiable):
-            with self.pool.acquire(name=SHARED, units=units, timeout=2.0) as grant:  # type: ignore[arg-type]
+            grant = self.pool.acquire(name=SHARED, units=units, timeout=2.0)  # type: ignore[arg-type]
+        if grant is not None:
+            with grant:
                 self.use(grant)
 
     def attempt(self) -> None:
@@ -83,9 +86,9 @@ class Worker:
                     self.use(grant)
 
     def give_up(self) -> None:
-        with contextlib.suppress(AcquireTimeout, Unsatisfiable):
-            with self.pool.acquire(timeout=self.random.random() * 0.003) as grant:
-                self.use(grant)
+        limit = self.random.random() * 0.003
+        with contextlib.suppress(AcquireTimeout, Unsatisfiable), self.pool.acquire(timeout=limit) as grant:
+            self.use(grant)
 
     def interrupt(self) -> None:
         """Be interrupted while waiting, as by Ctrl-C."""
@@ -104,6 +107,7 @@ class Worker:
         if self.random.random() < 0.8:
             return
         with contextlib.suppress(AcquireTimeout, Unsatisfiable), self.pool.acquire(timeout=2.0) as grant:
+            parent = os.getpid()
             child = os.fork()
             if child == 0:
                 status = 1
@@ -113,7 +117,7 @@ class Worker:
                     except RuntimeError:
                         status = 0
                     mine = self.pool.try_acquire(name=grant.resource)
-                    if mine is not None and grant.resource != SHARED:
+                    if mine is not None and grant.resource != SHARED and os.getppid() == parent:  # else it died: fair
                         self.violate(f"a forked child got {grant.resource}, which its parent holds")
                 except Unsatisfiable:
                     pass

@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -119,7 +120,6 @@ class Chaos:
         self.pool.add(SHARED, capacity=3)
         self.size = processes
         self.workers: list[subprocess.Popen[bytes]] = []
-        self.stopped: list[tuple[float, subprocess.Popen[bytes]]] = []
         self.kills = 0
 
     def start(self) -> None:
@@ -139,17 +139,10 @@ class Chaos:
             self.workers.remove(victim)
             self.kills += 1
         elif dice < 0.8:
-            victim.send_signal(signal.SIGSTOP)
-            self.stopped.append((time.monotonic() + self.random.random() * 0.4, victim))
+            victim.send_signal(signal.SIGSTOP)  # perhaps inside the gate, so that all the others stand still
+            threading.Timer(self.random.random() * 0.4, victim.send_signal, [signal.SIGCONT]).start()
         else:
             self.churn()
-        self.wake()
-
-    def wake(self, *, everybody: bool = False) -> None:
-        for due, victim in list(self.stopped):
-            if everybody or time.monotonic() >= due:
-                victim.send_signal(signal.SIGCONT)
-                self.stopped.remove((due, victim))
 
     def churn(self) -> None:
         """Change the set of resources under their feet."""
@@ -172,7 +165,8 @@ class Chaos:
 
     def settle(self) -> None:
         """Let everybody go home, half of them by force, and see that nothing is left."""
-        self.wake(everybody=True)
+        for worker in self.workers:
+            worker.send_signal(signal.SIGCONT)
         for number, worker in enumerate(self.workers):
             worker.kill() if number % 2 else worker.terminate()
         for worker in self.workers:
@@ -182,8 +176,15 @@ class Chaos:
                 worker.kill()
                 worker.wait()
         deadline = time.monotonic() + 5
-        while (self.pool.holders() or self.pool.waiters()) and time.monotonic() < deadline:
+        while (self.pool.holders() or self.pool.waiters() or self.sessions() > 1) and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    def sessions(self) -> int:
+        connection = sqlite3.connect(self.database)
+        try:
+            return int(connection.execute("SELECT count(*) FROM session").fetchone()[0])
+        finally:
+            connection.close()
 
     def check(self) -> None:
         violations = self.folder / "violations"

@@ -126,6 +126,7 @@ class SqliteEngine:
         self._accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
         self._to_ring: set[int] = set()
         self._rest = 0.0
+        self._followed: set[str] = set()  # the pools whose replicas are up to date in this batch
         self._hurried: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
         self._is_buried = False
@@ -301,8 +302,8 @@ class SqliteEngine:
                 with self._database.writing() as transaction:
                     self._follow_all(transaction, also)
                     self._bury(transaction, made)
-                    self._claim_what_is_accepted(made)
-                    self._decide(transaction, calls, made)
+                    self._claim_old(made)
+                    self._decide_all(transaction, calls, made)
                     self._append(transaction, made)
                     self._clock.record(transaction)
             except BaseException as error:
@@ -322,55 +323,61 @@ class SqliteEngine:
 
     def _follow_all(self, transaction: Transaction, also: Iterable[str]) -> None:
         """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
-        for name in {*also, *(call.pool for call in list(self._calls))}:
+        self._followed.clear()
+        for name in {*also, *(call.pool for call in self._calls), *(pool for pool, _, _ in self._accepted.values())}:
+            self._bring_up(transaction, name)
+
+    def _bring_up(self, transaction: Transaction, name: str) -> _Pool:
+        """Have a replica that is up to date in this batch. Once only: from then on it may be ahead of the file."""
+        if name not in self._followed:
             self._tell(self._follow(transaction, name, create=True))
+            self._followed.add(name)
+        return self._pools[name]
 
-    def _claim_what_is_accepted(self, made: dict[str, list[Entry]]) -> None:
-        """Claim what was accepted a while ago, by us or, if it would lapse now, by anybody."""
-        now = self._clock.now()
-        for pool in list(self._pools.values()):
-            due = pool.replica.state.due() if pool.replica is not None else None
-            if due is not None and due <= now:
-                self._spare_the_accepted(pool, now, made)
-        late = elapsed() - CLAIM
-        if self._accepted and next(iter(self._accepted.values()))[2] < late:
-            for pool_name, request, since in list(self._accepted.values()):
-                if since < late:
-                    self._decide_claim(self._pools[pool_name], self.session, request, now, made)
+    def _decide_all(self, transaction: Transaction, calls: list[_Call], made: dict[str, list[Entry]]) -> None:
+        """Carry out what is queued, also what is queued meanwhile by watchers."""
+        while self._calls:
+            call = self._calls[0]
+            calls.append(call)  # before it leaves the queue: if Ctrl-C strikes here, `_undo` finds it
+            self._calls.popleft()
+            pool = self._bring_up(transaction, call.pool)
+            if isinstance(call.command, Adopt):
+                self._claim_first(pool, call.command.token, made)
+            call.reply = self._decide(pool, call.command, made)  # type: ignore[arg-type]
 
-    def _spare_the_accepted(self, pool: _Pool, now: int, made: dict[str, list[Entry]]) -> None:
+    def _decide(self, pool: _Pool, command: Command, made: dict[str, list[Entry]], now: int = 0) -> Reply:
+        """Decide one command; but nothing lapses that was accepted in time."""
         assert pool.replica is not None
-        for request in list(pool.replica.state.requests.values()):
-            if request.state == OFFERED and request.until <= now and self._live.is_locked(CLAIMS + request.token):
-                self._decide_claim(pool, request.session, request.id, request.until - 1, made)
+        state = pool.replica.state
+        if not now:
+            now = self._clock.now()
+            due = state.due()
+            if due is not None and due <= now:
+                for request in list(state.requests.values()):
+                    if request.state == OFFERED and request.until <= now and self._is_accepted(request.token):
+                        self._decide(pool, Claim(request.session, (request.id,)), made, request.until - 1)
+        reply, entry = pool.replica.decide(command, now)
+        if entry is not None:
+            made.setdefault(pool.name, []).append(entry)
+        return reply
+
+    def _is_accepted(self, token: int) -> bool:
+        return token in self._accepted or self._live.is_locked(CLAIMS + token)
+
+    def _claim_old(self, made: dict[str, list[Entry]]) -> None:
+        """Claim what we accepted a while ago and still hold."""
+        if self._has_old_claims():
+            late = elapsed() - CLAIM
+            for name, request, since in list(self._accepted.values()):
+                if since < late:
+                    self._decide(self._pools[name], Claim(self.session, (request,)), made)
 
     def _claim_first(self, pool: _Pool, token: int, made: dict[str, list[Entry]]) -> None:
         """Claim what somebody holds by its byte only, so far, before it comes into other hands."""
         assert pool.replica is not None
         request = pool.replica.state.requests.get(pool.replica.state.tokens.get(token, ""))
-        if request is not None and request.state == OFFERED and self._live.is_locked(CLAIMS + token):
-            self._decide_claim(pool, request.session, request.id, min(self._clock.now(), request.until - 1), made)
-
-    def _decide_claim(self, pool: _Pool, session: str, request: str, now: int, made: dict[str, list[Entry]]) -> None:
-        if pool.replica is not None:
-            _, entry = pool.replica.decide(Claim(session, (request,)), now)
-            if entry is not None:
-                made.setdefault(pool.name, []).append(entry)
-
-    def _decide(self, transaction: Transaction, calls: list[_Call], made: dict[str, list[Entry]]) -> None:
-        while self._calls:
-            call = self._calls[0]
-            calls.append(call)  # before it leaves the queue: if Ctrl-C strikes here, `_undo` finds it
-            self._calls.popleft()
-            pool = self._pools.get(call.pool)
-            if pool is None or pool.replica is None:
-                pool = self._follow(transaction, call.pool, create=True)
-            assert pool.replica is not None
-            if isinstance(call.command, Adopt):
-                self._claim_first(pool, call.command.token, made)
-            call.reply, entry = pool.replica.decide(call.command, self._clock.now())  # type: ignore[arg-type]
-            if entry is not None:
-                made.setdefault(call.pool, []).append(entry)
+        if request is not None and request.state == OFFERED and self._is_accepted(token):
+            self._decide(pool, Claim(request.session, (request.id,)), made)
 
     def _append(self, transaction: Transaction, made: dict[str, list[Entry]]) -> None:
         for name, entries in made.items():
@@ -402,9 +409,8 @@ class SqliteEngine:
 
     def _undo(self, made: dict[str, list[Entry]], calls: list[_Call], error: BaseException) -> None:
         """Forget what was not committed: fail the calls of a broken engine, queue those of an interrupted one again."""
-        for name in {*made, *(call.pool for call in calls)}:
-            if name in self._pools:
-                self._pools[name].replica = None
+        for name in self._followed:
+            self._pools[name].replica = None
         if isinstance(error, Exception):
             for call in (*calls, *self._calls):
                 call.reply = error
@@ -461,14 +467,15 @@ class SqliteEngine:
         """Let the replica follow with a single statement, and tell whether it could."""
         if pool.replica is None or pool.id is None or not pool.replica.version:
             return False
-        news = _log.follow(transaction, pool.id, pool.replica)
+        replica, pool.replica = pool.replica, None  # interrupted in the middle, it would be good for nothing
+        news = _log.follow(transaction, pool.id, replica)
         if news is None:
-            pool.replica = None
             return False
         if news:
-            pool.heard = pool.replica.version
             pool.unheard += news
+            pool.heard = replica.version
             self._notice(news)
+        pool.replica = replica
         return True
 
     def _glance(self, names: Iterable[str]) -> None:
@@ -561,12 +568,7 @@ class SqliteEngine:
         for number in sorted(self._dead):
             if number in there:
                 for name in _log.names(transaction):
-                    pool = self._follow(transaction, name)
-                    self._tell(pool)
-                    assert pool.replica is not None
-                    _, entry = pool.replica.decide(Bury(str(number)), self._clock.now())
-                    if entry is not None:
-                        made.setdefault(name, []).append(entry)
+                    self._decide(self._bring_up(transaction, name), Bury(str(number)), made)
                 strike(transaction, number)
             self._bell.sweep(number)
         self._sessions = {number: one for number, one in there.items() if number not in self._dead}
@@ -578,6 +580,7 @@ class SqliteEngine:
             self._dead = {self._number}
             made: dict[str, list[Entry]] = {}
             with self._database.writing() as transaction:
+                self._followed.clear()
                 self._bury(transaction, made)
                 self._append(transaction, made)
             self._bell.ring(self._concerned(made))
