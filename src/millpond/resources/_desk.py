@@ -133,10 +133,10 @@ class Desk:
         """Return the command that takes a request back."""
         return Withdraw(self.engine.session, case.id)
 
-    def wait_again(self, case: Case) -> bool:
-        """Let one who was shown an offer wait for what comes of it; False when it is over."""
+    def wait_again(self, case: Case, token: int) -> bool:
+        """Let one who was shown an offer wait for what comes of it; False when it is not that offer any more."""
         with self._lock:
-            if case.state != _case.OFFERED:
+            if case.state != _case.OFFERED or case.token != token:
                 return False
             case.state = _case.WAITING
             return True

@@ -288,7 +288,7 @@ class Grant(Obtainable):
         everything = self._port.ask(_views.resources)
         taken = _names(self._chooser([one for one in everything if one.name in offered])) if self._chooser else ()
         latch = self._hang_latch()
-        if not self._desk.wait_again(case):  # it was ended meanwhile
+        if not self._desk.wait_again(case, token):  # it was ended meanwhile, or offered something else
             latch.set(case)
         elif offered <= set(taken):
             self._port.send(self._desk.claim(case))
@@ -315,16 +315,18 @@ class Grant(Obtainable):
         kind = answer.kind if isinstance(answer, Reply) else case.how
         detail = answer.detail if isinstance(answer, Reply) else case.how
         pool = f"pool {self._desk.pool!r}"
+        if kind == "taken":
+            return AlreadyExists(f"request {case.id!r} belongs to {detail}, which lives: choose another request_id")
+        if kind == "used":
+            return AlreadyExists(
+                f"request {case.id!r} is over ({detail}), an id counts once: choose another request_id"
+            )
         if kind == "unsatisfiable" or detail == "unsatisfiable":
             return Unsatisfiable(
                 f"no resource of {pool} could ever satisfy {wants!r}: add one that matches, or see resources()"
             )
         if kind == "busy" or detail == "timed out":
             return AcquireTimeout(self._timed_out())
-        if kind == "taken":
-            return AlreadyExists(f"request {case.id!r} belongs to {detail}, which lives: choose another request_id")
-        if kind == "used":
-            return AlreadyExists(f"request {case.id!r} has had its effect and was {detail}: choose another request_id")
         if self._desk.is_closed:
             return PoolClosed(f"{pool} was closed while request {case.id!r} waited")
         return StaleToken(f"request {case.id!r} for {wants!r} ended without a grant: {detail or kind}")
