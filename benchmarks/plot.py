@@ -49,5 +49,34 @@ def draw() -> None:
     figure.savefig(target, metadata={"Date": None})
 
 
+FAIR = [("resources_fairness", "100 waiters, 10 resources"), ("resources_lock_fairness", "8 processes, one lock")]
+
+
+def draw_resources() -> None:
+    """How evenly grants are given, ours beside the rivals'."""
+    figure, panels = pyplot.subplots(1, len(FAIR), figsize=(7.5, 2.6))
+    for axes, (key, title) in zip(panels, FAIR, strict=True):
+        file = HERE / "results" / f"{key}-3.11.json"
+        if not file.exists():
+            return
+        figures = json.loads(file.read_text())["rows"][0]["figures"]
+        places = range(len(figures))
+        colours = ["#2563eb" if side.startswith("millpond") else "#9ca3af" for side in figures]
+        axes.barh(places, figures.values(), color=colours)
+        axes.set_yticks(places, figures, fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.set_xlim(0.9, max(figures.values()) * 6)
+        for place, value in zip(places, figures.values(), strict=True):
+            axes.text(value * 1.1, place, f"{value:.3g}", va="center", fontsize=8, color="#555")
+        axes.set_title(title, fontsize=9)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    figure.supxlabel("most : fewest grants per waiter (log scale; 1 is fair; Python 3.11, 2 cores)", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(HERE.parent / "docs" / "img" / "resources.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
     draw()
+    draw_resources()

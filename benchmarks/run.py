@@ -16,7 +16,7 @@ from typing import Any
 from harness import HERE, Question, ask, load
 
 RESULTS = HERE / "results"
-FILES = sorted(HERE.glob("local_*.py"))
+FILES = sorted([*HERE.glob("local_*.py"), *HERE.glob("resources_*.py")])
 
 
 def machine() -> dict[str, Any]:
@@ -131,11 +131,12 @@ def main(arguments: list[str]) -> None:
     if not smoke:
         (HERE / "README.md").write_text(table())
         try:
-            from plot import draw
+            from plot import draw, draw_resources
         except ImportError:
             print("no picture: matplotlib is not installed")
         else:
             draw()
+            draw_resources()
 
 
 if __name__ == "__main__":

@@ -526,6 +526,8 @@ class SqliteEngine:
                     call = self._answers[0]
                     call.done(call.reply)
                     self._answers.popleft()
+                if self._met_stranger:
+                    self._bell.ring_self()  # our thread must watch over its process from now on
         except BaseException:
             self._bell.ring_self()
             raise

@@ -50,6 +50,23 @@ class Sqlite(Peer):
         self.grant.release()
 
 
+class Memory(Sqlite):
+    """The same in one process."""
+
+    name = "millpond memory"
+
+    @classmethod
+    @contextmanager
+    def place(cls, locks: int) -> Iterator[str]:
+        yield "memory:"
+
+    @classmethod
+    def connect(cls, place: str) -> Any:
+        pool = ResourcePool("bench", place)
+        pool.add("lock-0")
+        return pool
+
+
 class SqliteFull(Sqlite):
     name = "millpond sqlite FULL"
     query = "?synchronous=FULL"
