@@ -286,4 +286,4 @@ def test_every_state_of_a_small_world_keeps_every_promise(world):
 def test_every_state_of_a_larger_world_keeps_every_promise(world):
     states, steps = explore(world)
     print(f"{states} states, {steps} steps")
-    assert states > 10_000
+    assert states > 1_000

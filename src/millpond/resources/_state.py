@@ -484,13 +484,9 @@ class State:
         group = self.groups.get(name)
         if group is None:
             if len(self.groups) >= GROUPS:
-                idle = [
-                    one.name
-                    for one in self.groups.values()
-                    if not one.held and not one.quota and one.weight == 1 and one.turn <= self.turn
-                ]
-                for one in idle:
-                    del self.groups[one]
+                idle = [one for one in self.groups.values() if not one.held and not one.quota and one.weight == 1]
+                for one in [one for one in idle if one.turn <= self.turn] or idle:
+                    del self.groups[one.name]
             group = self.groups[name] = Group(name)
         return group
 
