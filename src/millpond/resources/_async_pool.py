@@ -21,7 +21,7 @@ from millpond.resources import _commands as do
 from millpond.resources import _history, _requests, _views
 from millpond.resources._async_admin import AsyncAdmin
 from millpond.resources._async_grant import AsyncGrant, Chooser, OnLost
-from millpond.resources._async_port import ON_LOST, AsyncPort, AsyncStream, begin
+from millpond.resources._async_port import ON_LOST, AsyncPort, AsyncStream, begin, check_on_lost
 from millpond.resources._commands import Acquire, Reply
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
@@ -59,8 +59,7 @@ class AsyncResourcePool:
         on_lost: OnLost = ON_LOST,
         suspect_after: float | None = None,
     ) -> None:
-        if not callable(on_lost) and on_lost not in ("cancel", "raise", "ignore"):
-            raise ValueError(f"on_lost must be 'cancel', 'raise', 'ignore' or a function, not {on_lost!r}")
+        check_on_lost(on_lost)
         _requests.microseconds(suspect_after, "suspect_after")
         self.name = _requests.name(name, "a pool's name")
         self.url = url

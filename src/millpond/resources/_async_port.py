@@ -119,6 +119,12 @@ ON_LOST: Final = "cancel"
 """What happens by default when a grant is lost: the block that uses it is cancelled, and raises `LeaseLost`."""
 
 
+def check_on_lost(on_lost: object) -> None:
+    """Refuse what nobody knows how to do when a grant is lost."""
+    if not callable(on_lost) and on_lost not in ("cancel", "raise", "ignore"):
+        raise ValueError(f"on_lost must be 'cancel', 'raise', 'ignore' or a function, not {on_lost!r}")
+
+
 class AsyncScope:
     """An `async with` block in progress, which can be cancelled from any thread."""
 

@@ -25,7 +25,7 @@ from millpond.resources._commands import Acquire, Reply
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
 from millpond.resources._grant import Chooser, Grant, OnLost
-from millpond.resources._port import ON_LOST, Port, Stream, begin
+from millpond.resources._port import ON_LOST, Port, Stream, begin, check_on_lost
 from millpond.resources._records import HELD, Want
 from millpond.resources._requests import Units
 from millpond.resources._selectors import Labels, Selector
@@ -60,8 +60,7 @@ class ResourcePool:
         on_lost: OnLost = ON_LOST,
         suspect_after: float | None = None,
     ) -> None:
-        if not callable(on_lost) and on_lost not in ("cancel", "raise", "ignore"):
-            raise ValueError(f"on_lost must be 'cancel', 'raise', 'ignore' or a function, not {on_lost!r}")
+        check_on_lost(on_lost)
         _requests.microseconds(suspect_after, "suspect_after")
         self.name = _requests.name(name, "a pool's name")
         self.url = url

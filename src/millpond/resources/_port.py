@@ -70,12 +70,19 @@ ON_LOST: Final = "raise"
 """What happens by default when a grant is lost: a thread cannot be cancelled, so it hears of it by `check()`."""
 
 
+def check_on_lost(on_lost: object) -> None:
+    """Refuse what nobody knows how to do when a grant is lost."""
+    if on_lost == "cancel":
+        raise ValueError("on_lost='cancel' is for asyncio: a thread cannot be cancelled; use 'raise' or a function")
+    if not callable(on_lost) and on_lost not in ("raise", "ignore"):
+        raise ValueError(f"on_lost must be 'raise', 'ignore' or a function, not {on_lost!r}")
+
+
 class Scope:
     """A `with` block in progress: nothing can interrupt it from outside."""
 
     def __init__(self, on_lost: object) -> None:
-        if on_lost == "cancel":
-            raise ValueError("on_lost='cancel' is for asyncio: a thread cannot be cancelled; use 'raise' or a function")
+        pass
 
     def interrupt(self) -> None:
         """Do nothing: a thread cannot be interrupted."""

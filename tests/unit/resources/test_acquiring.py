@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 import pytest
 from faces import Faces, eventually, raw
@@ -180,7 +181,7 @@ async def test_equal_waiters_are_served_in_the_order_of_asking(lab):
     tasks = []
     for number in range(8):
         tasks.append(asyncio.ensure_future(one(number)))
-        await eventually(lambda n=number: _count(pool, n + 1))
+        await eventually(partial(_count, pool, number + 1))
     await held.release()
     await asyncio.gather(*tasks)
     assert order == list(range(8))
@@ -203,7 +204,7 @@ async def test_a_higher_priority_goes_first(lab):
     tasks = []
     for place, priority in enumerate((0, -5, 7, 7)):
         tasks.append(asyncio.ensure_future(one(priority)))
-        await eventually(lambda n=place: _count(pool, n + 1))
+        await eventually(partial(_count, pool, place + 1))
     assert [one.priority for one in await pool.waiters()] == [7, 7, 0, -5]
     await held.release()
     await asyncio.gather(*tasks)

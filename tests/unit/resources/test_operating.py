@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import time
+from functools import partial
 
 import pytest
 from faces import Faces, eventually
@@ -253,7 +254,8 @@ async def test_a_free_resource_is_reserved_at_once_and_a_held_one_next(lab):
     waiting = asyncio.ensure_future(pool.acquire(name="a", priority=99))
     await eventually(pool.waiters)
     assert await pool.admin.reserve("a", holder="ada", reason="demo 2") is None
-    assert [one.id for one in await pool.waiters()][0] == "ada"
+    first, _ = await pool.waiters()
+    assert first.id == "ada"
     await grant.release()
     [holder] = await eventually(pool.holders)
     assert (holder.id, holder.kind) == ("ada", "person")
@@ -375,7 +377,7 @@ async def test_waiters_tell_their_place_and_why(lab):
         tasks = []
         for number in range(3):
             tasks.append(asyncio.ensure_future(pool.acquire(name="a", reason=f"r{number}", request_id=f"w{number}")))
-            await eventually(lambda n=number: _waiting(pool, n + 1))
+            await eventually(partial(_waiting, pool, number + 1))
         views = await pool.waiters()
         assert [(one.request_id, one.position, one.reason) for one in views] == [
             ("w0", 1, "r0"),

@@ -1,0 +1,451 @@
+"""Leases and lost grants: renewed while held, known to be lost before anybody else can have them, and said aloud."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import threading
+import time
+import warnings
+
+import pytest
+from faces import Faces, eventually, raw, soon, url_of
+
+from millpond.errors import LeaseLost
+from millpond.resources import AsyncResourcePool, ResourcePool
+from millpond.resources import _commands as do
+
+asynchronous = pytest.mark.asyncio
+
+
+def cut_off(pool) -> None:
+    """Let no renewal of this pool's grants reach the engine."""
+    engine = pool._desk.engine
+    apply = engine.apply
+
+    def deaf(name, command, done, *, block):
+        if isinstance(command, do.Renew):
+            return None
+        return apply(name, command, done, block=block)
+
+    pool._desk.engine = _Wrapped(engine, deaf)
+
+
+class _Wrapped:
+    def __init__(self, engine, apply) -> None:
+        self._engine = engine
+        self.apply = apply
+
+    def __getattr__(self, name):
+        return getattr(self._engine, name)
+
+
+async def one(lab: Faces, **options):
+    pool = lab.open("lab", **options)
+    await pool.add("a", exist_ok=True)
+    return pool
+
+
+@asynchronous
+async def test_a_lease_is_renewed_while_it_is_held(lab):
+    pool = await one(lab)
+    async with pool.acquire(lease=0.15) as grant:
+        assert 0 < grant.deadline <= 0.15
+        await asyncio.sleep(0.5)
+        grant.check()
+        assert 0 < grant.deadline <= 0.15
+        [holder] = await pool.holders()
+        assert 0 < holder.expires_in <= 0.15
+    assert not await pool.holders()
+
+
+@asynchronous
+async def test_a_lease_that_waited_longer_than_it_lasts_is_whole_when_it_comes(lab):
+    pool = await one(lab)
+    held = await pool.acquire()
+    waiting = asyncio.ensure_future(pool.acquire(lease=0.2))
+    await eventually(pool.waiters)
+    await asyncio.sleep(0.4)
+    await held.release()
+    grant = await waiting
+    grant.check()
+    assert 0.1 < grant.deadline <= 0.18
+    await asyncio.sleep(0.3)
+    grant.check()
+    await grant.release()
+
+
+@asynchronous
+async def test_a_lease_can_be_renewed_by_hand(lab):
+    pool = await one(lab)
+    async with pool.acquire(lease=5) as grant:
+        await asyncio.sleep(0.05)
+        before = grant.deadline
+        await grant.renew()
+        assert grant.deadline > before
+    with pytest.raises(LeaseLost):
+        await grant.renew()
+    async with pool.acquire() as lock:
+        await lock.renew()
+        assert lock.deadline is None
+
+
+@asynchronous
+async def test_a_holder_that_is_cut_off_knows_before_the_engine_can_lend_it_again(lab):
+    pool, other = await one(lab, on_lost="ignore"), lab.open("lab")
+    grant = await pool.acquire(lease=0.3)
+    cut_off(getattr(pool, "inner", pool))
+    granted: list[float] = []
+
+    async def next_one() -> None:
+        async with other.acquire(timeout=5):
+            granted.append(time.monotonic())
+
+    waiting = asyncio.ensure_future(next_one())
+    lost = 0.0
+    while not lost:
+        try:
+            grant.check()
+        except LeaseLost:
+            lost = time.monotonic()
+        else:
+            await asyncio.sleep(0.001)
+    await waiting
+    assert lost < granted[0]
+    with pytest.raises(LeaseLost, match="could not be renewed in time; stop using it|expired"):
+        grant.check()
+
+
+@asynchronous
+async def test_a_lease_ends_on_time_when_its_holder_is_cut_off(lab):
+    pool, other = await one(lab, on_lost="ignore"), lab.open("lab")
+    start = time.monotonic()
+    await pool.acquire(lease=0.3)
+    cut_off(getattr(pool, "inner", pool))
+    async with other.acquire(timeout=5):
+        assert 0.29 <= time.monotonic() - start < 0.9
+    assert "expired" in [event.name for event in await other.admin.history()]
+
+
+@asynchronous
+async def test_an_engine_that_does_not_answer_in_time_loses_the_lease(lab):
+    if lab.engine == "memory":
+        pytest.skip("a memory engine always answers")
+    pool = await one(lab, on_lost="ignore")
+    grant = await pool.acquire(lease=0.3)
+    gate = pool._desk.engine._gate
+    entered, leave = threading.Event(), threading.Event()
+
+    def block() -> None:
+        with gate:
+            entered.set()
+            leave.wait(5)
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    try:
+        assert await asyncio.to_thread(entered.wait, 5)
+        await eventually(lambda: not grant.is_held)
+        with pytest.raises(LeaseLost, match="its lease of 0.3 s could not be renewed in time"):
+            await eventually(lambda: grant.check())
+    finally:
+        leave.set()
+        await asyncio.to_thread(thread.join)
+
+
+@asynchronous
+async def test_leaving_the_block_of_a_lost_grant_raises(lab):
+    pool = await one(lab, on_lost="raise")
+    with pytest.raises(LeaseLost, match="revoked by .*: broom; stop using it and acquire it again"):
+        async with pool.acquire() as grant:
+            await pool.admin.release("a", token=grant.token, reason="broom")
+
+
+@asynchronous
+async def test_an_exception_of_the_block_of_a_lost_grant_gets_a_note(lab):
+    pool = await one(lab, on_lost="raise")
+    with pytest.raises(ZeroDivisionError) as caught:
+        async with pool.acquire() as grant:
+            await pool.admin.release("a", token=grant.token, reason="broom")
+            await eventually(lambda: not grant.is_held)
+            raise ZeroDivisionError
+    [note] = caught.value.__notes__
+    assert "was lost: revoked by" in note
+
+
+@asynchronous
+async def test_on_lost_ignore_says_nothing_at_the_end(lab):
+    pool = await one(lab, on_lost="ignore")
+    async with pool.acquire() as grant:
+        await pool.admin.release("a", token=grant.token, reason="broom")
+        await eventually(lambda: not grant.is_held)
+        with pytest.raises(LeaseLost):
+            grant.check()
+
+
+@asynchronous
+async def test_on_lost_calls_a_function_with_the_grant(lab):
+    called: list[object] = []
+    pool = await one(lab, on_lost=called.append)
+    with pytest.raises(LeaseLost):
+        async with pool.acquire() as grant:
+            await pool.admin.release("a", token=grant.token, reason="broom")
+            await eventually(lambda: called)
+    assert called == [raw(grant)]
+
+
+@asynchronous
+async def test_a_function_that_takes_its_time_holds_up_no_other_lease(lab):
+    called, go_on = threading.Event(), threading.Event()
+
+    def slow(grant: object) -> None:
+        called.set()
+        go_on.wait(5)
+
+    pool = await one(lab, on_lost=slow)
+    await pool.add("b")
+    try:
+        other = await pool.acquire(name="b", lease=0.2)
+        with pytest.raises(LeaseLost):
+            async with pool.acquire(name="a") as grant:
+                await pool.admin.release("a", token=grant.token, reason="broom")
+                assert await asyncio.to_thread(called.wait, 5)
+                await asyncio.sleep(0.4)
+                other.check()
+    finally:
+        go_on.set()
+    await other.release()
+
+
+@asynchronous
+async def test_a_function_that_raises_is_logged(lab, caplog):
+    called = threading.Event()
+
+    def broken(grant: object) -> None:
+        called.set()
+        raise ZeroDivisionError
+
+    pool = await one(lab, on_lost=broken)
+    with pytest.raises(LeaseLost):
+        async with pool.acquire() as grant:
+            await pool.admin.release("a", token=grant.token, reason="broom")
+            assert await asyncio.to_thread(called.wait, 5)
+    await eventually(lambda: [record for record in caplog.records if record.message == "on_lost raised"])
+
+
+@asynchronous
+async def test_a_released_grant_is_not_lost(lab):
+    called: list[object] = []
+    pool = await one(lab, on_lost=called.append)
+    for _ in range(20):
+        async with pool.acquire(lease=0.06):
+            pass
+    await asyncio.sleep(0.2)
+    assert not called
+
+
+# -- cancelled by a loss ----------------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_loss_cancels_the_block_and_raises_lease_lost(url):
+    async with AsyncResourcePool("lab", url) as pool:
+        await pool.add("a")
+        start = time.monotonic()
+        with pytest.raises(LeaseLost):
+            async with pool.acquire() as grant:
+                await pool.admin.release("a", token=grant.token, reason="broom")
+                await asyncio.sleep(10)
+        assert time.monotonic() - start < 2
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        await asyncio.sleep(0)
+
+
+@asynchronous
+async def test_a_lease_that_cannot_be_renewed_cancels_the_block(url):
+    async with AsyncResourcePool("lab", url) as pool:
+        await pool.add("a")
+        with pytest.raises(LeaseLost, match="could not be renewed"):
+            async with pool.acquire(lease=0.2):
+                cut_off(pool)
+                await asyncio.sleep(10)
+
+
+@asynchronous
+async def test_a_time_out_around_the_block_stays_a_time_out(url):
+    async with AsyncResourcePool("lab", url) as pool:
+        await pool.add("a")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                async with pool.acquire():
+                    await asyncio.sleep(10)
+        assert not await pool.holders()
+
+
+@asynchronous
+async def test_a_cancellation_by_an_outsider_wins_over_a_loss_at_the_same_moment(url):
+    async with AsyncResourcePool("lab", url) as pool:
+        await pool.add("a")
+        inside = asyncio.Event()
+
+        async def body() -> None:
+            async with pool.acquire() as grant:
+                inside.set()
+                try:
+                    await asyncio.sleep(10)
+                except asyncio.CancelledError:
+                    await pool.admin.release("a", token=grant.token, reason="broom")
+                    await eventually(lambda: not grant.is_held)
+                    raise
+
+        task = asyncio.create_task(body())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert task.cancelled()
+        del caught
+
+
+@asynchronous
+async def test_a_loss_inside_a_task_group_fails_the_group_with_lease_lost(url):
+    async with AsyncResourcePool("lab", url) as pool:
+        await pool.add("a")
+
+        async def body() -> None:
+            async with pool.acquire() as grant:
+                await pool.admin.release("a", token=grant.token, reason="broom")
+                await asyncio.sleep(10)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(body())
+                group.create_task(asyncio.sleep(10))
+        assert caught.group_contains(LeaseLost)
+
+
+@asynchronous
+async def test_a_body_that_swallows_the_cancellation_still_hears_of_the_loss(url):
+    async with AsyncResourcePool("lab", url) as pool:
+        await pool.add("a")
+        with pytest.raises(LeaseLost):
+            async with pool.acquire() as grant:
+                await pool.admin.release("a", token=grant.token, reason="broom")
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(10)
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+
+
+@asynchronous
+async def test_a_steal_within_a_time_out_is_a_loss_and_the_time_out_goes_on(url):
+    async with AsyncResourcePool("lab", url) as pool:
+        await pool.add("a")
+        async with asyncio.timeout(5) as limit:
+            with pytest.raises(LeaseLost, match="stolen by"):
+                async with pool.acquire() as grant:
+                    thief = await pool.admin.steal("a", token=grant.token, reason="mine")
+                    await asyncio.sleep(10)
+            await asyncio.sleep(0)
+        assert not limit.expired()
+        await thief.release()
+
+
+def test_a_thread_cannot_be_cancelled_and_the_pool_says_so_at_once(url):
+    with pytest.raises(ValueError, match="on_lost='cancel' is for asyncio: a thread cannot be cancelled"):
+        ResourcePool("lab", url, on_lost="cancel")
+
+
+# -- suspects ---------------------------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_forgotten_grant_warns_and_shows_as_suspect(lab):
+    pool = await one(lab)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        grant = await pool.acquire(reason="lost")
+        token = grant.token
+        del grant
+        gc.collect()
+        holder = await eventually(lambda: _suspect(pool))
+    assert [str(one.message) for one in caught if one.category is ResourceWarning] == [
+        f"a of pool 'lab': the grant was forgotten: nobody can release it any more (token {token})"
+    ]
+    assert holder.token == token
+    assert (await pool.statistics()).suspects == 1
+    await pool.admin.release("a", token=token, reason="tidy up")
+    assert not await pool.holders()
+
+
+async def _suspect(pool):
+    return next((one for one in await pool.holders() if one.suspect), None)
+
+
+@asynchronous
+async def test_a_forgotten_lease_is_not_renewed_any_more(lab):
+    pool = await one(lab)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        grant = await pool.acquire(lease=0.3)
+        del grant
+        gc.collect()
+        async with pool.acquire(timeout=5):
+            pass
+
+
+@asynchronous
+@pytest.mark.parametrize("lease", [None, 0.2])
+async def test_a_grant_that_is_held_too_long_is_suspect(lab, lease):
+    pool = await one(lab, suspect_after=0.3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        grant = await pool.acquire(lease=lease)
+        holder = await eventually(lambda: _suspect(pool))
+        await asyncio.sleep(0.3)
+    assert holder.suspect == "held for more than 0.3 s"
+    assert [str(one.message) for one in caught] == [f"a of pool 'lab': held for more than 0.3 s (token {grant.token})"]
+    grant.check()
+    await grant.release()
+
+
+@asynchronous
+async def test_a_grant_that_is_given_back_in_time_is_not_suspect(lab):
+    pool = await one(lab, suspect_after=0.1)
+    async with pool.acquire():
+        pass
+    await asyncio.sleep(0.2)
+    assert "suspected" not in [event.name for event in await pool.admin.history()]
+
+
+@asynchronous
+async def test_warnings_that_are_errors_are_logged_instead(lab, caplog):
+    pool = await one(lab, suspect_after=0.05)
+    with warnings.catch_warnings(), caplog.at_level(logging.WARNING, "millpond"):
+        warnings.simplefilter("error")
+        async with pool.acquire():
+            await eventually(lambda: _suspect(pool))
+    assert "a grant is suspect" in [record.message for record in caplog.records]
+
+
+def test_the_collector_may_find_a_forgotten_grant_in_the_middle_of_a_step(tmp_path):
+    """A finalizer runs wherever the collector strikes, also inside the engine, with its lock held."""
+    with ResourcePool("lab", url_of("memory", tmp_path)) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(50):
+            pool.add(f"r{number}")
+        threshold = gc.get_threshold()
+        gc.set_threshold(3)
+        try:
+            for number in range(50):
+                grant = pool.acquire(name=f"r{number}")
+                cycle: list[object] = [grant]
+                cycle.append(cycle)
+                del grant, cycle
+            soon(lambda: gc.collect() or pool.statistics().suspects == 50)
+        finally:
+            gc.set_threshold(*threshold)
+        assert pool.statistics().held == 50
