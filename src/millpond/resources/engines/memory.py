@@ -4,8 +4,9 @@ Pools of one name are one pool; `memory:lab` is another world than `memory:`. Wh
 closed, the world is gone. Everything is done in the caller's thread, under one lock; an appointment ends what is over.
 
 Ctrl-C may strike anywhere in the main thread, also in the middle of a step. So what counts is the journal: a step
-whose entry is not in it did not happen, and a state that was left half-changed is built again from it. What the
-journal holds beyond `told`, nobody has heard yet: whoever comes next tells it.
+that is not in it did not happen, and a state that was left half-changed is built again from it. What the journal
+holds beyond `told`, nobody has heard yet: whoever comes next tells it, and one who is interrupted sees to it that
+somebody comes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -30,15 +30,14 @@ T = TypeVar("T")
 
 
 class _Pool:
-    """A pool, with the journal from which it can be built again."""
+    """A pool, with the journal from which it can be built again: what each step changed, and whom to answer."""
 
     def __init__(self) -> None:
         self._replica: Replica | None = Replica()
         self._base = freeze(Replica().state)
         self._base_version = 0
-        self._journal: list[Entry] = []
-        self.told = 0
-        self.answers: deque[Callable[[], None]] = deque()
+        self._journal: list[tuple[Entry | None, Callable[[], None]]] = []
+        self._told = 0
         self.watchers: list[Watcher] = []
         self.is_telling = False
 
@@ -47,33 +46,41 @@ class _Pool:
         """The state of now."""
         if self._replica is None:
             replica = Replica(thaw(self._base), self._base_version)
-            for entry in self._journal:
-                replica.follow(entry)
+            for entry, _ in self._journal:
+                if entry is not None:
+                    replica.follow(entry)
             self._replica = replica
         return self._replica
 
-    def decide(self, command: Command, now: int) -> Reply:
-        """Apply a command, wholly or not at all."""
+    def decide(self, command: Command, now: int, done: Callable[[Reply | Exception], None]) -> None:
+        """Apply a command and have it answered, wholly or not at all."""
         replica = self.replica
         try:
             reply, entry = replica.decide(command, now)
-            if entry is not None:
-                self._journal.append(entry)
+            self._journal.append((entry, lambda: done(reply)))
         except BaseException:
             self._replica = None
             raise
-        return reply
 
-    def news(self) -> list[Entry]:
-        """Return what nobody has heard yet."""
-        return self._journal[self.told - self._base_version :]
+    def news(self) -> tuple[Entry | None, Callable[[], None]] | None:
+        """Return the first step that nobody has heard of."""
+        return self._journal[self._told] if self._told < len(self._journal) else None
+
+    def was_told(self) -> None:
+        """Take note that it is known."""
+        self._journal[self._told] = (self._journal[self._told][0], _nobody)
+        self._told += 1
 
     def shorten(self) -> None:
-        """Begin the journal anew when it is much longer than the state."""
+        """Begin the journal anew when it is much longer than the state, and all of it is told."""
         replica = self.replica
         size = len(replica.state.requests) + len(replica.state.resources)
-        if self.told == replica.version and len(self._journal) > 1000 + 4 * size:
-            self._base, self._base_version, self._journal = freeze(replica.state), replica.version, []
+        if len(self._journal) > 1000 + 4 * size:
+            self._base, self._base_version, self._journal, self._told = freeze(replica.state), replica.version, [], 0
+
+
+def _nobody() -> None:
+    """Answer nobody: it was done."""
 
 
 class MemoryEngine:
@@ -95,12 +102,15 @@ class MemoryEngine:
 
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Run a command, here and now."""
-        with self._lock:
-            here = self._pool(pool)
-            reply = here.decide(command, self._clock())
-            here.answers.append(lambda: done(reply))
-            self._set_alarm(here.replica)
-        self._tell(here)
+        try:
+            with self._lock:
+                here = self._pool(pool)
+                here.decide(command, self._clock(), done)
+                self._set_alarm(here.replica)
+            self._tell(here)
+        except BaseException:
+            _alarm.call_at(0.0, self.tick)
+            raise
         return DONE
 
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
@@ -122,6 +132,7 @@ class MemoryEngine:
 
         def stop() -> None:
             with self._lock:
+                here = self._pool(pool)  # maybe one that came after it under this name
                 here.watchers = [one for one in here.watchers if one is not watcher]
 
         return stop
@@ -161,7 +172,7 @@ class MemoryEngine:
             self._alarm_at = None
             pools = list(self._pools.values())
             for pool in pools:
-                pool.decide(Tick(), self._clock())
+                pool.decide(Tick(), self._clock(), lambda reply: None)
                 self._set_alarm(pool.replica)
         for pool in pools:
             self._tell(pool)
@@ -174,25 +185,25 @@ class MemoryEngine:
 
     def _tell(self, pool: _Pool) -> None:
         """Tell what is new: one thread at a time, in order, with no lock held while it talks."""
-        with self._lock:
-            if pool.is_telling:
-                return  # whoever is telling goes on until nothing is left
-            pool.is_telling = True
+        mine = False
         try:
+            with self._lock:
+                if pool.is_telling:
+                    return  # whoever is telling goes on until nothing is left
+                pool.is_telling = mine = True
             while True:
                 with self._lock:
-                    news, answers, watchers = pool.news(), len(pool.answers), pool.watchers
-                    if not news and not answers:
-                        pool.is_telling = False
+                    step, watchers = pool.news(), pool.watchers
+                    if step is None:
+                        mine = pool.is_telling = False
                         pool.shorten()
                         return
-                _tell_all(watchers, news)
-                pool.told += len(news)
-                for _ in range(answers):
-                    pool.answers[0]()  # first given, then forgotten: twice does no harm, and none is lost to Ctrl-C
-                    pool.answers.popleft()
+                _tell_one(watchers, *step)
+                pool.was_told()
         finally:
-            pool.is_telling = False
+            if mine:  # interrupted: others may wait for what is still to be told
+                pool.is_telling = False
+                _alarm.call_at(0.0, lambda: self._tell(pool))
 
     def _set_alarm(self, replica: Replica) -> None:
         due = replica.state.due()
@@ -207,13 +218,17 @@ class MemoryEngine:
         self._alarm = _alarm.call_at(at, self.tick)
 
 
-def _tell_all(watchers: Sequence[Watcher], entries: Sequence[Entry]) -> None:
-    if entries:
+def _tell_one(watchers: Sequence[Watcher], entry: Entry | None, answer: Callable[[], None]) -> None:
+    if entry is not None:
         for watcher in watchers:
             try:
-                watcher(entries)
+                watcher([entry])
             except Exception:
                 logger.exception("a watcher failed")
+    try:
+        answer()
+    except Exception:
+        logger.exception("an answer was not taken")
 
 
 _open: dict[str, MemoryEngine] = {}
