@@ -30,18 +30,22 @@ Question: TypeAlias = Callable[[Replica, int], T]
 """A pure question about a replica at a time."""
 
 
-class Ticket:
+class Ticket(Protocol):
     """A call on its way through an engine."""
 
-    __slots__ = ("cancel",)
-
-    def __init__(self, cancel: Callable[[], bool]) -> None:
-        self.cancel = cancel
+    def cancel(self) -> bool:
         """Take the call back if it has not begun: True means that it never will have any effect."""
 
 
-DONE = Ticket(lambda: False)
-"""The ticket of a call that is over."""
+class Done:
+    """The ticket of a call that is over."""
+
+    def cancel(self) -> bool:
+        """Say that it is too late."""
+        return False
+
+
+DONE = Done()
 
 
 class Engine(Protocol):

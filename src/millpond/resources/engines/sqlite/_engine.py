@@ -49,7 +49,7 @@ from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
 from millpond.resources import _changes as to
 from millpond.resources._commands import Acquire, Adopt, Bury, Claim, Command, Reply, Tick
-from millpond.resources._engine import Question, Ticket, Watcher
+from millpond.resources._engine import DONE, Question, Ticket, Watcher
 from millpond.resources._records import OFFERED, Holder
 from millpond.resources._replica import Replica
 from millpond.resources._wire import Entry
@@ -94,14 +94,21 @@ class _Pool:
 class _Call:
     """A command on its way, or a question."""
 
-    __slots__ = ("command", "done", "pool", "reply", "since")
+    __slots__ = ("command", "done", "engine", "pool", "reply", "since")
 
-    def __init__(self, pool: str, command: Command | Question[Any], done: Callable[[Any], None]) -> None:
+    def __init__(
+        self, engine: SqliteEngine, pool: str, command: Command | Question[Any], done: Callable[[Any], None]
+    ) -> None:
+        self.engine = engine
         self.pool = pool
         self.command = command
         self.done = done
         self.reply: Any = None
         self.since = elapsed()
+
+    def cancel(self) -> bool:
+        """Take it out of the queue, if it still stands there."""
+        return self.engine._cancel(self)
 
 
 class SqliteEngine:
@@ -161,7 +168,7 @@ class SqliteEngine:
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Queue a command; with `block`, carry out all that is queued if the gate stands open."""
         self._check_open()
-        call = _Call(pool, command, done)
+        call = _Call(self, pool, command, done)
         if isinstance(command, Acquire) and command.chosen:
             self._look_for_deaths()
         self._calls.append(call)
@@ -171,18 +178,18 @@ class SqliteEngine:
             self._hurry()
         else:
             self._hurry_soon()
-        return Ticket(lambda: self._cancel(call))
+        return call
 
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Answer a question about the pool as the file has it now."""
         self._check_open()
-        call = _Call(pool, question, done)
+        call = _Call(self, pool, question, done)
         if block:
             self._answer(call)
         else:
             self._questions.append(call)
             self._bell.ring_self()
-        return Ticket(lambda: False)
+        return DONE
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
         """Tell every entry of the pool from now on; with `own`, only what concerns this session need be prompt."""
@@ -662,7 +669,7 @@ class SqliteEngine:
             pools = [pool for pool in self._pools.values() if pool.watchers]
             for pool in pools:
                 if self._is_due(pool, now):
-                    self._calls.append(_Call(pool.name, Tick(), lambda reply: None))
+                    self._calls.append(_Call(self, pool.name, Tick(), lambda reply: None))
         changed = [pool.name for pool in pools] if len(pools) <= FEW or self._has_changed() else []
         if self._answers:
             self._publish()  # somebody was interrupted

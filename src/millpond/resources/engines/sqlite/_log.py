@@ -1,9 +1,10 @@
 """Resource pools as rows of a SQLite file.
 
 A pool has one row with an image of its state at version `base`, and a log with one row per committed batch of entries:
-the key is the version after the batch. A replica that lacks entries reads the rows after its own version; if those do
-not join on to it (they were compacted away, or the pool was deleted and made anew), it begins again from the image.
-The row of its own version shows that they do: so the last rows always stay.
+the key is the pool's id and the version after the batch in one number, so that a batch is written into one page. A
+replica that lacks entries reads the rows after its own version; if those do not join on to it (they were compacted
+away, or the pool was deleted and made anew), it begins again from the image. The row of its own version shows that
+they do: so the last rows always stay.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from millpond.resources._wire import Entry, freeze, pack, thaw, unpack
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS resource_pool (
     id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, base INTEGER NOT NULL, image BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS resource_log (
-    pool INTEGER NOT NULL, version INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (pool, version)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS resource_log (row INTEGER PRIMARY KEY, body BLOB NOT NULL);
 """
+_VERSIONS: Final = 1 << 40
+"""Versions of a pool: its rows have the numbers from `id * _VERSIONS` on."""
 COMPACT: Final = 2000
 """Entries after which a pool's log is compacted, or four times as many as it has requests if that is more."""
 
@@ -46,7 +48,8 @@ def names(transaction: Transaction) -> list[str]:
 
 def delete(transaction: Transaction, pool: int) -> None:
     """Delete a pool."""
-    transaction.execute("DELETE FROM resource_log WHERE pool = ?", (pool,))
+    first = pool * _VERSIONS
+    transaction.execute("DELETE FROM resource_log WHERE row >= ? AND row < ?", (first, first + _VERSIONS))
     transaction.execute("DELETE FROM resource_pool WHERE id = ?", (pool,))
 
 
@@ -55,7 +58,8 @@ def load(transaction: Transaction, pool: int) -> tuple[Replica, int]:
     base, image = transaction.execute("SELECT base, image FROM resource_pool WHERE id = ?", (pool,)).fetchone()
     replica = Replica(thaw(image), base)
     before = transaction.execute(
-        "SELECT body FROM resource_log WHERE pool = ? AND version <= ? ORDER BY version", (pool, base)
+        "SELECT body FROM resource_log WHERE row > ? AND row <= ? ORDER BY row",
+        (pool * _VERSIONS, pool * _VERSIONS + base),
     )
     for (body,) in before:
         replica.history.extend(unpack(body))
@@ -68,18 +72,20 @@ def load(transaction: Transaction, pool: int) -> tuple[Replica, int]:
 
 def follow(transaction: Transaction, pool: int, replica: Replica) -> list[Entry] | None:
     """Let a replica follow what was written since; return that, or None if it does not join on."""
-    here = replica.version
+    first = pool * _VERSIONS
+    here = first + replica.version
     rows = transaction.execute(
-        "SELECT version, CASE WHEN version > ?2 THEN body END FROM resource_log"
-        " WHERE pool = ?1 AND version >= ?2 ORDER BY version",
-        (pool, here),
+        "SELECT row, CASE WHEN row > ?1 THEN body END FROM resource_log WHERE row >= ?1 AND row < ?2 ORDER BY row",
+        (here, first + _VERSIONS),
     ).fetchall()
-    if here and (not rows or rows[0][0] != here):
-        return None
+    if replica.version:
+        if not rows or rows[0][0] != here:
+            return None
+        del rows[0]
     news: list[Entry] = []
-    for version, body in rows[1:] if here else rows:
+    for row, body in rows:
         entries = unpack(body)
-        if replica.version + len(entries) != version:
+        if first + replica.version + len(entries) != row:
             return None
         for entry in entries:
             replica.follow(entry)
@@ -89,15 +95,21 @@ def follow(transaction: Transaction, pool: int, replica: Replica) -> list[Entry]
 
 def append(transaction: Transaction, pool: int, version: int, entries: list[Entry]) -> None:
     """Write a batch that leads to `version`."""
-    transaction.execute("INSERT INTO resource_log VALUES (?, ?, ?)", (pool, version, pack(entries)))
+    transaction.execute("INSERT INTO resource_log VALUES (?, ?)", (pool * _VERSIONS + version, pack(entries)))
 
 
 def compact(transaction: Transaction, pool: int, replica: Replica, base: int) -> int:
     """Write a new image if the log has become long; return the version of the image."""
-    if replica.version - base < max(COMPACT, 4 * len(replica.state.requests)):
+    limit = max(COMPACT, 4 * len(replica.state.requests))
+    if replica.version - base < limit:
         return base
+    (base,) = transaction.execute("SELECT base FROM resource_pool WHERE id = ?", (pool,)).fetchone()
+    if replica.version - base < limit:  # another has done it
+        return int(base)
     transaction.execute(
         "UPDATE resource_pool SET base = ?, image = ? WHERE id = ?", (replica.version, freeze(replica.state), pool)
     )
-    transaction.execute("DELETE FROM resource_log WHERE pool = ? AND version <= ?", (pool, replica.version - HISTORY))
+    first = pool * _VERSIONS
+    last = first + replica.version - HISTORY
+    transaction.execute("DELETE FROM resource_log WHERE row > ? AND row <= ?", (first, last))
     return replica.version
