@@ -129,6 +129,7 @@ class SqliteEngine:
         self._questions: deque[_Call] = deque()
         self._answers: deque[_Call] = deque()
         self._is_running = False
+        self._is_at_gate = False
         self._batches = 0
         self._accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
         self._to_ring: set[int] = set()
@@ -184,7 +185,7 @@ class SqliteEngine:
         """Answer a question about the pool as the file has it now."""
         self._check_open()
         call = _Call(self, pool, question, done)
-        if block:
+        if block or self._is_at_gate:  # our thread may stand there for long, and a question needs no gate
             self._answer(call)
         else:
             self._questions.append(call)
@@ -325,13 +326,12 @@ class SqliteEngine:
                 self._is_running = False
             self._done(made, calls)
         self._batches += 1
-        if self._batches % CHECKPOINT == 0:
-            self._database.checkpoint_if_large()
 
     def _follow_all(self, transaction: Transaction, also: Iterable[str]) -> None:
         """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
         self._followed.clear()
-        for name in {*also, *(call.pool for call in self._calls), *(pool for pool, _, _ in self._accepted.values())}:
+        queued = [call.pool for call in list(self._calls)]
+        for name in {*also, *queued, *(pool for pool, _, _ in self._accepted.values())}:
             self._bring_up(transaction, name)
 
     def _bring_up(self, transaction: Transaction, name: str) -> _Pool:
@@ -620,7 +620,7 @@ class SqliteEngine:
 
     def _work(self) -> None:
         """Wait for something to do, and do it, until the engine is closed."""
-        look = 0
+        look = checked = 0
         while not self._is_over():
             try:
                 self._wait(self._patience())
@@ -628,6 +628,9 @@ class SqliteEngine:
                     return
                 now = self._clock.now()
                 self._turn(now)
+                if self._batches - checked >= CHECKPOINT:  # here, since it waits for the disk
+                    checked = self._batches
+                    self._database.checkpoint_if_large()
                 if now - look >= 1_000_000:
                     look = now
                     self._begin_again()
@@ -674,10 +677,13 @@ class SqliteEngine:
         if self._answers:
             self._publish()  # somebody was interrupted
         if self._calls or self._dead or self._has_old_claims():
+            self._is_at_gate = True
             try:
                 with self._gate:
+                    self._is_at_gate = False
                     self._batch(changed)
             finally:
+                self._is_at_gate = False
                 self._publish()
         elif changed:
             with self._use:
