@@ -11,6 +11,7 @@ Resources are bits: `free` has a bit for each that can be lent now, a `Matcher` 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -83,8 +84,8 @@ class State:
         self.turn = 0  # virtual time of the fair share
         self.grants = 0
         self.marks: dict[str, int] = {}  # session -> highest number of a request
-        self.past: dict[int, Ending] = {}  # by token
-        self.used: dict[str, Ending] = {}  # by chosen id
+        self.past: OrderedDict[int, Ending] = OrderedDict()  # by token
+        self.used: OrderedDict[str, Ending] = OrderedDict()  # by chosen id
         # derived
         self.slots: list[Resource | None] = []
         self.free = 0  # active, not delayed, with free units
@@ -504,11 +505,11 @@ class State:
         if ending.token:
             self.past[ending.token] = ending
             if len(self.past) > REMEMBERED:
-                del self.past[next(iter(self.past))]
+                self.past.popitem(last=False)
         if ending.chosen and ending.how in FINAL:
             self.used[ending.id] = ending
             if len(self.used) > REMEMBERED:
-                del self.used[next(iter(self.used))]
+                self.used.popitem(last=False)
 
     # --- images ------------------------------------------------------------------------------------------------
 
@@ -557,8 +558,8 @@ class State:
         state._line_up()
         for request in image.requests:
             state._schedule(request)
-        state.past = {ending.token: ending for ending in image.endings}
-        state.used = {ending.id: ending for ending in image.used}
+        state.past.update((ending.token, ending) for ending in image.endings)
+        state.used.update((ending.id, ending) for ending in image.used)
         heapq.heapify(state._due)
         state.seq, state.token, state.turn, state.grants = image.seq, image.token, image.turn, image.grants
         return state

@@ -180,6 +180,9 @@ def _check_requests(state: State, now: int) -> None:
             _expect(bool(request.shares) and request.since > 0, f"{name} is {request.state} without shares")
             wanted = sum(want.count for want in request.wants)
             _same(len({one for one, _ in request.shares}), wanted, f"resources of {name}")
+            for want, (resource, units) in zip(_flat(request.wants), request.shares, strict=True):
+                whole = state.resources[resource].capacity if want.units == ALL else units
+                _same(units, whole, f"units of {resource} that {name} has, who has all of them")
         else:
             _expect(request.state in (WAITING, AWAY), f"{name} is {request.state!r}")
             _expect(not request.token and not request.shares, f"{name} is {request.state} and has something")
@@ -198,7 +201,7 @@ def _check_lines(state: State) -> None:
     found: dict[str, object] = {}
     for key, line in state.lines.items():
         requests = line.requests()
-        _expect(requests == sorted(requests, key=lambda one: (state.order(one), one.seq)), f"order of line {key}")
+        _expect(requests == sorted(requests, key=lambda one: _order(state, one)), f"order of line {key}")
         for request in requests:
             _expect(request is state.requests.get(request.id), f"{request.id} stands in line as another")
             _expect(request.id not in found, f"{request.id} stands in two lines")
@@ -211,6 +214,11 @@ def _check_lines(state: State) -> None:
     _same(found, {one.id: (one.wants, one.group, one.refused) for one in waiting(state)}, "lines")
     bundles = [one.id for one in sorted(waiting(state), key=lambda one: one.seq) if one.bundle]
     _same(list(state.bundles), bundles, "bundles")
+
+
+def _order(state: State, request: Request) -> tuple[int, int]:
+    ageing = state.settings.ageing
+    return request.asked - request.priority * ageing if ageing else -request.priority, request.seq
 
 
 def _check_time(state: State, now: int) -> None:
@@ -244,11 +252,13 @@ def check_step(before: State, after: State, command: do.Command, outcome: Outcom
     """Raise BrokenPromise unless the rules allow this step."""
     _check_capacity(before, after, command)
     _check_order(before, after, outcome)
-    _check_endings(before, command, outcome, now)
+    _check_endings(before, after, command, outcome, now)
+    due = before.due()
+    over = due is not None and due <= now
+    if not over and isinstance(command, do.Acquire):
+        _check_id(before, command, outcome)
     kind = outcome.reply.kind
     if kind in ("stale", "unknown", "forgotten", "used", "taken", "busy", "unsatisfiable", "exists"):
-        due = before.due()
-        over = due is not None and due <= now
         came_back = any(isinstance(one, to.Returned) for one in outcome.changes)  # to find that it waits in vain
         _expect(over or came_back or not outcome.changes, f"G9: {command} is {kind}, but changed {outcome.changes}")
     if isinstance(command, do.Acquire) and kind in (HELD, OFFERED, WAITING, AWAY):
@@ -285,10 +295,25 @@ def _check_grants(state: State, command: do.Command, outcome: Outcome, now: int)
             mine = isinstance(change, to.Adopted | to.Asked)
             seen = max(state.token, getattr(command, "seen", 0) if mine else 0)
             _expect(token > seen and token >= now, f"G2: token {token}, {seen} seen, at {now}")
+        if isinstance(change, to.Claimed | to.Renewed | to.Held | to.Offered):
+            one = state.requests[change.id]
+            until = now + one.lease if one.lease else 0
+            _same(change.until, now + state.settings.claim if isinstance(change, to.Offered) else until, "its end")
+        if isinstance(change, to.Held | to.Offered):
+            own = not isinstance(command, do.Bury) and getattr(command, "session", "") == one.session and not one.picky
+            _same(isinstance(change, to.Held), one.sure or not one.session or own, f"{change.id} needs no claim")
         if grant is None:
             state.evolve(change, now)
             continue
         name, _, shares = grant
+        asking = change.request if isinstance(change, to.Asked) else state.requests[name]
+        keeper = camper(state, now)
+        if keeper is not None and keeper.id != name:
+            kept = _kept(state, keeper, now)
+            taken = [resource for resource, _ in shares if kept >> state.resources[resource].slot & 1]
+            _same(taken, [], f"given to {name}, although kept for {keeper.id}")
+        room = _room(state, asking, now)
+        _expect(room is None or sum(units for _, units in shares) <= room, f"{name} has no room for {shares}")
         _expect(not state.settings.paused, f"{name} was granted {shares} in a paused pool")
         lent = {resource: lendable(state.resources[resource]) for resource, _ in shares}
         state.evolve(change, now)
@@ -324,8 +349,35 @@ def _check_order(before: State, after: State, outcome: Outcome) -> None:
                 _expect(overdue or one.priority < served.priority, f"G3: {served.id} was served before {one.id}")
 
 
-def _check_endings(before: State, command: do.Command, outcome: Outcome, now: int) -> None:
+def _check_id(before: State, command: do.Acquire, outcome: Outcome) -> None:
+    """G7: an id takes effect once, and belongs to its session until that is known to be dead."""
+    kind = outcome.reply.kind
+    known = before.requests.get(command.id)
+    if known is not None:
+        is_dead = known.state == AWAY and known.until > 0
+        if known.session == command.session:
+            _same((kind, outcome.changes), (known.state, []), f"the answer to {command.id}, asked again")
+        elif not is_dead:
+            _same(kind, "taken", f"the answer to {command.id} of another session")
+    elif command.chosen and command.id in before.used:
+        _same(kind, "used", f"the answer to {command.id}")
+    elif 0 < command.number <= before.marks.get(command.session, 0):
+        _same(kind, "forgotten", f"the answer to {command.id}")
+
+
+def _check_endings(before: State, after: State, command: do.Command, outcome: Outcome, now: int) -> None:
     """G8: time ends no lock, and no lease before its end; a grant ends by its token, its id or a proof of death."""
+    asked = {one.request.id for one in outcome.changes if isinstance(one, to.Asked)}
+    for name, one in before.requests.items():
+        if name in after.requests and name not in asked:
+            now_is = after.requests[name]
+            _same((now_is.seq, now_is.asked), (one.seq, one.asked), f"the place of {name}")
+    if isinstance(command, do.Bury) and command.session:
+        for name in after.sessions.get(command.session, ()):
+            one = after.requests[name]
+            _expect(
+                one.chosen and one.state == AWAY and one.until > 0, f"{name} is {one.state}, but its session is dead"
+            )
     for change in outcome.changes:
         if not isinstance(change, to.Ended):
             continue
@@ -339,6 +391,10 @@ def _check_endings(before: State, command: do.Command, outcome: Outcome, now: in
             or (isinstance(command, do.Withdraw) and command.id == was.id),
         }
         fair["revoked"] = fair["released"] and bool(getattr(command, "by", ""))
+        pause = after.settings.delay if after.settings == before.settings else 0
+        for name, _ in was.shares if change.how in ("expired", "revoked", "died") and pause else ():
+            late = after.resources[name].delayed if name in after.resources else now + pause
+            _expect(late >= now + pause, f"{name} was taken away, but is lent without a pause")
         _expect(fair.get(change.how, False), f"G8: {command} ended the grant of {was.id} as {change.how!r}")
 
 

@@ -70,6 +70,7 @@ class Script:
         self.numbers: dict[str, int] = {}
         self.made = 0
         self.last: do.Command = do.Tick()
+        self.theme = 0  # what half of the requests are about, so that lines grow
 
     @property
     def state(self) -> State:
@@ -101,7 +102,7 @@ class Script:
             session,
             number,
             Holder(id=session),
-            WANTS[what % len(WANTS)],
+            WANTS[(what if what // 4096 % 2 else self.theme + what % 2) % len(WANTS)],
             priority=(0, 0, 0, 1, 2)[what // 32 % 5],
             group=GROUPS[what // 160 % 4],
             lease=(0, 0, 120)[what // 640 % 3],
@@ -182,6 +183,7 @@ class Script:
         return do.Mark(NAMES[what % 5], state)
 
     def configure(self, what: int, how: int, more: int) -> do.Command:
+        self.theme = more
         paused = "" if self.state.settings.paused or how % 3 else "a pause"
         return do.Configure(replace(SETTINGS[what % len(SETTINGS)], paused=paused))
 

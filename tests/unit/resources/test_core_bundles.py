@@ -120,6 +120,22 @@ def test_the_oldest_bundle_comes_first_also_after_it_was_away():
     assert pool.of("old") == "offered a b"
 
 
+def test_units_are_kept_for_the_oldest_bundle_also_after_it_was_away():
+    pool = Stage("a", "b", "c", settings=HASTY)
+    for name in "abc":
+        pool.ask(name, f"@{name}")
+    pool.ask("old", "@a", "@b", session="t", chosen=True)
+    pool.ask("young", "@c", "@a", session="u")
+    pool.tell(do.Bury("t"))
+    pool.ask("old", session="t again", chosen=True)
+    pool.later(100)
+    pool.release("a")
+    pool.release("c")
+    assert pool.of("young") == "waiting", "a is kept for the old one"
+    pool.release("b")
+    assert pool.of("old") == "offered a b"
+
+
 def test_what_one_overdue_bundle_leaves_others_may_have():
     pool = Stage("a", "b", "c", settings=HASTY)
     for name in "abc":

@@ -33,6 +33,16 @@ def test_waiters_are_served_in_the_order_of_asking():
     assert serve_all(pool) == ["2", "3", "4"]
 
 
+def test_those_who_leave_the_line_are_passed_over():
+    pool = Stage("a")
+    for name in "123456":
+        pool.ask(name)
+    pool.withdraw("3")
+    pool.withdraw("2")
+    pool.withdraw("5")
+    assert serve_all(pool) == ["4", "6"]
+
+
 def test_a_release_hands_over_in_the_same_step():
     pool = Stage("a")
     pool.ask("1")
@@ -149,6 +159,24 @@ def test_a_quota_holds_up_its_group_only():
     assert pool.ask("4").kind == "held"
     pool.release("1")
     assert pool.served() == ["2"]
+
+
+def test_room_in_a_quota_is_used_wherever_there_is_something_free():
+    pool = Stage("a", "b")
+    pool.tell(do.SetGroup("x", quota=1))
+    pool.ask("1", "@a", group="x")
+    pool.ask("2", "@b", group="x")
+    pool.release("1")
+    assert pool.of("2") == "held b"
+
+
+def test_all_units_that_were_given_back_count_for_the_quota():
+    pool = Stage()
+    pool.add("a", 4)
+    pool.tell(do.SetGroup("x", quota=3))
+    pool.ask("1", Want("*", 1, 3), group="x")
+    pool.release("1")
+    assert pool.ask("2", Want("*", 1, 3), group="x").kind == "held"
 
 
 def test_an_offer_counts_for_the_quota():

@@ -143,6 +143,21 @@ def test_other_labels_wake_those_who_want_them_and_leave_the_holder_alone():
     assert pool.of("3") == "held a"
 
 
+def test_other_labels_count_from_the_next_hand_over_on():
+    pool = Stage()
+    pool.add("a", model="x")
+    pool.add("b", model="y")
+    pool.ask("1", "model=x")
+    pool.ask("2", "model=x")
+    pool.ask("3", "model=y")
+    pool.ask("4", "model=y")
+    pool.release("1")
+    assert pool.of("2") == "held a"
+    pool.tell(do.Relabel("a", {"model": "y"}))
+    pool.release("2")
+    assert pool.of("4") == "held a"
+
+
 def test_other_labels_of_a_free_resource_serve_at_once():
     pool = Stage("a")
     pool.add("b", model="x")
