@@ -23,9 +23,11 @@ __all__ = [
     "AsyncResourcePool",
     "Grant",
     "HolderView",
+    "Labels",
     "PoolStatistics",
     "ResourcePool",
     "ResourceView",
+    "Selector",
     "WaiterView",
     "Want",
     "want",
@@ -40,9 +42,11 @@ __getattr__, __dir__ = lazy(
         "AsyncResourcePool": "millpond.resources._async_pool",
         "Grant": "millpond.resources._grant",
         "HolderView": "millpond.resources._views",
+        "Labels": "millpond.resources._selectors",
         "PoolStatistics": "millpond.resources._views",
         "ResourcePool": "millpond.resources._pool",
         "ResourceView": "millpond.resources._views",
+        "Selector": "millpond.resources._selectors",
         "WaiterView": "millpond.resources._views",
         "Want": "millpond.resources._records",
         "want": "millpond.resources._requests",
@@ -58,4 +62,5 @@ if TYPE_CHECKING:
     from millpond.resources._pool import ResourcePool
     from millpond.resources._records import Want
     from millpond.resources._requests import want
+    from millpond.resources._selectors import Labels, Selector
     from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView

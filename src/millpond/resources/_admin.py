@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millpond._events import Event
-from millpond.errors import AcquireTimeout, AlreadyExists, NotFound, StaleToken
+from millpond.errors import AcquireTimeout, NotFound, PoolError, StaleToken
 from millpond.resources import _commands as do
 from millpond.resources import _requests, _selectors, _views
 from millpond.resources._desk import Desk
@@ -24,6 +24,7 @@ from millpond.resources._replica import Replica
 from millpond.resources._selectors import Labels
 
 T = TypeVar("T")
+_SETTINGS = {"lock_delay": "delay"}
 _OPERATOR = 1_000_000
 """The priority of an operator's reservation: ahead of everybody."""
 
@@ -63,7 +64,7 @@ class Admin:
 
     def quarantine(self, resource: str, *, reason: str) -> None:
         """Take a broken resource out of service until somebody uncordons it."""
-        self._mark(resource, QUARANTINED, reason)
+        self._mark(resource, QUARANTINED, _requests.why(reason))
 
     def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
         """Lend a resource to nobody any more and wait until it is in nobody's hands, then it is cordoned.
@@ -84,12 +85,13 @@ class Admin:
 
     def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
-        command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.text(reason, "reason"))
+        _requests.whole(token, "token")
+        command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.why(reason))
         _insist_on_token(self._send(command), resource, token)
 
     def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
-        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.text(reason, "reason"))
+        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.why(reason))
         if self._send(command).kind in ("unknown", "ended"):
             raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
 
@@ -97,10 +99,10 @@ class Admin:
         """Take a grant over in one step: it is yours under a new token, and its holder is told that it is lost."""
         command = do.Adopt(
             self._desk.engine.session,
-            token,
+            _requests.whole(token, "token"),
             self._desk.holder,
             "stolen",
-            _requests.text(reason, "reason"),
+            _requests.why(reason),
             _requests.microseconds(lease, "lease", 0.05),
             resource,
             self._by,
@@ -115,10 +117,10 @@ class Admin:
         """
         command = do.Adopt(
             "",
-            token,
-            Holder("person", holder),
+            _requests.whole(token, "token"),
+            Holder("person", _requests.name(holder, "holder")),
             "kept",
-            _requests.text(reason, "reason"),
+            _requests.why(reason),
             _requests.microseconds(lease, "lease", 0.05),
             resource,
             self._by,
@@ -127,32 +129,32 @@ class Admin:
         _insist_on_token(reply, resource, token)
         return reply.token
 
-    def reserve(self, resource: str, *, holder: str, reason: str, lease: float | None = None) -> int | None:
-        """Put a resource aside for a person, ahead of everybody who waits.
+    def reserve(self, resource: str, *, holder: str, reason: str, lease: float | None = None) -> str:
+        """Put a resource aside for a person, ahead of everybody who waits: now, or as soon as it is given back.
 
-        Return its token, or None when somebody has it now: then it is reserved as soon as it is given back.
+        Return the id of the reservation; `withdraw` ends it, whether it is held yet or not.
         """
         command = do.Acquire(
             self._desk.new_id(),
             "",
             0,
-            Holder("person", holder),
+            Holder("person", _requests.name(holder, "holder")),
             (Want(_selectors.write(name=resource), 1, 0),),
             priority=_OPERATOR,
             lease=_requests.microseconds(lease, "lease", 0.05),
-            reason=_requests.text(reason, "reason"),
+            reason=_requests.why(reason),
             sure=True,
         )
         reply = self._send(command)
         if reply.kind == "unsatisfiable":
             raise _no_resource(resource, self._desk.pool)
-        return reply.token or None
+        return reply.id
 
     # --- the pool ----------------------------------------------------------------------------------------------
 
     def pause(self, *, reason: str) -> None:
         """Grant nothing until `resume`; what is held stays held, requests line up."""
-        text = _requests.text(reason, "reason") or "no reason given"
+        text = _requests.why(reason)
         self._configure(lambda now: msgspec.structs.replace(now, paused=text), text)
 
     def resume(self, *, reason: str | None = None) -> None:
@@ -177,10 +179,10 @@ class Admin:
         `retention`: a `request_id` keeps its place this long after its process died.
         """
         changes: dict[str, int] = {}
-        given = (("patience", patience), ("ageing", ageing), ("delay", lock_delay), ("retention", retention))
+        given = (("patience", patience), ("ageing", ageing), ("lock_delay", lock_delay), ("retention", retention))
         for name, value in given:
             if value is not None:
-                changes[name] = 0 if value == 0 else _requests.microseconds(value, name)
+                changes[_SETTINGS.get(name, name)] = 0 if value == 0 else _requests.microseconds(value, name)
         if claim_within is not None:
             changes["claim"] = _requests.microseconds(claim_within, "claim_within", 0.01)
         text = _requests.text(reason, "reason")
@@ -217,8 +219,8 @@ class Admin:
 
         users = self._ask(question)
         if users and not force:
-            raise AlreadyExists(
-                f"pool {self._desk.pool!r} has {users} holders and waiters: see holders(), or say force=True"
+            raise PoolError(
+                f"pool {self._desk.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
             )
         self._port.call(lambda: self._desk.engine.drop(self._desk.pool))
 

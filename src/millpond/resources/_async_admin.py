@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from millpond._events import Event
-from millpond.errors import AcquireTimeout, AlreadyExists, NotFound, StaleToken
+from millpond.errors import AcquireTimeout, NotFound, PoolError, StaleToken
 from millpond.resources import _commands as do
 from millpond.resources import _requests, _selectors, _views
 from millpond.resources._async_grant import AsyncGrant
@@ -23,6 +23,7 @@ from millpond.resources._replica import Replica
 from millpond.resources._selectors import Labels
 
 T = TypeVar("T")
+_SETTINGS = {"lock_delay": "delay"}
 _OPERATOR = 1_000_000
 """The priority of an operator's reservation: ahead of everybody."""
 
@@ -62,7 +63,7 @@ class AsyncAdmin:
 
     async def quarantine(self, resource: str, *, reason: str) -> None:
         """Take a broken resource out of service until somebody uncordons it."""
-        await self._mark(resource, QUARANTINED, reason)
+        await self._mark(resource, QUARANTINED, _requests.why(reason))
 
     async def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
         """Lend a resource to nobody any more and wait until it is in nobody's hands, then it is cordoned.
@@ -83,12 +84,13 @@ class AsyncAdmin:
 
     async def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
-        command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.text(reason, "reason"))
+        _requests.whole(token, "token")
+        command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.why(reason))
         _insist_on_token(await self._send(command), resource, token)
 
     async def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
-        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.text(reason, "reason"))
+        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.why(reason))
         if (await self._send(command)).kind in ("unknown", "ended"):
             raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
 
@@ -96,10 +98,10 @@ class AsyncAdmin:
         """Take a grant over in one step: it is yours under a new token, and its holder is told that it is lost."""
         command = do.Adopt(
             self._desk.engine.session,
-            token,
+            _requests.whole(token, "token"),
             self._desk.holder,
             "stolen",
-            _requests.text(reason, "reason"),
+            _requests.why(reason),
             _requests.microseconds(lease, "lease", 0.05),
             resource,
             self._by,
@@ -114,10 +116,10 @@ class AsyncAdmin:
         """
         command = do.Adopt(
             "",
-            token,
-            Holder("person", holder),
+            _requests.whole(token, "token"),
+            Holder("person", _requests.name(holder, "holder")),
             "kept",
-            _requests.text(reason, "reason"),
+            _requests.why(reason),
             _requests.microseconds(lease, "lease", 0.05),
             resource,
             self._by,
@@ -126,32 +128,32 @@ class AsyncAdmin:
         _insist_on_token(reply, resource, token)
         return reply.token
 
-    async def reserve(self, resource: str, *, holder: str, reason: str, lease: float | None = None) -> int | None:
-        """Put a resource aside for a person, ahead of everybody who waits.
+    async def reserve(self, resource: str, *, holder: str, reason: str, lease: float | None = None) -> str:
+        """Put a resource aside for a person, ahead of everybody who waits: now, or as soon as it is given back.
 
-        Return its token, or None when somebody has it now: then it is reserved as soon as it is given back.
+        Return the id of the reservation; `withdraw` ends it, whether it is held yet or not.
         """
         command = do.Acquire(
             self._desk.new_id(),
             "",
             0,
-            Holder("person", holder),
+            Holder("person", _requests.name(holder, "holder")),
             (Want(_selectors.write(name=resource), 1, 0),),
             priority=_OPERATOR,
             lease=_requests.microseconds(lease, "lease", 0.05),
-            reason=_requests.text(reason, "reason"),
+            reason=_requests.why(reason),
             sure=True,
         )
         reply = await self._send(command)
         if reply.kind == "unsatisfiable":
             raise _no_resource(resource, self._desk.pool)
-        return reply.token or None
+        return reply.id
 
     # --- the pool ----------------------------------------------------------------------------------------------
 
     async def pause(self, *, reason: str) -> None:
         """Grant nothing until `resume`; what is held stays held, requests line up."""
-        text = _requests.text(reason, "reason") or "no reason given"
+        text = _requests.why(reason)
         await self._configure(lambda now: msgspec.structs.replace(now, paused=text), text)
 
     async def resume(self, *, reason: str | None = None) -> None:
@@ -176,10 +178,10 @@ class AsyncAdmin:
         `retention`: a `request_id` keeps its place this long after its process died.
         """
         changes: dict[str, int] = {}
-        given = (("patience", patience), ("ageing", ageing), ("delay", lock_delay), ("retention", retention))
+        given = (("patience", patience), ("ageing", ageing), ("lock_delay", lock_delay), ("retention", retention))
         for name, value in given:
             if value is not None:
-                changes[name] = 0 if value == 0 else _requests.microseconds(value, name)
+                changes[_SETTINGS.get(name, name)] = 0 if value == 0 else _requests.microseconds(value, name)
         if claim_within is not None:
             changes["claim"] = _requests.microseconds(claim_within, "claim_within", 0.01)
         text = _requests.text(reason, "reason")
@@ -216,8 +218,8 @@ class AsyncAdmin:
 
         users = await self._ask(question)
         if users and not force:
-            raise AlreadyExists(
-                f"pool {self._desk.pool!r} has {users} holders and waiters: see holders(), or say force=True"
+            raise PoolError(
+                f"pool {self._desk.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
             )
         await self._port.call(lambda: self._desk.engine.drop(self._desk.pool))
 

@@ -58,6 +58,11 @@ class Case:
         self.on_lost: Callable[[], None] | None = None
         self._appointments: list[Appointment] = []
 
+    def begin_waiting(self) -> None:
+        """Take note that the request stands in line."""
+        if self.state == ASKING:
+            self.state = WAITING
+
     def keep(self, *appointments: Appointment) -> None:
         """Have appointments that end with the case; earlier ones are cancelled."""
         for one in self._appointments:

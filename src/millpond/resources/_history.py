@@ -7,7 +7,7 @@ from typing import Any
 
 from millpond._events import Event
 from millpond.resources import _changes as to
-from millpond.resources._records import HELD, Request
+from millpond.resources._records import ACTIVE, HELD, OFFERED, Request
 from millpond.resources._wire import Entry
 
 _NAMES: dict[type[to.Change], str] = {to.Left: "away", to.GroupSet: "group set", to.Undelayed: "lent again"}
@@ -20,6 +20,7 @@ class Teller:
         self._pool = pool
         self._who = {name: request.holder for name, request in requests.items()}
         self._what = {name: request.shares for name, request in requests.items()}
+        self._offered = {name for name, request in requests.items() if request.state == OFFERED}
 
     def tell(self, entries: Iterable[Entry]) -> Iterator[Event]:
         """Tell entries, oldest first."""
@@ -32,9 +33,19 @@ class Teller:
                     self._who.setdefault(change.id, change.holder)
         for entry in entries:
             for change in entry.changes:
-                name, data = self._event(change)
-                known = {key: value for key, value in data.items() if value}
-                yield Event(name, self._pool, entry.at / 1_000_000, known)
+                for name, data in self._events(change):
+                    known = {key: value for key, value in data.items() if value}
+                    yield Event(name, self._pool, entry.at / 1_000_000, known)
+
+    def _events(self, change: to.AnyChange) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Tell a change; what was accepted at once, and given back before it was claimed, was granted as well."""
+        if isinstance(change, to.Offered):
+            self._offered.add(change.id)
+        elif isinstance(change, to.Claimed | to.Left | to.Declined | to.Ended) and change.id in self._offered:
+            self._offered.discard(change.id)
+            if isinstance(change, to.Ended) and change.how == "released":
+                yield "granted", self._grant(change.id, change.token, change.shares)
+        yield self._event(change)
 
     def _event(self, change: to.AnyChange) -> tuple[str, dict[str, Any]]:
         """Return the name of the event and what belongs to it."""
@@ -64,7 +75,8 @@ class Teller:
             resource = change.resource
             return "added", {"resource": resource.name, "labels": resource.labels, "by": change.by}
         if isinstance(change, to.Marked):
-            return change.state, {"resource": change.name, "by": change.by, "reason": change.reason}
+            name = "uncordoned" if change.state == ACTIVE else change.state
+            return name, {"resource": change.name, "by": change.by, "reason": change.reason}
         data: dict[str, Any] = {key: getattr(change, key) for key in change.__struct_fields__}
         if "name" in data:
             data["resource"] = data.pop("name")

@@ -28,9 +28,11 @@ _WORD: Final = (1 << 64) - 1
 
 
 def _mix(seq: int, slot: int) -> int:
-    word = ((seq * 0x100000001B3) ^ slot) & _WORD
-    word = ((word ^ (word >> 30)) * _MIX) & _WORD
-    return word ^ (word >> 27)
+    """Return a number that looks random: splitmix64 of the two."""
+    word = (seq * _MIX + slot * 0xBF58476D1CE4E5B9) & _WORD
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
+    return word ^ (word >> 31)
 
 
 def _lru(resource: Resource, request: Request) -> tuple[int, int]:

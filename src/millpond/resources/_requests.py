@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from millpond.resources import _selectors
@@ -38,8 +38,8 @@ def want(selector: Selector | None = None, /, *, name: str | None = None, count:
 
 def bundle(parts: Iterable[Selector | Want]) -> tuple[Want, ...]:
     """Return the wants of a bundle."""
-    if isinstance(parts, str):
-        raise TypeError(f"acquire_all takes a list of selectors, not the string {parts!r}")
+    if isinstance(parts, str | Mapping):
+        raise TypeError(f"acquire_all takes a list of selectors, not {parts!r}: put it into a list, or use acquire")
     wants = tuple(one if isinstance(one, Want) else want(one) for one in parts)
     if not wants:
         raise ValueError("acquire_all needs at least one selector")
@@ -64,6 +64,13 @@ def text(value: str | None, name: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, not {value!r}")
     return value[:REASON].encode(errors="backslashreplace").decode()
+
+
+def why(value: object) -> str:
+    """Return the reason for what an operator does, which must be given."""
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"reason= must say why, in a few words that others will read, not {value!r}")
+    return value[:REASON]
 
 
 def name(value: object, what: str) -> str:

@@ -5,6 +5,7 @@ Times are seconds: `since` on the engine's clock (close to the time of day), dur
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from millpond.resources._line import bits
 from millpond.resources._placement import fitting
 from millpond.resources._records import ALL, AWAY, HELD, OFFERED, REMOVING, WAITING, Holder, Request, Resource, Want
 from millpond.resources._replica import Replica
-from millpond.resources._state import State
+from millpond.resources._state import STRIDE, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +142,7 @@ def holders(replica: Replica, now: int) -> list[HolderView]:
 def waiters(replica: Replica, now: int) -> list[WaiterView]:
     """Return who waits, in the order in which they would be served."""
     state = replica.state
-    waiting = [one for one in state.requests.values() if one.state in (WAITING, AWAY)]
-    waiting.sort(key=lambda one: (state.start(one.group) if state.groups else 0, state.order(one), one.seq))
+    waiting = _in_order_of_service(state)
     by_resource = _holders_by_resource(state)
     places: dict[object, int] = {}
     views = []
@@ -168,6 +168,31 @@ def waiters(replica: Replica, now: int) -> list[WaiterView]:
             )
         )
     return views
+
+
+def _in_order_of_service(state: State) -> list[Request]:
+    """Return who waits as they would be served one after the other, the groups taking turns."""
+    lines: dict[str, list[Request]] = {}
+    for one in state.requests.values():
+        if one.state in (WAITING, AWAY):
+            lines.setdefault(one.group if state.groups else "", []).append(one)
+    heap = []
+    for name, line in lines.items():
+        line.sort(key=lambda one: (state.order(one), one.seq), reverse=True)
+        heap.append((state.start(name), state.order(line[-1]), line[-1].seq, name))
+    heapq.heapify(heap)
+    order = []
+    while heap:
+        start, _, _, name = heap[0]
+        order.append(lines[name].pop())
+        if not lines[name]:
+            heapq.heappop(heap)
+            continue
+        group = state.groups.get(name)
+        cost = STRIDE // (group.weight if group is not None else 1) if state.groups else 0
+        head = lines[name][-1]
+        heapq.heapreplace(heap, (start + cost, state.order(head), head.seq, name))
+    return order
 
 
 def statistics(replica: Replica, now: int) -> PoolStatistics:

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 from faces import Faces, eventually
 
-from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, NotFound, StaleToken, Unsatisfiable
+from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, NotFound, PoolError, StaleToken, Unsatisfiable
 
 pytestmark = pytest.mark.asyncio
 
@@ -246,16 +246,15 @@ async def test_what_is_kept_with_a_lease_ends_by_itself(lab):
 
 async def test_a_free_resource_is_reserved_at_once_and_a_held_one_next(lab):
     pool = await two(lab)
-    token = await pool.admin.reserve("a", holder="ada", reason="demo")
-    assert token is not None
+    reservation = await pool.admin.reserve("a", holder="ada", reason="demo")
     assert await pool.try_acquire(name="a") is None
-    await pool.admin.release("a", token=token, reason="done")
+    await pool.admin.withdraw(reservation, reason="done")
     grant = await pool.acquire(name="a")
     waiting = asyncio.ensure_future(pool.acquire(name="a", priority=99))
     await eventually(pool.waiters)
-    assert await pool.admin.reserve("a", holder="ada", reason="demo 2") is None
+    reservation = await pool.admin.reserve("a", holder="ada", reason="demo 2")
     first, _ = await pool.waiters()
-    assert first.id == "ada"
+    assert (first.id, first.request_id) == ("ada", reservation)
     await grant.release()
     [holder] = await eventually(pool.holders)
     assert (holder.id, holder.kind) == ("ada", "person")
@@ -325,7 +324,7 @@ async def test_a_pool_in_use_is_deleted_by_force_only(lab):
     pool = await two(lab)
     grant = await pool.acquire()
     with pytest.raises(
-        AlreadyExists, match=r"pool 'lab' has 1 holders and waiters: see holders\(\), or say force=True"
+        PoolError, match=r"pool 'lab' is in use by 1 holders and waiters: see holders\(\), or say force=True"
     ):
         await pool.admin.delete_pool()
     await pool.admin.delete_pool(force=True)
@@ -484,5 +483,5 @@ async def test_the_history_has_every_verb(lab):
     await pool.admin.resume()
     await pool.admin.remove("a")
     assert (await names(pool))[2:] == [
-        "granted", "revoked", "relabelled", "resized", "quarantined", "active", "group set", "configured", "configured", "removed",
+        "granted", "revoked", "relabelled", "resized", "quarantined", "uncordoned", "group set", "configured", "configured", "removed",
     ]  # fmt: skip
