@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from millpond._clock import elapsed
 from millpond._events import logger
+from millpond._interrupts import shielded
 
 LINGER = 1.0
 """Seconds that the thread waits for another appointment before it ends."""
@@ -39,8 +40,7 @@ class _Clockwork:
         self.numbers = itertools.count()
         self.thread: threading.Thread | None = None
 
-    def set(self, at: float, call: Callable[[], object]) -> Appointment:
-        appointment = Appointment(call)
+    def set(self, at: float, appointment: Appointment) -> None:
         with self.condition:
             heapq.heappush(self.heap, (at, next(self.numbers), appointment))
             if self.thread is None:
@@ -48,7 +48,6 @@ class _Clockwork:
                 self.thread.start()
             elif self.heap[0][2] is appointment:
                 self.condition.notify()
-        return appointment
 
     def _run(self) -> None:
         while True:
@@ -97,7 +96,9 @@ if hasattr(os, "register_at_fork"):
 
 def call_at(at: float, call: Callable[[], object]) -> Appointment:
     """Call a function at a time of `elapsed()`, in the alarm's thread."""
-    return _clockwork.set(at, call)
+    appointment = Appointment(call)
+    shielded(lambda: _clockwork.set(at, appointment))
+    return appointment
 
 
 def call_later(delay: float, call: Callable[[], object]) -> Appointment:

@@ -248,7 +248,11 @@ class AsyncGrant(AsyncObtainable):
             if case.state == _case.OVER or case.state == _case.ASKING:
                 raise self._refused()
         except BaseException:
-            await self._give_up(ticket)
+            try:
+                await self._give_up(ticket)
+            except KeyboardInterrupt:  # wherever it struck, all of it may be done again
+                await self._give_up(ticket)
+                raise
             raise
 
     async def _give_up(self, ticket: Ticket | None) -> None:

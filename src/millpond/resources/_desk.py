@@ -19,8 +19,8 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 from millpond._clock import elapsed
 from millpond._events import logger
@@ -37,7 +37,6 @@ from millpond.resources._wire import Entry
 
 AUDIT: Final = 1.0
 """Seconds between two looks at how one's waiters stand."""
-_OF_INTEREST: Final = frozenset({to.Held, to.Offered, to.Claimed, to.Ended, to.Adopted, to.Left})
 _numbers = itertools.count(1)
 
 
@@ -170,11 +169,11 @@ class Desk:
     def forget(self, case: Case, how: str) -> None:
         """Let a case be over, by its owner's will."""
         with self._lock:
-            case.state = _case.OVER
-            case.how = how
-            case.keep()
             if self._cases.get(case.id) is case:
                 del self._cases[case.id]
+            case.keep()
+            case.how = how
+            case.state = _case.OVER
 
     # --- hearing -----------------------------------------------------------------------------------------------
 
@@ -209,10 +208,13 @@ class Desk:
         claims: list[str] = []
         for entry in entries:
             for change in entry.changes:
-                if type(change) in _OF_INTEREST:
+                kind = type(change)
+                if kind is to.Asked:
+                    self._hear_asked(change)  # type: ignore[arg-type]
+                elif kind in _EARS:
                     case = cases.get(change.id)  # type: ignore[union-attr]
                     if case is not None:
-                        self._hear_one(case, change, claims)
+                        _EARS[kind](self, case, change, claims)
         if claims:
             now = elapsed()
             for one in claims:
@@ -220,28 +222,47 @@ class Desk:
                     case.sent = now
             self._claim(claims)
 
-    def _hear_one(self, case: Case, change: to.AnyChange, claims: list[str]) -> None:
-        if isinstance(change, to.Held):
-            if case.lease:  # it runs since that was decided, not since it was asked for or heard of
-                self._look((case.id,))
-            else:
-                self._hold(case, change.token, change.shares)
-        elif isinstance(change, to.Offered):
-            case.token, case.shares = change.token, change.shares
-            if case.command.picky:
-                self._show(case)
-            elif not case.command.lease and self.engine.accept(self.pool, case.id, change.token, change.until):
-                self._hold(case, change.token, change.shares)
-            else:
-                claims.append(case.id)
-        elif isinstance(change, to.Claimed):
-            self._hold(case, case.token, case.shares)
-        elif isinstance(change, to.Left):
+    def _hear_asked(self, change: to.Asked) -> None:
+        """Take note that a request of ours stands in line: what we hear of it from now on is about this one."""
+        request = change.request
+        case = self._cases.get(request.id)
+        if case is not None and request.session == self.engine.session and request.state == WAITING:
+            case.begin_waiting()
+
+    def _hear_returned(self, case: Case, change: to.Returned, claims: list[str]) -> None:
+        if change.session == self.engine.session:
+            case.begin_waiting()
+
+    def _hear_held(self, case: Case, change: to.Held, claims: list[str]) -> None:
+        if case.lease:  # it runs since that was decided, not since it was asked for or heard of
+            self._look((case.id,))
+        else:
+            self._hold(case, change.token, change.shares)
+
+    def _hear_offered(self, case: Case, change: to.Offered, claims: list[str]) -> None:
+        case.token, case.shares = change.token, change.shares
+        if case.command.picky:
+            self._show(case)
+        elif not case.command.lease and self.engine.accept(self.pool, case.id, change.token, change.until):
+            self._hold(case, change.token, change.shares)
+        else:
             claims.append(case.id)
-        elif isinstance(change, to.Adopted):
-            if change.token != case.token:
-                self._lose(case, f"{change.how} by {change.by or change.holder}", change.reason)
-        elif isinstance(change, to.Ended):
+
+    def _hear_claimed(self, case: Case, change: to.Claimed, claims: list[str]) -> None:
+        self._hold(case, case.token, case.shares)
+
+    def _hear_left(self, case: Case, change: to.Left, claims: list[str]) -> None:
+        if case.state == _case.HELD:  # it was accepted, but nobody could see that any more
+            self._lose(case, "it was offered and could not be claimed in time")
+        elif case.state != _case.ASKING:  # else it is about an earlier request with this id
+            claims.append(case.id)
+
+    def _hear_adopted(self, case: Case, change: to.Adopted, claims: list[str]) -> None:
+        if change.token != case.token:
+            self._lose(case, f"{change.how} by {change.by or change.holder}", change.reason)
+
+    def _hear_ended(self, case: Case, change: to.Ended, claims: list[str]) -> None:
+        if case.state != _case.ASKING:  # else it is about an earlier request with this id
             self._end(case, change)
 
     def _claim(self, ids: Sequence[str]) -> None:
@@ -462,3 +483,14 @@ class Desk:
 def _log_failure(answer: Reply | Exception) -> None:
     if isinstance(answer, Exception):
         logger.warning("an engine failed", extra={"millpond": {"error": str(answer)}})
+
+
+_EARS: Final[dict[type[to.Change], Callable[[Desk, Case, Any, list[str]], None]]] = {
+    to.Returned: Desk._hear_returned,
+    to.Held: Desk._hear_held,
+    to.Offered: Desk._hear_offered,
+    to.Claimed: Desk._hear_claimed,
+    to.Left: Desk._hear_left,
+    to.Adopted: Desk._hear_adopted,
+    to.Ended: Desk._hear_ended,
+}

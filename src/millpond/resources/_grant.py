@@ -249,7 +249,11 @@ class Grant(Obtainable):
             if case.state == _case.OVER or case.state == _case.ASKING:
                 raise self._refused()
         except BaseException:
-            self._give_up(ticket)
+            try:
+                self._give_up(ticket)
+            except KeyboardInterrupt:  # wherever it struck, all of it may be done again
+                self._give_up(ticket)
+                raise
             raise
 
     def _give_up(self, ticket: Ticket | None) -> None:

@@ -27,12 +27,14 @@ import asyncio
 import os
 import selectors
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from millpond._clock import elapsed
 from millpond._events import logger
+from millpond._interrupts import shielded
 from millpond._sqlite import (
     Bell,
     Database,
@@ -63,6 +65,8 @@ SAFETY = 1.0
 """Seconds after which a process with waiters looks by itself."""
 CURIOSITY = 0.05
 """The same when somebody watches everything."""
+COMPANY = 0.003
+"""Seconds that a request of an event loop may wait to be written together with others, if it must wait anyway."""
 REST = 0.1
 """Seconds to wait after the file could not be written, before something that is due is tried again."""
 CHECKPOINT = 50
@@ -136,6 +140,7 @@ class SqliteEngine:
         self._rest = 0.0
         self._followed: set[str] = set()  # the pools whose replicas are up to date in this batch
         self._hurried: set[asyncio.AbstractEventLoop] = set()
+        self._strolling: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
         self._is_buried = False
         self._met_stranger = False
@@ -171,14 +176,14 @@ class SqliteEngine:
         self._check_open()
         call = _Call(self, pool, command, done)
         if isinstance(command, Acquire) and command.chosen:
-            self._look_for_deaths()
+            shielded(self._look_for_deaths)
         self._calls.append(call)
         if self._is_running and self._owns_use():
             pass  # a watcher, called from within a batch: it goes with it
         elif block:
-            self._hurry()
+            shielded(self._hurry)
         else:
-            self._hurry_soon()
+            self._hurry_soon(call)
         return call
 
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
@@ -186,7 +191,7 @@ class SqliteEngine:
         self._check_open()
         call = _Call(self, pool, question, done)
         if block or self._is_at_gate:  # our thread may stand there for long, and a question needs no gate
-            self._answer(call)
+            shielded(lambda: self._answer(call))
         else:
             self._questions.append(call)
             self._bell.ring_self()
@@ -228,10 +233,20 @@ class SqliteEngine:
     def drop(self, pool: str) -> None:
         """Delete a pool from the file."""
         self._check_open()
-        with self._gate, self._use, self._database.writing() as transaction:
-            known = _log.find(transaction, pool)
-            if known is not None:
-                _log.delete(transaction, known)
+        while not shielded(lambda: self._try_drop(pool)):
+            time.sleep(0.001)
+
+    def _try_drop(self, pool: str) -> bool:
+        if not self._gate.try_enter():
+            return False
+        try:
+            with self._use, self._database.writing() as transaction:
+                known = _log.find(transaction, pool)
+                if known is not None:
+                    _log.delete(transaction, known)
+        finally:
+            self._gate.leave()
+        return True
 
     def retain(self) -> None:
         """Take note of one more user."""
@@ -273,15 +288,31 @@ class SqliteEngine:
             self._bell.ring_self()
             self._expect_answer()
 
-    def _hurry_soon(self) -> None:
-        """Do so at the end of this turn of the event loop, for all that came in it; else leave it to our thread."""
+    def _hurry_soon(self, call: _Call) -> None:
+        """Do so at the end of this turn of the event loop, for all that came in it; else leave it to our thread.
+
+        A request that must stand in line anyway waits a moment for company: that halves the batches of a busy pool.
+        """
         loop = asyncio._get_running_loop()
         if loop is None or self.synchronous == "FULL":  # a turn of a loop is no place to wait for a disk
             self._bell.ring_self()
             self._expect_answer()
         elif loop not in self._hurried:
-            self._hurried.add(loop)
-            loop.call_soon(self._hurry_now, loop)
+            if type(call.command) is not Acquire or not self._has_line(call.pool):
+                self._hurried.add(loop)
+                loop.call_soon(self._hurry_now, loop)
+            elif loop not in self._strolling:
+                self._strolling.add(loop)
+                loop.call_later(COMPANY, self._stroll_in, loop)
+
+    def _has_line(self, name: str) -> bool:
+        """Tell whether somebody waits in the pool, as far as we know."""
+        pool = self._pools.get(name)
+        return pool is not None and pool.replica is not None and bool(pool.replica.state.lines)
+
+    def _stroll_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._strolling.discard(loop)
+        self._hurry_now(loop)
 
     def _hurry_now(self, loop: asyncio.AbstractEventLoop) -> None:
         self._hurried.discard(loop)
