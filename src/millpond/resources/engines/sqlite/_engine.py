@@ -24,6 +24,7 @@ read anew. What was committed is told in any case.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import selectors
 import threading
@@ -65,8 +66,6 @@ SAFETY = 1.0
 """Seconds after which a process with waiters looks by itself."""
 CURIOSITY = 0.05
 """The same when somebody watches everything."""
-COMPANY = 0.003
-"""Seconds that a request of an event loop may wait to be written together with others, if it must wait anyway."""
 REST = 0.1
 """Seconds to wait after the file could not be written, before something that is due is tried again."""
 CHECKPOINT = 50
@@ -138,9 +137,11 @@ class SqliteEngine:
         self._accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
         self._to_ring: set[int] = set()
         self._rest = 0.0
+        self._attendant: asyncio.AbstractEventLoop | None = None
+        self._nudges = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._is_nudged = False
         self._followed: set[str] = set()  # the pools whose replicas are up to date in this batch
         self._hurried: set[asyncio.AbstractEventLoop] = set()
-        self._strolling: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
         self._is_buried = False
         self._met_stranger = False
@@ -183,7 +184,7 @@ class SqliteEngine:
         elif block:
             shielded(self._hurry)
         else:
-            self._hurry_soon(call)
+            self._hurry_soon()
         return call
 
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
@@ -194,7 +195,7 @@ class SqliteEngine:
             shielded(lambda: self._answer(call))
         else:
             self._questions.append(call)
-            self._bell.ring_self()
+            self._nudge()
         return DONE
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
@@ -206,7 +207,7 @@ class SqliteEngine:
             here.watchers = [*here.watchers, watcher]
             here.curious += not own
         if not own:
-            self._bell.ring_self()
+            self._nudge()
 
         def stop() -> None:
             with self._use:
@@ -263,7 +264,7 @@ class SqliteEngine:
         if self.is_closed or os.getpid() != self.pid:
             return
         self.is_closed = True
-        self._bell.ring_self()
+        self._nudge()
         self._thread.join(5.0)
         try:
             if self._gate.enter_within(5.0):
@@ -285,34 +286,47 @@ class SqliteEngine:
     def _hurry(self) -> None:
         """Carry out all that is queued now if the gate stands open, else leave it to our thread."""
         if not self._try_batch():
-            self._bell.ring_self()
+            self._nudge()
             self._expect_answer()
 
-    def _hurry_soon(self, call: _Call) -> None:
-        """Do so at the end of this turn of the event loop, for all that came in it; else leave it to our thread.
-
-        A request that must stand in line anyway waits a moment for company: that halves the batches of a busy pool.
-        """
+    def _hurry_soon(self) -> None:
+        """Do so at the end of this turn of the event loop, for all that came in it; else leave it to our thread."""
         loop = asyncio._get_running_loop()
         if loop is None or self.synchronous == "FULL":  # a turn of a loop is no place to wait for a disk
-            self._bell.ring_self()
+            self._nudge()
             self._expect_answer()
         elif loop not in self._hurried:
-            if type(call.command) is not Acquire or not self._has_line(call.pool):
-                self._hurried.add(loop)
-                loop.call_soon(self._hurry_now, loop)
-            elif loop not in self._strolling:
-                self._strolling.add(loop)
-                loop.call_later(COMPANY, self._stroll_in, loop)
+            if self._attendant is not loop:
+                self._attend(loop)
+            self._hurried.add(loop)
+            loop.call_soon(self._hurry_now, loop)
 
-    def _has_line(self, name: str) -> bool:
-        """Tell whether somebody waits in the pool, as far as we know."""
-        pool = self._pools.get(name)
-        return pool is not None and pool.replica is not None and bool(pool.replica.state.lines)
+    def _attend(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let an event loop listen to the bell itself: that saves a change of threads for all that it hears."""
+        if self._attendant is None or self._attendant.is_closed():
+            with contextlib.suppress(NotImplementedError, ValueError, KeyError):
+                loop.add_reader(self._bell.fileno(), self._heard_bell)
+                self._attendant = loop
+                self._selector.unregister(self._bell)
 
-    def _stroll_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._strolling.discard(loop)
-        self._hurry_now(loop)
+    def _heard_bell(self) -> None:
+        """Hear, on an event loop, that something was handed to this process."""
+        self._bell.drain()
+        if not self._use.acquire(blocking=False):
+            self._nudge()
+            return
+        try:
+            self._glance([pool.name for pool in self._pools.values() if pool.watchers])
+        finally:
+            self._use.release()
+        self._publish()
+
+    def _nudge(self) -> None:
+        """Wake our thread."""
+        if not self._is_nudged:
+            self._is_nudged = True
+            with contextlib.suppress(OSError):
+                os.write(self._nudges[1], b"!")
 
     def _hurry_now(self, loop: asyncio.AbstractEventLoop) -> None:
         self._hurried.discard(loop)
@@ -321,42 +335,51 @@ class SqliteEngine:
 
     def _try_batch(self) -> bool:
         """Carry out all that is queued, if the gate stands open."""
+        self._prepare([call.pool for call in list(self._calls)])
         if not self._gate.try_enter():
             return False
-        try:
-            self._batch(())
-        finally:
-            self._gate.leave()
-            self._publish()
+        self._batch(())
         return True
 
+    def _prepare(self, names: list[str]) -> None:
+        """Follow what others have done before we stand in their way: the less is left to do inside of the gate."""
+        with self._use:
+            self._glance(set(names))
+
     def _batch(self, also: Iterable[str]) -> None:
-        """Carry out all that is queued, in one transaction; `also` follow these pools. The gate is ours."""
+        """Carry out all that is queued, in one transaction, and make it known; `also` follow these pools.
+
+        The gate is ours when it begins, and stands open again as soon as the transaction is over.
+        """
         calls: list[_Call] = []
         made: dict[str, list[Entry]] = {}
         transaction: Transaction | None = None
-        with self._use:
-            self._is_running = True
-            try:
-                with self._database.writing() as transaction:
-                    self._follow_all(transaction, also)
-                    self._bury(transaction, made)
-                    self._claim_old(made)
-                    self._decide_all(transaction, calls, made)
-                    self._append(transaction, made)
-                    self._clock.record(transaction)
-            except BaseException as error:
-                if transaction is None or not transaction.committed:
-                    self._undo(made, calls, error)
-                    if isinstance(error, EngineError):
-                        return
+        try:
+            with self._use:
+                self._is_running = True
+                try:
+                    with self._database.writing() as transaction:
+                        self._follow_all(transaction, also)
+                        self._bury(transaction, made)
+                        self._claim_old(made)
+                        self._decide_all(transaction, calls, made)
+                        self._append(transaction, made)
+                        self._clock.record(transaction)
+                except BaseException as error:
+                    if transaction is None or not transaction.committed:
+                        self._undo(calls, error)
+                        if isinstance(error, EngineError):
+                            return
+                        raise
+                    self._done(made, calls)
                     raise
+                finally:
+                    self._is_running = False
+                    self._gate.leave()
                 self._done(made, calls)
-                raise
-            finally:
-                self._is_running = False
-            self._done(made, calls)
-        self._batches += 1
+                self._batches += 1
+        finally:
+            self._publish()
 
     def _follow_all(self, transaction: Transaction, also: Iterable[str]) -> None:
         """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
@@ -445,7 +468,7 @@ class SqliteEngine:
                 del self._accepted[token]
                 self._live.unlock(CLAIMS + token)
 
-    def _undo(self, made: dict[str, list[Entry]], calls: list[_Call], error: BaseException) -> None:
+    def _undo(self, calls: list[_Call], error: BaseException) -> None:
         """Forget what was not committed: fail the calls of a broken engine, queue those of an interrupted one again."""
         for name in self._followed:
             self._pools[name].replica = None
@@ -457,7 +480,7 @@ class SqliteEngine:
             self._rest = REST
         else:
             self._calls.extendleft(call for call in reversed(calls) if call not in self._calls)
-            self._bell.ring_self()
+            self._nudge()
 
     def _concerned(self, made: dict[str, list[Entry]]) -> set[int]:
         """Return the other sessions that must hear of it soon."""
@@ -565,9 +588,9 @@ class SqliteEngine:
                     call.done(call.reply)
                     self._answers.popleft()
                 if self._met_stranger:
-                    self._bell.ring_self()  # our thread must watch over its process from now on
+                    self._nudge()  # our thread must watch over its process from now on
         except BaseException:
-            self._bell.ring_self()
+            self._nudge()
             raise
 
     def _answer(self, call: _Call) -> None:
@@ -681,7 +704,12 @@ class SqliteEngine:
     def _wait(self, timeout: float | None) -> None:
         if not self._calls and not self._questions:
             self._selector.select(timeout)
-        self._bell.drain()
+        if self._is_nudged:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._nudges[0], 16)
+            self._is_nudged = False
+        if self._attendant is None:
+            self._bell.drain()
 
     def _has_old_claims(self) -> bool:
         return bool(self._accepted) and next(iter(self._accepted.values()))[2] < elapsed() - CLAIM
@@ -691,6 +719,7 @@ class SqliteEngine:
         self._selector.close()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._nudges[0], selectors.EVENT_READ)
         if self._deaths.fileno() >= 0:
             self._selector.register(self._deaths, selectors.EVENT_READ)
 
@@ -708,14 +737,13 @@ class SqliteEngine:
         if self._answers:
             self._publish()  # somebody was interrupted
         if self._calls or self._dead or self._has_old_claims():
+            self._prepare(changed)
             self._is_at_gate = True
             try:
-                with self._gate:
-                    self._is_at_gate = False
-                    self._batch(changed)
+                self._gate.enter()
             finally:
                 self._is_at_gate = False
-                self._publish()
+            self._batch(changed)
         elif changed:
             with self._use:
                 self._glance(changed)
@@ -733,7 +761,7 @@ class SqliteEngine:
         with self._use:
             pools = [pool for pool in self._pools.values() if pool.watchers]
             limits = [SAFETY]
-            if self._accepted or any(pool.curious for pool in pools):
+            if self._accepted or self._attendant is not None or any(pool.curious for pool in pools):
                 limits.append(CURIOSITY)
             now = self._clock.now()
             for pool in pools:
