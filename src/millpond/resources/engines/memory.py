@@ -15,10 +15,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from millpond._clock import EngineTime, elapsed
 from millpond._events import logger
+from millpond._interrupts import shielded
 from millpond.resources import _alarm
 from millpond.resources._commands import Command, Reply, Tick
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
@@ -198,8 +200,7 @@ class MemoryEngine:
                         mine = pool.is_telling = False
                         pool.shorten()
                         return
-                _tell_one(watchers, *step)
-                pool.was_told()
+                shielded(partial(_tell_one, pool, watchers, *step))  # those who listen need not fear Ctrl-C
         finally:
             if mine:  # interrupted: others may wait for what is still to be told
                 pool.is_telling = False
@@ -218,7 +219,7 @@ class MemoryEngine:
         self._alarm = _alarm.call_at(at, self.tick)
 
 
-def _tell_one(watchers: Sequence[Watcher], entry: Entry | None, answer: Callable[[], None]) -> None:
+def _tell_one(pool: _Pool, watchers: Sequence[Watcher], entry: Entry | None, answer: Callable[[], None]) -> None:
     if entry is not None:
         for watcher in watchers:
             try:
@@ -229,6 +230,7 @@ def _tell_one(watchers: Sequence[Watcher], entry: Entry | None, answer: Callable
         answer()
     except Exception:
         logger.exception("an answer was not taken")
+    pool.was_told()
 
 
 _open: dict[str, MemoryEngine] = {}
