@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeAlias, TypeVar
@@ -217,12 +217,15 @@ class AsyncResourcePool:
         """Return the pool in figures."""
         return await self._ask(_views.statistics)
 
-    async def watch(self) -> AsyncIterator[Event]:
+    def watch(self) -> AsyncIterator[Event]:
         """Iterate over what happens in the pool from now on, until the pool is closed."""
         self._check()
         stream: AsyncStream[Sequence[Entry]] = AsyncStream()
         stop = self._engine.watch(self.name, stream.put)
         self._streams.append(stream)
+        return self._events(stream, stop)
+
+    async def _events(self, stream: AsyncStream[Sequence[Entry]], stop: Callable[[], None]) -> AsyncIterator[Event]:
         try:
             teller = await self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
             async for entries in stream:

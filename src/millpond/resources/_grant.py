@@ -311,7 +311,7 @@ class Grant(Obtainable):
         """Return the error that says why there is no grant."""
         case = self._case
         answer = case.refusal
-        wants = ", ".join(one.selector for one in case.command.wants)
+        wants = self._wants()
         if isinstance(answer, PoolError):
             return answer
         if isinstance(answer, Exception):
@@ -335,8 +335,11 @@ class Grant(Obtainable):
             return PoolClosed(f"{pool} was closed while request {case.id!r} waited")
         return StaleToken(f"request {case.id!r} for {wants!r} ended without a grant: {detail or kind}")
 
+    def _wants(self) -> str:
+        return ", ".join(_views.wish(one.selector, one.count, one.units) for one in self._case.command.wants)
+
     def _timed_out(self) -> str:
-        wants = ", ".join(one.selector for one in self._case.command.wants)
+        wants = self._wants()
         waited = "" if not self._timeout else f" within {self._timeout:g} s"
         return (
             f"no {wants!r} of pool {self._desk.pool!r} was free{waited}: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeAlias, TypeVar
@@ -224,6 +224,9 @@ class ResourcePool:
         stream: Stream[Sequence[Entry]] = Stream()
         stop = self._engine.watch(self.name, stream.put)
         self._streams.append(stream)
+        return self._events(stream, stop)
+
+    def _events(self, stream: Stream[Sequence[Entry]], stop: Callable[[], None]) -> Iterator[Event]:
         try:
             teller = self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
             for entries in stream:

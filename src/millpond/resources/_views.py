@@ -152,7 +152,7 @@ def waiters(replica: Replica, now: int) -> list[WaiterView]:
         views.append(
             WaiterView(
                 one.id,
-                tuple(_wish(want.selector, want.count, want.units) for want in one.wants),
+                tuple(wish(want.selector, want.count, want.units) for want in one.wants),
                 place,
                 holder.kind,
                 holder.id,
@@ -286,7 +286,8 @@ def _holders_by_resource(state: State) -> dict[str, list[tuple[Request, int]]]:
     return found
 
 
-def _wish(selector: str, count: int, units: int) -> str:
+def wish(selector: str, count: int, units: int) -> str:
+    """Say what is asked for."""
     text = selector if count == 1 else f"{count} of {selector}"
     return text if units == 1 else f"{text} (all units)" if units == ALL else f"{text} ({units} units)"
 

@@ -140,6 +140,7 @@ class SqliteEngine:
         self._attendant: asyncio.AbstractEventLoop | None = None
         self._nudges = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_nudged = False
+        self._wakes_at = 0  # when our thread will look by itself
         self._followed: set[str] = set()  # the pools whose replicas are up to date in this batch
         self._hurried: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
@@ -454,6 +455,9 @@ class SqliteEngine:
             pool.unheard += entries
             if pool.replica is not None:
                 pool.heard = pool.replica.version
+                due = pool.replica.state.due()
+                if due is not None and due < self._wakes_at:
+                    self._nudge()  # our thread means to sleep longer than that
         if self._accepted:
             self._settle_claims()
         self._answers.extend(calls)
@@ -509,7 +513,9 @@ class SqliteEngine:
             pool = self._pools[name] = _Pool(name)
         if self._goes_on(transaction, pool):
             return pool
-        pool.id = _log.find(transaction, name)
+        before, pool.id = pool.id, _log.find(transaction, name)
+        if pool.id is None or before not in (None, pool.id):
+            pool.heard = 0  # there is none yet, or it is another one: all of it is news
         if pool.id is None:
             if not create:
                 pool.replica = Replica()
@@ -771,8 +777,10 @@ class SqliteEngine:
             deaths = self._deaths.patience(eager=True)
             if deaths is not None:
                 limits.append(deaths)
-        rest, self._rest = self._rest, 0.0
-        return max(rest, min(limits))
+            rest, self._rest = self._rest, 0.0
+            patience = max(rest, min(limits))
+            self._wakes_at = now + int(patience * 1_000_000)
+        return patience
 
     def _is_due(self, pool: _Pool, now: int) -> bool:
         due = pool.replica.state.due() if pool.replica is not None else None
