@@ -1,1 +1,28 @@
-"""What tests of Millpond, and of programs that use it, are made of."""
+"""What tests of Millpond, and of programs that use it, are made of.
+
+- `FakeClock` moves only when told; `MemoryEngine(clock=FakeClock())` sees no other time.
+- `Bench`, `ENGINE_CHECKS` and `check_engine` are the conformance suite of resource engines: plain functions, to be run
+  by any test runner on any engine.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond._lazy import lazy
+
+__all__ = ["ENGINE_CHECKS", "Bench", "FakeClock", "check_engine"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "ENGINE_CHECKS": "millpond.testing._engines",
+        "Bench": "millpond.testing._engines",
+        "FakeClock": "millpond.testing._clock",
+        "check_engine": "millpond.testing._engines",
+    },
+)
+
+if TYPE_CHECKING:
+    from millpond.testing._clock import FakeClock
+    from millpond.testing._engines import ENGINE_CHECKS, Bench, check_engine

@@ -1,0 +1,103 @@
+"""Every engine of resource pools is put to the conformance suite that ships with the package."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millpond.resources import _commands as do
+from millpond.resources._records import Holder, Want
+from millpond.resources.engines.memory import MemoryEngine
+from millpond.resources.engines.sqlite import SqliteEngine
+from millpond.resources.engines.sqlite._url import parse
+from millpond.testing import ENGINE_CHECKS, Bench, FakeClock, check_engine
+
+_worlds = itertools.count(1)
+
+
+def _memory(folder: Path) -> Bench:
+    world = f"memory:conformance-{next(_worlds)}"
+    return Bench(lambda: MemoryEngine(world), url=world)
+
+
+def _sqlite(folder: Path, options: str = "") -> Bench:
+    url = f"sqlite:///{folder}/{next(_worlds)}.db{options}"
+    return Bench(lambda: SqliteEngine(url, *parse(url)), lambda: SqliteEngine(url, *parse(url)), url=url)
+
+
+def _full(folder: Path) -> Bench:
+    return _sqlite(folder, "?synchronous=FULL")
+
+
+BENCHES: dict[str, Callable[[Path], Bench]] = {"memory": _memory, "sqlite-normal": _sqlite, "sqlite-full": _full}
+
+
+@pytest.mark.parametrize("engine", BENCHES)
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
+def test_an_engine_keeps_the_contract(check, engine, tmp_path):
+    bench = BENCHES[engine](tmp_path)
+    try:
+        check(bench)
+    finally:
+        bench.close()
+
+
+def test_the_suite_covers_every_verb_and_promise():
+    names = [check.__name__ for check in ENGINE_CHECKS]
+    assert len(names) == len(set(names)) > 25
+    for wanted in ("verb_apply", "verb_read", "verb_pools", "verb_close", "g1_", "g2_", "g3_", "g4_", "g6_", "g7_", "g8_", "g9_", "face_"):  # fmt: skip
+        assert any(name.startswith(wanted) for name in names), wanted
+
+
+class Barging(MemoryEngine):
+    """An engine with a fault: a newcomer overtakes everybody who waits."""
+
+    def apply(self, pool, command, done, *, block):
+        if isinstance(command, do.Acquire) and not command.wait:
+            command = do.Acquire(command.id, command.session, 0, command.holder, command.wants, 9, sure=True)
+        return super().apply(pool, command, done, block=block)
+
+
+class Silent(MemoryEngine):
+    """An engine with a fault: its watchers hear after the answer."""
+
+    def watch(self, pool, watcher, *, own=False):
+        late: list[object] = []
+
+        def hear(entries):
+            late.append(entries)
+            if len(late) > 1:
+                watcher(late.pop(0))
+
+        return super().watch(pool, hear, own=own)
+
+
+@pytest.mark.parametrize("engine", [Barging, Silent])
+def test_the_suite_finds_a_fault(engine, monkeypatch):
+    from millpond.testing import _engines
+
+    monkeypatch.setattr(_engines, "PATIENCE", 0.3)
+    with pytest.raises(AssertionError):
+        check_engine(lambda: Bench(lambda: engine(f"memory:faulty-{next(_worlds)}")))
+
+
+def test_a_fake_clock_moves_when_it_is_told():
+    clock = FakeClock()
+    engine = MemoryEngine("memory:fake", clock)
+    replies: list[do.Reply | Exception] = []
+    engine.apply("p", do.Add("a", {}), replies.append, block=True)
+    engine.apply("p", do.Acquire("r", "1", 0, Holder(), (Want(),), lease=60_000_000), replies.append, block=True)
+    seen: list[object] = []
+    engine.watch("p", seen.extend)
+    clock.advance(59.9)
+    engine.tick()
+    assert not seen
+    clock.advance(0.1)
+    engine.tick()
+    assert len(seen) == 1
+    with pytest.raises(ValueError, match="time does not go back"):
+        clock.advance(-1)
+    engine.close()
