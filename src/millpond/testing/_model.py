@@ -393,7 +393,8 @@ def _check_endings(before: State, after: State, command: do.Command, outcome: Ou
         fair["revoked"] = fair["released"] and bool(getattr(command, "by", ""))
         pause = after.settings.delay if after.settings == before.settings else 0
         for name, _ in was.shares if change.how in ("expired", "revoked", "died") and pause else ():
-            late = after.resources[name].delayed if name in after.resources else now + pause
+            is_gone = any(isinstance(one, to.Removed) and one.name == name for one in outcome.changes)
+            late = now + pause if is_gone else after.resources[name].delayed
             _expect(late >= now + pause, f"{name} was taken away, but is lent without a pause")
         _expect(fair.get(change.how, False), f"G8: {command} ended the grant of {was.id} as {change.how!r}")
 
