@@ -45,7 +45,10 @@ class Claim(Struct, frozen=True, gc=False):
 
 
 class Decline(Struct, frozen=True, gc=False):
-    """Turn an offer down: its resources go on, the request keeps its place and is not offered them again."""
+    """Turn an offer down: its resources go on, the request keeps its place and is not offered them again.
+
+    One that has turned down all that could serve it is unsatisfiable, unless it is patient.
+    """
 
     session: str
     id: str
@@ -101,7 +104,7 @@ class Suspect(Struct, frozen=True, gc=False):
 
 
 class Bury(Struct, frozen=True, gc=False):
-    """A session is proved dead: end all that it held and asked for."""
+    """A session is proved dead: end all that it held and asked for. Chosen ids that held nothing keep their place."""
 
     session: str
     reason: str = "its process is gone"
@@ -134,7 +137,7 @@ class Relabel(Struct, frozen=True, gc=False):
 
 
 class Resize(Struct, frozen=True, gc=False):
-    """Change a resource's capacity. Shrinking works by attrition."""
+    """Change a resource's capacity. Shrinking works by attrition; who has the whole keeps the whole."""
 
     name: str
     capacity: int
@@ -197,7 +200,7 @@ Command: TypeAlias = (
 class Reply(Struct, frozen=True, gc=False):
     """The answer to a command, as a word and what belongs to it.
 
-    `held`, `offered`, `waiting`, `busy`, `unsatisfiable`, `forgotten`, `used` (the id had its effect and is over),
+    `held`, `offered`, `waiting`, `away` (claim to return to one's place), `busy`, `unsatisfiable`, `forgotten`, `used` (the id had its effect and is over),
     `taken` (the id belongs to another session); `ok`, `released`, `withdrawn`, `ended` (it was over; `detail` says
     how), `stale` (the token does not count), `unknown` (no such name), `exists`.
     """
