@@ -200,9 +200,9 @@ Command: TypeAlias = (
 class Reply(Struct, frozen=True, gc=False):
     """The answer to a command, as a word and what belongs to it.
 
-    `held`, `offered`, `waiting`, `away` (claim to return to one's place), `busy`, `unsatisfiable`, `forgotten`, `used` (the id had its effect and is over),
-    `taken` (the id belongs to another session); `ok`, `released`, `withdrawn`, `ended` (it was over; `detail` says
-    how), `stale` (the token does not count), `unknown` (no such name), `exists`.
+    `held`, `offered`, `waiting`, `away` (claim to return to one's place), `busy`, `unsatisfiable`, `forgotten`, `used`
+    (the id had its effect and is over), `taken` (the id belongs to another session); `ok`, `released`, `withdrawn`,
+    `ended` (it was over; `detail` says how), `stale` (the token does not count), `unknown` (no such name), `exists`.
     """
 
     kind: str
