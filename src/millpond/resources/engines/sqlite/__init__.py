@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from weakref import WeakValueDictionary
 
 from millpond.resources.engines.sqlite._engine import SqliteEngine
 from millpond.resources.engines.sqlite._url import parse
@@ -30,25 +31,25 @@ class _Registry:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.engines: dict[str, SqliteEngine] = {}
+        self.engines: WeakValueDictionary[str, SqliteEngine] = WeakValueDictionary()  # one that is open has a thread
 
     def open(self, url: str) -> SqliteEngine:
         path, synchronous = parse(url)
         with self.lock:
             engine = self.engines.get(path)
-            if engine is None or engine.is_closed:
-                engine = self.engines[path] = SqliteEngine(url, path, synchronous)
-            elif engine.synchronous != synchronous:
+            if engine is not None and not engine.is_given_up and engine.synchronous != synchronous:
                 raise ValueError(
                     f"{path!r} is open in this process with synchronous={engine.synchronous}: use the same URL for all"
                 )
-            engine.retain()
+            if engine is None or not engine.retain():
+                engine = self.engines[path] = SqliteEngine(url, path, synchronous)
+                engine.retain()
             return engine
 
     def forget_in_child(self) -> None:
         """Begin anew after a fork: the sessions are the parent's."""
         self.lock = threading.Lock()
-        self.engines = {}
+        self.engines = WeakValueDictionary()
 
     def close_all(self) -> None:
         for engine in list(self.engines.values()):

@@ -126,6 +126,8 @@ class SqliteEngine:
         self.is_closed = False
         self.pid = os.getpid()
         self._users = 0
+        self._counting = threading.Lock()
+        self.is_given_up = False
         self._use = threading.RLock()
         self._pools: dict[str, _Pool] = {}
         self._calls: deque[_Call] = deque()
@@ -250,14 +252,19 @@ class SqliteEngine:
             self._gate.leave()
         return True
 
-    def retain(self) -> None:
-        """Take note of one more user."""
-        self._users += 1
+    def retain(self) -> bool:
+        """Take note of one more user; False if the last one has left."""
+        with self._counting:
+            if not self.is_given_up:
+                self._users += 1
+            return not self.is_given_up
 
     def close(self) -> None:
         """Give up one use; the last one ends the session."""
-        self._users -= 1
-        if self._users <= 0:
+        with self._counting:
+            self._users -= 1
+            self.is_given_up = self._users <= 0
+        if self.is_given_up:
             self.shut_down()
 
     def shut_down(self) -> None:
@@ -276,7 +283,11 @@ class SqliteEngine:
         except EngineError as error:  # the kernel will tell the others that we are gone
             logger.warning("a session could not be ended", extra={"millpond": {"error": str(error)}})
         self._fail_all(PoolClosed(f"{self.url} was closed"))
+        self._dismiss()
         self._selector.close()
+        self._is_nudged = True  # for ever: the pipe's number may be another's soon
+        for end in self._nudges:
+            os.close(end)
         self._bell.close()
         self._deaths.close()
         self._database.close()
@@ -310,6 +321,24 @@ class SqliteEngine:
                 self._attendant = loop
                 self._selector.unregister(self._bell)
 
+    def _dismiss(self) -> None:
+        """Let no event loop listen any more: it would be deaf to whatever has the bell's descriptor next."""
+        loop, self._attendant = self._attendant, None
+        if loop is None or loop.is_closed():
+            return
+        bell, gone = self._bell.fileno(), threading.Event()
+
+        def leave() -> None:
+            loop.remove_reader(bell)
+            gone.set()
+
+        if not loop.is_running() or asyncio._get_running_loop() is loop:
+            leave()
+            return
+        with contextlib.suppress(RuntimeError):  # closed at this moment
+            loop.call_soon_threadsafe(leave)
+            gone.wait(1.0)
+
     def _heard_bell(self) -> None:
         """Hear, on an event loop, that something was handed to this process."""
         self._bell.drain()
@@ -332,7 +361,7 @@ class SqliteEngine:
     def _hurry_now(self, loop: asyncio.AbstractEventLoop) -> None:
         self._hurried.discard(loop)
         if self._calls and not self.is_closed:
-            self._hurry()
+            shielded(self._hurry)
 
     def _try_batch(self) -> bool:
         """Carry out all that is queued, if the gate stands open."""
@@ -658,8 +687,12 @@ class SqliteEngine:
         """Take a new session after somebody buried the old one by mistake, and mend a live file that was replaced."""
         with self._use:
             is_found = self._live.reassert()
+        if self._attendant is not None and self._attendant.is_closed():
+            self._attendant = None
+            self._listen()
         if self._is_buried:
             self._is_buried = False
+            self._dismiss()
             self._bell.close()
             self._number = enrol(self._database, self._live)
             self._bell = Bell(self._database.path, self._number)
