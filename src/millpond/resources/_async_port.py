@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator
@@ -39,8 +40,21 @@ class _Post:
             self._latches.popleft()._wake()
 
 
-_posts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Post] = weakref.WeakKeyDictionary()
-"""One per loop, which must not know its loop: that would keep it for ever."""
+class _Office(threading.local):
+    """The post of the loop that ran in this thread last: nearly always the right one."""
+
+    def __init__(self) -> None:
+        self.loop: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None
+        self.post = _Post()
+
+    def post_of(self, loop: asyncio.AbstractEventLoop) -> _Post:
+        if self.loop() is not loop:
+            self.loop = weakref.ref(loop)
+            self.post = _Post()
+        return self.post
+
+
+_office = _Office()
 
 
 class AsyncLatch(Generic[T]):
@@ -50,10 +64,7 @@ class AsyncLatch(Generic[T]):
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        post = _posts.get(self.loop)
-        if post is None:
-            post = _posts[self.loop] = _Post()
-        self._post = post
+        self._post = _office.post_of(self.loop)
         self._future: asyncio.Future[None] | None = None
         self.is_set = False
 

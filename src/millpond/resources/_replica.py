@@ -39,7 +39,8 @@ class Replica:
 
     def follow(self, entry: Entry) -> None:
         """Apply what somebody else decided."""
+        evolve, now = self.state.evolve, entry.at
         for change in entry.changes:
-            self.state.evolve(change, entry.at)
+            evolve(change, now)
         self.history.append(entry)
         self.version += 1

@@ -19,6 +19,7 @@ MOST: Final = 2**53
 """The largest whole number that every engine can keep."""
 AGES: Final = 1e10
 """Seconds that are as good as for ever: three centuries."""
+_ONE: Final = Want()
 Units = int | Literal["all"]
 
 
