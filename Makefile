@@ -36,7 +36,7 @@ check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute o
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not soak and slow" tests
-	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/integration tests/stress
+	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/property tests/integration tests/stress
 
 coverage: $(STAMP)  ## report the branch coverage of the quick tests
 	$(BIN)/python -m pytest -q -m "not soak and not slow" --cov --cov-report=term:skip-covered --timeout 120 tests/unit
