@@ -1,0 +1,305 @@
+"""Resource pools between real processes: ids that survive their process, lost wake-ups, passed-on grants."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from millpond._sqlite import Bell
+from millpond.errors import AlreadyExists, LeaseLost, StaleToken
+from millpond.resources import ResourcePool
+
+PRELUDE = """
+import os, sys, threading, time
+from millpond.errors import *
+from millpond.resources import ResourcePool
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+def hear():
+    return sys.stdin.readline().strip()
+pool = ResourcePool("p", sys.argv[1], holder="child")
+"""
+
+
+class Child:
+    def __init__(self, script: str, url: str) -> None:
+        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script), url]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the child ended with {self.process.wait()}"
+        return line.strip()
+
+    def tell(self, text: str = "") -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[str, str], Child]]:
+    children: list[Child] = []
+
+    def begin(script: str, url: str) -> Child:
+        children.append(Child(script, url))
+        return children[-1]
+
+    yield begin
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            child.process.kill()
+        child.process.wait()
+        for pipe in (child.process.stdin, child.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    return f"sqlite:///{tmp_path}/p.db"
+
+
+def soon(question: Callable[[], object], timeout: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout
+    while not question():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)
+
+
+WAIT = """
+def wait():
+    try:
+        pool.acquire(request_id="job-7", reason="before")
+    except Exception as error:
+        say("error", error)
+threading.Thread(target=wait, daemon=True).start()
+while not any(one.request_id == "job-7" for one in pool.waiters()):
+    time.sleep(0.005)
+say("waiting")
+hear()
+"""
+
+
+def test_a_request_of_a_process_that_died_keeps_its_place_for_who_asks_again(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        held = pool.acquire()
+        child = start(WAIT, url)
+        assert child.line() == "waiting"
+        order: list[str] = []
+
+        def work(name: str, request_id: str | None) -> None:
+            with pool.acquire(request_id=request_id, timeout=15):
+                order.append(name)
+
+        later = threading.Thread(target=work, args=("later", None))
+        later.start()
+        soon(lambda: len(pool.waiters()) == 2)
+        child.kill()
+        soon(lambda: [one.state for one in pool.waiters()] == ["away", "waiting"])
+        assert "it is away: its process is gone" in pool.waiters()[0].why
+        again = threading.Thread(target=work, args=("again", "job-7"))
+        again.start()
+        soon(lambda: [one.state for one in pool.waiters()] == ["waiting", "waiting"])
+        held.release()
+        later.join(10)
+        again.join(10)
+        assert order == ["again", "later"]
+        assert not pool.holders() and not pool.waiters()
+
+
+def test_a_dead_process_can_be_replaced_at_once(url, start):
+    """Asking again right after the kill finds the death by itself."""
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        held = pool.acquire()
+        child = start(WAIT, url)
+        assert child.line() == "waiting"
+        child.kill()
+        heir = threading.Thread(target=lambda: pool.acquire(request_id="job-7", timeout=10).release())
+        heir.start()
+        soon(lambda: [one.state for one in pool.waiters()] == ["waiting"])
+        held.release()
+        heir.join(10)
+        assert not pool.holders()
+
+
+def test_the_id_of_a_living_process_is_taken(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        with pool.acquire():
+            child = start(WAIT, url)
+            assert child.line() == "waiting"
+            with pytest.raises(AlreadyExists, match="request 'job-7' belongs to child, which lives: choose another"):
+                pool.acquire(request_id="job-7")
+
+
+def test_a_grant_of_a_dead_process_is_free_within_a_moment(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        child = start("grant = pool.acquire(request_id='x'); say(grant.token); hear()", url)
+        token = int(child.line())
+        assert pool.try_acquire() is None
+        child.process.send_signal(signal.SIGKILL)
+        begun = time.monotonic()
+        with pool.acquire(timeout=5):
+            assert time.monotonic() - begun < 1
+        with pool.acquire(request_id="x") as again:  # the one who had this id is proved dead
+            assert again.token > token
+
+
+def test_a_grant_is_passed_on_to_another_process(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        child = start(
+            """
+            grant = pool.adopt(int(hear()), reason="mine now")
+            say(grant.token, grant.resource)
+            hear()
+            grant.release()
+            say("released")
+            """,
+            url,
+        )
+        with pool.acquire() as grant:
+            child.tell(str(grant.transfer()))
+            token, resource = child.line().split()
+            assert int(token) > grant.token and resource == "a"
+            soon(lambda: not grant.is_held)
+            with pytest.raises(LeaseLost, match="transferred by child"):
+                grant.check()
+        [holder] = pool.holders()
+        assert (holder.token, holder.pid, holder.reason) == (int(token), child.process.pid, "mine now")
+        child.tell()
+        assert child.line() == "released"
+        assert not pool.holders()
+
+
+def test_a_revoked_holder_in_another_process_is_told_at_once(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        child = start(
+            """
+            lost = threading.Event()
+            pool = ResourcePool("p", sys.argv[1], on_lost=lambda grant: lost.set())
+            grant = pool.acquire()
+            say(grant.token)
+            lost.wait(10)
+            say(time.time())
+            try:
+                grant.check()
+            except LeaseLost as error:
+                say(error)
+            """,
+            url,
+        )
+        token = int(child.line())
+        revoked = time.time()
+        pool.admin.release("a", token=token, reason="broom")
+        assert float(child.line()) - revoked < 0.5
+        assert "was lost: revoked by" in child.line()
+        with pytest.raises(StaleToken):
+            pool.admin.release("a", token=token, reason="again")
+
+
+@pytest.mark.parametrize("silent", ["parent", "child"])
+def test_a_lost_wake_up_costs_a_waiter_a_second_at_most(url, start, silent, monkeypatch):
+    """G5: with no bell rung, whoever was granted something still returns within a second and a round trip."""
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        if silent == "child":
+            child = start(
+                """
+                from millpond._sqlite import Bell
+                Bell.ring = lambda self, numbers: None
+                grant = pool.acquire()
+                say("held")
+                while not pool.waiters():
+                    time.sleep(0.005)
+                say(time.time())
+                grant.release()
+                hear()
+                """,
+                url,
+            )
+            assert child.line() == "held"
+            with pool.acquire(timeout=5):
+                took = time.time() - float(child.line())
+        else:
+            monkeypatch.setattr(Bell, "ring", lambda self, numbers: None)
+            grant = pool.acquire()
+            child = start("say('here'); grant = pool.acquire(); say(time.time()); hear()", url)
+            assert child.line() == "here"
+            soon(lambda: pool.waiters())
+            released = time.time()
+            grant.release()
+            took = float(child.line()) - released
+        assert took < 1.5, f"it took {took:.2f} s"
+
+
+def test_a_process_that_is_stopped_does_not_keep_what_it_was_offered(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        pool.admin.configure(claim_within=0.3)
+        held = pool.acquire()
+        child = start(WAIT, url)
+        assert child.line() == "waiting"
+        child.process.send_signal(signal.SIGSTOP)
+        held.release()
+        with pool.acquire(timeout=5):
+            pass
+        child.process.send_signal(signal.SIGCONT)
+        soon(lambda: [one.request_id for one in pool.holders()] == ["job-7"])
+
+
+def test_a_process_that_is_stopped_keeps_its_lock(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        child = start("grant = pool.acquire(); say('held'); hear(); grant.check(); grant.release(); say('fine')", url)
+        assert child.line() == "held"
+        child.process.send_signal(signal.SIGSTOP)
+        assert pool.try_acquire() is None
+        time.sleep(1.2)
+        assert pool.try_acquire() is None
+        child.process.send_signal(signal.SIGCONT)
+        child.tell()
+        assert child.line() == "fine"
+
+
+def test_a_lease_of_a_stopped_process_is_lost_and_it_knows_when_it_goes_on(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        child = start(
+            """
+            grant = pool.acquire(lease=0.3)
+            say("held")
+            hear()
+            try:
+                grant.check()
+                say("believes to hold it")
+            except LeaseLost:
+                say("knows")
+            """,
+            url,
+        )
+        assert child.line() == "held"
+        child.process.send_signal(signal.SIGSTOP)
+        with pool.acquire(timeout=5):
+            child.tell()
+            child.process.send_signal(signal.SIGCONT)
+            assert child.line() == "knows"
