@@ -14,7 +14,9 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.skipif("MILLPOND_MATRIX" in os.environ, reason="once, on the main Python, is enough")
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("file", sorted(path.stem for part in ("local", "resources") for path in BENCHMARKS.glob(f"{part}_*.py")))
+@pytest.mark.parametrize(
+    "file", sorted(path.stem for part in ("local", "resources") for path in BENCHMARKS.glob(f"{part}_*.py"))
+)
 def test_a_benchmark_runs(file):
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "run.py"), "--smoke", file], capture_output=True, text=True, timeout=170
