@@ -32,8 +32,8 @@ PEERS: dict[str, type[Peer]] = {
     "portalocker": peers_locks.Portalocker,
 }
 NOTE = (
-    "a pool gives whichever resource is free, a waiter at plain locks picks one of the ten at random; pollers that come "
-    "back at once take the lock again before others notice, which is quick and unfair"
+    "a pool gives whichever resource is free, a waiter at plain locks picks one of the ten at random; pollers that "
+    "come back at once take the lock again before others notice, which is quick and unfair"
 )
 
 
