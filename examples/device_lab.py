@@ -68,7 +68,7 @@ async def post_mortem(lab: AsyncResourcePool) -> None:
     async with lab.acquire({"os": "android"}, reason="test_login") as grant:
         device = grant.resource
         # transfer(): the grant leaves our hands on purpose, so the block ends in peace
-        token = await lab.admin.keep(device, token=grant.transfer(), holder="ann", reason="test_login failed")
+        token = await lab.admin.keep(device, token=await grant.transfer(), holder="ann", reason="test_login failed")
     await show(lab)
     await lab.admin.release(device, token=token, reason="found it: a dialog was in the way")
     print("last in the history:", (await lab.admin.history(device))[-1].name)

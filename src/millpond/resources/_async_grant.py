@@ -28,7 +28,7 @@ from millpond.errors import (
 from millpond.resources import _case, _views
 from millpond.resources._async_port import AsyncLatch, AsyncObtainable, AsyncPort, AsyncScope
 from millpond.resources._case import Case
-from millpond.resources._commands import Acquire, Decline, Release, Renew, Reply
+from millpond.resources._commands import Acquire, Decline, Pass, Release, Renew, Reply
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Ticket
 from millpond.resources._replica import Replica
@@ -171,15 +171,25 @@ class AsyncGrant(AsyncObtainable):
         self._desk.renewed(self._case, reply, sent)
         self.check()
 
-    def transfer(self) -> int:
+    async def transfer(self) -> int:
         """Pass the grant on: return its token, with which another process (or this one) can `adopt` it.
 
-        Until then it stays in the hands of this process, also after the block, and it ends if this process ends.
+        Until then it stays in the hands of this process, also after the block, and it ends if this process ends. If
+        this call is cancelled or fails, the end of the block releases the grant as ever.
         """
         self._check_process()
         self.check()
-        self._case.is_passed_on = True
-        return self._case.token
+        case = self._case
+        case.is_passed_on = True  # before it is: who adopts it at once is no thief
+        try:
+            reply = await self._port.send(Pass(self._desk.engine.session, case.token))
+            if reply.kind != "ok":
+                self._desk.lose(case, reply)
+                raise self._lost()
+        except BaseException:
+            case.is_passed_on = False
+            raise
+        return case.token
 
     async def __aenter__(self) -> AsyncGrant:
         if self._case.state == _case.ASKING and self._latch is None:

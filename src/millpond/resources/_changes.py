@@ -190,6 +190,12 @@ class Buried(Change, frozen=True, tag=20):
     reason: str
 
 
+class Passed(Change, frozen=True, tag=21):
+    """The holder lets go: whoever names the token may adopt the grant."""
+
+    id: str
+
+
 AnyChange: TypeAlias = (
     Asked
     | Offered
@@ -211,4 +217,5 @@ AnyChange: TypeAlias = (
     | GroupSet
     | Undelayed
     | Buried
+    | Passed
 )

@@ -81,8 +81,18 @@ class Renew(Struct, frozen=True, gc=False):
     token: int
 
 
+class Pass(Struct, frozen=True, gc=False):
+    """Pass a grant on: from now on whoever names its token may adopt it. Only its own session can do that."""
+
+    session: str
+    token: int
+
+
 class Adopt(Struct, frozen=True, gc=False):
-    """Put a grant into other hands under a new token: a transfer, a theft, or kept for a person (`session` "")."""
+    """Put a grant into other hands under a new token: a transfer, a theft, or kept for a person (`session` "").
+
+    A transfer takes two: it is refused unless the holder passed the grant on.
+    """
 
     session: str
     token: int
@@ -183,6 +193,7 @@ Command: TypeAlias = (
     | Withdraw
     | Release
     | Renew
+    | Pass
     | Adopt
     | Suspect
     | Bury

@@ -25,7 +25,8 @@ Rules, by the promises of DESIGN.md that they keep:
   unless it is patient.
 - *Tokens* (G2): `max(last + 1, now, highest seen by the client + 1)`, one counter per pool.
 - *Time* (G8) ends offers, leases, waits and absences, never a lock. What is over ends before a command is looked at.
-- *Staleness* (G9). Release, renew and adopt name a token; one that does not count changes nothing and is told why.
+- *Staleness* (G9). Release, renew, pass and adopt name a token; one that does not count changes nothing and is told
+  why. A transfer takes two: the holder passes the grant on, then another adopts it. Thefts and keeping need no leave.
 - *Ids* (G7) take effect once: known ones tell how they stand, used ones that they are used.
 """
 
@@ -464,12 +465,28 @@ def _renew(turn: _Turn, command: do.Renew) -> do.Reply:
     return _standing(request)
 
 
+def _pass(turn: _Turn, command: do.Pass) -> do.Reply:
+    request = _by_token(turn, command.session, command.token)
+    if isinstance(request, do.Reply):
+        return request
+    if request.state != HELD:
+        return do.Reply("stale", request.id, command.token, detail="it was offered, but is not held yet")
+    if request.session != command.session:
+        return do.Reply("stale", request.id, command.token, detail=f"it is in the hands of {request.holder}")
+    if not request.passed:
+        turn.decide(to.Passed(request.id))
+    return do.Reply("ok", request.id, request.token)
+
+
 def _adopt(turn: _Turn, command: do.Adopt) -> do.Reply:
     request = _by_token(turn, command.session, command.token, command.resource)
     if isinstance(request, do.Reply):
         return request
     if request.state != HELD:
         return do.Reply("stale", request.id, command.token, detail="it was offered, but is not held yet")
+    if command.how == "transferred" and not request.passed:
+        detail = "it was not passed on: its holder must call transfer()"
+        return do.Reply("stale", request.id, command.token, detail=detail)
     turn.decide(
         to.Adopted(
             request.id,
@@ -590,6 +607,7 @@ _VERBS: dict[type[do.Command], Callable[[_Turn, Any], do.Reply]] = {
     do.Withdraw: _withdraw,
     do.Release: _release,
     do.Renew: _renew,
+    do.Pass: _pass,
     do.Adopt: _adopt,
     do.Suspect: _suspect,
     do.Bury: _bury,

@@ -304,6 +304,10 @@ class Desk:
             self._cases.pop(case.id, None)
         case.settled(case)
 
+    def lose(self, case: Case, answer: Reply) -> None:
+        """Take note of an answer that says that the token of a grant does not count any more."""
+        self._lose(case, answer.detail or answer.kind)
+
     def _lose(self, case: Case, how: str, reason: str = "") -> None:
         with self._lock:
             if case.state != _case.HELD:
@@ -346,7 +350,7 @@ class Desk:
         """Take note of the answer to a renewal."""
         if isinstance(answer, Reply):
             if answer.kind != HELD:
-                self._lose(case, answer.detail or answer.kind)
+                self.lose(case, answer)
                 return
             with self._lock:
                 if case.state == _case.HELD and case.lease:

@@ -59,6 +59,8 @@ class Teller:
             return name, self._grant(change.id, change.token, change.shares)
         if isinstance(change, to.Claimed):
             return "granted", self._grant(change.id, 0, self._what.get(change.id, ()))
+        if isinstance(change, to.Passed):
+            return "passed on", self._grant(change.id, 0, self._what.get(change.id, ()))
         if isinstance(change, to.Adopted):
             self._who[change.id] = change.holder
             data = self._grant(change.id, change.token, self._what.get(change.id, ()))

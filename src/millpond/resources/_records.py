@@ -82,6 +82,7 @@ class Request(Struct, array_like=True, gc=False):
     until: int = 0  # end of the claim, the lease or the absence
     suspect: str = ""
     bundle: bool = False  # needs several units at once, so others could starve it
+    passed: bool = False  # its holder called transfer(): it may be adopted
 
 
 class Group(Struct, array_like=True, gc=False):

@@ -268,6 +268,7 @@ class State:
         request.since = now
         request.reason = change.reason or request.reason
         request.suspect = ""
+        request.passed = False
         self.token = change.token
         self.tokens[change.token] = request.id
         self._schedule(request)
@@ -291,6 +292,9 @@ class State:
 
     def _suspected(self, change: to.Suspected, now: int) -> None:
         self.requests[change.id].suspect = change.why
+
+    def _passed(self, change: to.Passed, now: int) -> None:
+        self.requests[change.id].passed = True
 
     def _added(self, change: to.Added, now: int) -> None:
         resource = change.resource.__copy__()  # type: ignore[attr-defined]
@@ -586,4 +590,5 @@ _EVOLVE: dict[type[to.Change], Callable[[State, Any, int], None]] = {
     to.GroupSet: State._group_set,
     to.Undelayed: State._undelayed,
     to.Buried: State._buried,
+    to.Passed: State._passed,
 }

@@ -506,7 +506,7 @@ def g8_time_ends_no_lock_and_no_lease_too_early(bench: Bench) -> None:
 
 
 def g9_a_stale_token_changes_nothing_and_says_so(bench: Bench) -> None:
-    """Release, renew and adopt by an old token are refused; one's own repeated release is told so."""
+    """Release, renew, pass and adopt by an old token are refused; one's own repeated release is told so."""
     bench.add("a")
     one = bench.send(bench.acquire())
     assert bench.send(do.Release(bench.engine.session, one.token)).kind == "released"
@@ -517,6 +517,7 @@ def g9_a_stale_token_changes_nothing_and_says_so(bench: Bench) -> None:
     for command in (
         do.Release("someone else", one.token, by="operator"),
         do.Renew(bench.engine.session, one.token - 1),
+        do.Pass(bench.engine.session, one.token),
         do.Adopt(bench.engine.session, one.token, holder, "stolen"),
         do.Release(bench.engine.session, two.token, resource="b", by="operator"),
     ):
@@ -526,11 +527,15 @@ def g9_a_stale_token_changes_nothing_and_says_so(bench: Bench) -> None:
 
 
 def g9_a_grant_taken_over_has_a_new_token(bench: Bench) -> None:
-    """An adopted grant moves in one step, and its old token does not count any more."""
+    """A grant that was passed on is adopted in one step, and its old token does not count any more."""
     bench.add("a")
     engine = bench.other or bench.engine
     one = bench.send(bench.acquire())
-    adopted = bench.send(do.Adopt(engine.session, one.token, Holder("process", "heir"), "transferred"), engine)
+    adopt = do.Adopt(engine.session, one.token, Holder("process", "heir"), "transferred")
+    refused = bench.send(adopt, engine)
+    assert (refused.kind, refused.detail) == ("stale", "it was not passed on: its holder must call transfer()")
+    assert bench.send(do.Pass(bench.engine.session, one.token)).kind == "ok"
+    adopted = bench.send(adopt, engine)
     assert adopted.kind == HELD and adopted.token > one.token
     assert bench.send(do.Release(bench.engine.session, one.token)).kind == "stale"
     assert bench.send(do.Release(engine.session, adopted.token), engine).kind == "released"

@@ -5,6 +5,7 @@ that no index of the state is trusted. `Judge.step` is `_core.step` plus all of 
 
 - the indexes: masks, tokens, sessions, lines, bundles, due time, units in use, units of groups, matchers;
 - G1 no grant beyond capacity, or of what is not to be lent; G2 tokens; G3 order; G4 no idle unit that a waiter can use;
+- a grant is transferred only after its holder passed it on, and that is over with the transfer;
 - G7 what is sent twice changes nothing more; G8 what time may end; G9 a stale token changes nothing;
 - a replica that follows the changes through their encoding, and a pool loaded from its image, are the same pool.
 """
@@ -41,7 +42,7 @@ from millpond.resources._state import State
 Shares = tuple[tuple[str, int], ...]
 _CHANGES: Final = msgspec.msgpack.Decoder(list[to.AnyChange])
 _IMAGE: Final = msgspec.msgpack.Decoder(Image)
-_REPEATABLE: Final = (do.Acquire, do.Release, do.Withdraw, do.Claim, do.Decline, do.Bury)
+_REPEATABLE: Final = (do.Acquire, do.Release, do.Withdraw, do.Claim, do.Decline, do.Pass, do.Bury)
 
 
 class BrokenPromise(AssertionError):
@@ -186,6 +187,7 @@ def _check_requests(state: State, now: int) -> None:
         else:
             _expect(request.state in (WAITING, AWAY), f"{name} is {request.state!r}")
             _expect(not request.token and not request.shares, f"{name} is {request.state} and has something")
+        _expect(request.state == HELD or not request.passed, f"{name} is {request.state}, but was passed on")
         if request.state == WAITING:
             _same(request.until, 0, f"until of {name}, who waits")
         elif request.state == HELD:
@@ -295,6 +297,8 @@ def _check_grants(state: State, command: do.Command, outcome: Outcome, now: int)
             mine = isinstance(change, to.Adopted | to.Asked)
             seen = max(state.token, getattr(command, "seen", 0) if mine else 0)
             _expect(token > seen and token >= now, f"G2: token {token}, {seen} seen, at {now}")
+        if isinstance(change, to.Passed | to.Adopted):
+            _check_transfer(state.requests[change.id], command, change)
         if isinstance(change, to.Claimed | to.Renewed | to.Held | to.Offered):
             one = state.requests[change.id]
             until = now + one.lease if one.lease else 0
@@ -328,6 +332,16 @@ def _check_grants(state: State, command: do.Command, outcome: Outcome, now: int)
         group = _group(state, request)
         if group is not None and group.quota:
             _expect(group.held <= group.quota, f"{name} was given more than the quota of {group.name!r}")
+
+
+def _check_transfer(request: Request, command: do.Command, change: to.Passed | to.Adopted) -> None:
+    """Check that a grant leaves the hands of its holder by its own will, unless it is taken by an operator."""
+    _same(request.state, HELD, f"the state of {request.id}, which comes into other hands")
+    if isinstance(change, to.Passed):
+        mine = isinstance(command, do.Pass) and command.session == request.session and command.token == request.token
+        _expect(mine and not request.passed, f"{command} passed {request.id} on")
+    elif change.how == "transferred":
+        _expect(request.passed, f"{request.id} was transferred, but its holder had not passed it on")
 
 
 def _check_order(before: State, after: State, outcome: Outcome) -> None:
@@ -378,6 +392,8 @@ def _check_endings(before: State, after: State, command: do.Command, outcome: Ou
             _expect(
                 one.chosen and one.state == AWAY and one.until > 0, f"{name} is {one.state}, but its session is dead"
             )
+    for name in (one.id for one in outcome.changes if isinstance(one, to.Adopted)):
+        _expect(name not in after.requests or not after.requests[name].passed, f"{name} can be adopted again")
     for change in outcome.changes:
         if not isinstance(change, to.Ended):
             continue

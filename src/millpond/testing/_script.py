@@ -149,11 +149,16 @@ class Script:
         token = self._token(what, how)
         return do.Renew(self._session(token), token)
 
+    def pass_on(self, what: int, how: int, more: int) -> do.Command:
+        token = self._token(what, how)
+        return do.Pass(self._session(token) if more % 8 else SESSIONS[more // 8 % 4], token)
+
     def adopt(self, what: int, how: int, more: int) -> do.Command:
         session = SESSIONS[more % 4]
+        passed = [one.token for one in self.state.requests.values() if one.passed]
         return do.Adopt(
             session,
-            self._token(what, how),
+            _choose(passed, what) if passed and how % 2 else self._token(what, how),
             Holder(id=session),
             ("transferred", "stolen", "kept")[more // 4 % 3],
             lease=(0, 120)[more // 16 % 2],
@@ -240,6 +245,7 @@ _VERBS: Final[tuple[Callable[[Script, int, int, int], do.Command], ...]] = (
     *[Script.decline] * 3,
     *[Script.withdraw] * 3,
     *[Script.renew] * 2,
+    *[Script.pass_on] * 2,
     *[Script.adopt] * 2,
     *[Script.bury] * 2,
     *[Script.add] * 4,

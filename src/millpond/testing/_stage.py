@@ -90,6 +90,11 @@ class Stage:
         request = self.state.requests[name]
         return self.tell(do.Renew(request.session, request.token))
 
+    def pass_on(self, name: str) -> Reply:
+        """Let the holder pass on what a request holds."""
+        request = self.state.requests[name]
+        return self.tell(do.Pass(request.session, request.token))
+
     # --- questions ---------------------------------------------------------------------------------------------------
 
     def request(self, name: str) -> Request:

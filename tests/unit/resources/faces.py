@@ -14,7 +14,7 @@ from typing import Any
 
 from millpond.resources import AsyncGrant, AsyncResourcePool, Grant, ResourcePool
 
-_AT_ONCE = {"check", "transfer"}
+_AT_ONCE = {"check"}
 _worlds = itertools.count(1)
 
 

@@ -308,7 +308,7 @@ async def test_the_same_id_in_another_pool_is_another_request(lab):
 async def test_a_grant_is_passed_on_under_a_new_token(lab):
     pool, other = await gpus(lab), lab.open("gpus", holder="second")
     async with pool.acquire(name="gpu-0", reason="first") as grant:
-        token = grant.transfer()
+        token = await grant.transfer()
     assert token == grant.token
     [held] = await pool.holders()
     assert held.token == token
@@ -328,7 +328,7 @@ async def test_a_grant_is_passed_on_under_a_new_token(lab):
 async def test_a_grant_can_be_adopted_by_the_object_that_had_it(lab):
     pool = await gpus(lab)
     grant = await pool.acquire()
-    async with await pool.adopt(grant.transfer()) as again:
+    async with await pool.adopt(await grant.transfer()) as again:
         assert again.is_held
         assert not grant.is_held
     assert not await pool.holders()
@@ -337,7 +337,7 @@ async def test_a_grant_can_be_adopted_by_the_object_that_had_it(lab):
 async def test_an_adopted_grant_can_be_a_lease(lab):
     pool = await gpus(lab)
     grant = await pool.acquire()
-    adopted = await pool.adopt(grant.transfer(), lease=0.2)
+    adopted = await pool.adopt(await grant.transfer(), lease=0.2)
     assert 0 < adopted.deadline <= 0.2
     await asyncio.sleep(0.4)
     adopted.check()
@@ -347,10 +347,49 @@ async def test_an_adopted_grant_can_be_a_lease(lab):
 async def test_what_was_passed_on_and_not_adopted_can_still_be_released(lab):
     pool = await gpus(lab)
     async with pool.acquire() as grant:
-        grant.transfer()
+        await grant.transfer()
     assert await pool.holders()
     await grant.release()
     assert not await pool.holders()
+
+
+async def test_a_grant_that_was_not_passed_on_cannot_be_adopted(lab):
+    pool, other = await gpus(lab), lab.open("gpus", holder="second")
+    async with pool.acquire(name="gpu-0") as grant:
+        [held] = await other.holders()
+        with pytest.raises(StaleToken, match=r"it was not passed on: its holder must call transfer\(\)"):
+            await other.adopt(held.token)
+        grant.check()
+    assert not await pool.holders()
+
+
+async def test_what_was_adopted_must_be_passed_on_anew(lab):
+    pool, other = await gpus(lab), lab.open("gpus", holder="second")
+    grant = await pool.acquire()
+    async with await other.adopt(await grant.transfer()) as adopted:
+        with pytest.raises(StaleToken, match="it was not passed on"):
+            await pool.adopt(adopted.token)
+        async with await pool.adopt(await adopted.transfer()) as again:
+            again.check()
+    assert not await pool.holders()
+
+
+async def test_what_was_handed_over_can_be_passed_on_at_once(lab):
+    pool, other = lab.open("lab"), lab.open("lab", holder="second")
+    await pool.add("a")
+    first = await pool.acquire()
+    waiter = asyncio.ensure_future(_obtain(other))
+    await eventually(other.waiters)
+    await first.release()
+    second = await waiter
+    async with await pool.adopt(await second.transfer()) as third:
+        assert third.token > second.token
+    names = [event.name for event in await pool.admin.history("a")]
+    assert names[-3:] == ["passed on", "transferred", "released"]
+
+
+async def _obtain(pool):
+    return await pool.acquire(timeout=5)
 
 
 async def test_a_lost_grant_cannot_be_passed_on(lab):
@@ -359,7 +398,7 @@ async def test_a_lost_grant_cannot_be_passed_on(lab):
     await pool.admin.release("gpu-0", token=grant.token, reason="mine now")
     await eventually(lambda: not grant.is_held)
     with pytest.raises(LeaseLost):
-        grant.transfer()
+        await grant.transfer()
 
 
 # -- placement --------------------------------------------------------------------------------------------------------

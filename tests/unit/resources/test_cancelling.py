@@ -158,7 +158,7 @@ async def test_a_cancelled_adoption_leaves_nobody_holding_unknowingly(url):
         await pool.add("a")
         for k in range(6):
             grant = await pool.acquire(timeout=2)
-            token = grant.transfer()
+            token = await grant.transfer()
             task = asyncio.ensure_future(pool.adopt(token))
             await turns(k + 1)
             task.cancel()

@@ -256,6 +256,7 @@ def test_a_bundle_of_a_thousand_among_overlapping_selectors_is_planned_without_r
 def test_a_bundle_is_adopted_and_given_back_as_a_whole():
     pool = Stage("a", "b")
     token = pool.ask("1", "@a", "@b").token
+    pool.pass_on("1")
     reply = pool.tell(do.Adopt("t", token, Holder(id="t"), "transferred"))
     assert names(reply.shares) == ["a", "b"]
     pool.release("1")

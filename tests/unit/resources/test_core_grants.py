@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from millpond.resources import _changes as to
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Settings, Want
 from millpond.testing._stage import Stage
@@ -198,6 +199,7 @@ def test_a_shorter_delay_does_not_cut_a_longer_one():
 def test_an_adopted_grant_has_a_new_token_and_the_old_one_is_stale():
     pool = Stage("a", "b")
     token = pool.ask("1", Want("*", 2), lease=100).token
+    assert pool.pass_on("1").kind == "ok"
     reply = pool.tell(do.Adopt("t", token, Holder(id="heir"), "transferred", seen=pool.now + 7))
     assert (reply.kind, reply.token, reply.until) == ("held", pool.now + 8, 0)
     assert {name for name, _ in reply.shares} == {"a", "b"}
@@ -209,6 +211,41 @@ def test_an_adopted_grant_has_a_new_token_and_the_old_one_is_stale():
     assert pool.of("1") == "held a b", "it belongs to the other session now"
     pool.tell(do.Bury("t"))
     assert pool.of("1") == "died"
+
+
+def test_a_transfer_is_refused_unless_the_holder_passed_the_grant_on():
+    pool = Stage("a")
+    token = pool.ask("1").token
+    adopt = do.Adopt("t", token, Holder(id="heir"), "transferred")
+    reply = pool.tell(adopt)
+    assert (reply.kind, reply.detail) == ("stale", "it was not passed on: its holder must call transfer()")
+    assert pool.pass_on("1") == do.Reply("ok", "1", token)
+    assert pool.changes == [to.Passed("1")]
+    assert pool.pass_on("1").kind == "ok"
+    assert pool.changes == [], "once is enough"
+    assert pool.tell(adopt).kind == "held"
+
+
+def test_who_adopted_a_grant_must_pass_it_on_itself():
+    for how in ("transferred", "stolen", "kept"):
+        pool = Stage("a")
+        pool.ask("1")
+        pool.pass_on("1")
+        pool.tell(do.Adopt("t", pool.request("1").token, Holder(id="t"), how))
+        token = pool.request("1").token
+        assert pool.tell(do.Adopt("u", token, Holder(id="u"), "transferred")).kind == "stale"
+        assert pool.tell(do.Pass("s", token)).detail == "it is in the hands of t"
+        assert pool.tell(do.Adopt("u", token, Holder(id="u"), "stolen")).kind == "held"
+
+
+def test_what_is_not_held_cannot_be_passed_on():
+    pool = Stage("a")
+    token = pool.ask("1").token
+    pool.ask("2", session="t")
+    pool.release("1")
+    assert pool.pass_on("2").detail == "it was offered, but is not held yet"
+    assert pool.tell(do.Pass("s", token)).kind == "ended"
+    assert pool.tell(do.Pass("s", 12)).kind == "stale"
 
 
 def test_a_theft_tells_the_victim_by_whom_and_why():

@@ -51,7 +51,7 @@ from millpond._sqlite import (
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
 from millpond.resources import _changes as to
-from millpond.resources._commands import Acquire, Adopt, Bury, Claim, Command, Reply, Tick
+from millpond.resources._commands import Acquire, Adopt, Bury, Claim, Command, Pass, Reply, Tick
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
 from millpond.resources._records import OFFERED, Holder
 from millpond.resources._replica import Replica
@@ -432,7 +432,7 @@ class SqliteEngine:
             calls.append(call)  # before it leaves the queue: if Ctrl-C strikes here, `_undo` finds it
             self._calls.popleft()
             pool = self._bring_up(transaction, call.pool)
-            if isinstance(call.command, Adopt):
+            if isinstance(call.command, Adopt | Pass):
                 self._claim_first(pool, call.command.token, made)
             call.reply = self._decide(pool, call.command, made)  # type: ignore[arg-type]
 
@@ -464,7 +464,7 @@ class SqliteEngine:
                     self._decide(self._pools[name], Claim(self.session, (request,)), made)
 
     def _claim_first(self, pool: _Pool, token: int, made: dict[str, list[Entry]]) -> None:
-        """Claim what somebody holds by its byte only, so far, before it comes into other hands."""
+        """Claim what somebody holds by its byte only, so far, before it is passed on or comes into other hands."""
         assert pool.replica is not None
         request = pool.replica.state.requests.get(pool.replica.state.tokens.get(token, ""))
         if request is not None and request.state == OFFERED and self._is_accepted(token):
