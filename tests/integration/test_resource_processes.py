@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -44,6 +45,11 @@ class Child:
         assert self.process.stdin is not None
         self.process.stdin.write(text + "\n")
         self.process.stdin.flush()
+
+    def stop(self) -> None:
+        """SIGSTOP, and return when it has stopped."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -259,7 +265,7 @@ def test_a_process_that_is_stopped_does_not_keep_what_it_was_offered(url, start)
         held = pool.acquire()
         child = start(WAIT, url)
         assert child.line() == "waiting"
-        child.process.send_signal(signal.SIGSTOP)
+        child.stop()
         held.release()
         with pool.acquire(timeout=5):
             pass
@@ -272,7 +278,7 @@ def test_a_process_that_is_stopped_keeps_its_lock(url, start):
         pool.add("a")
         child = start("grant = pool.acquire(); say('held'); hear(); grant.check(); grant.release(); say('fine')", url)
         assert child.line() == "held"
-        child.process.send_signal(signal.SIGSTOP)
+        child.stop()
         assert pool.try_acquire() is None
         time.sleep(1.2)
         assert pool.try_acquire() is None
@@ -298,7 +304,7 @@ def test_a_lease_of_a_stopped_process_is_lost_and_it_knows_when_it_goes_on(url, 
             url,
         )
         assert child.line() == "held"
-        child.process.send_signal(signal.SIGSTOP)
+        child.stop()
         with pool.acquire(timeout=5):
             child.tell()
             child.process.send_signal(signal.SIGCONT)

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import assert_type
 
 from millpond import CancelToken, Group, ProcessPool, Statistics, Task, ThreadPool, as_completed
+from millpond._events import Event
+from millpond.resources import (
+    Admin,
+    AsyncAdmin,
+    AsyncGrant,
+    AsyncResourcePool,
+    Grant,
+    HolderView,
+    PoolStatistics,
+    ResourcePool,
+    ResourceView,
+    WaiterView,
+    want,
+)
 
 
 def area(width: int, *, height: float = 1.0) -> float:
@@ -45,3 +59,64 @@ def processes() -> None:
     pool = ProcessPool(4)
     assert_type(pool.submit(area, 3, height=2.0), Task[float])
     assert_type(pool.map(area, [1, 2]), Iterator[float])
+
+
+def resources() -> None:
+    pool = ResourcePool("gpus", "sqlite:///pools.db", placement=lambda candidates: [one.name for one in candidates])
+    assert_type(pool.acquire({"model": "a100"}, timeout=60, reason="train"), Grant)
+    assert_type(pool.acquire_all([{"model": "a100"}, want(name="licence", units=2)]), Grant)
+    assert_type(pool.try_acquire(name="gpu-0"), Grant | None)
+    assert_type(pool.adopt(17), Grant)
+    assert_type(pool.add("gpu-0", labels={"model": "a100", "nvlink": True}, capacity=2), None)
+    assert_type(pool.resources(), list[ResourceView])
+    assert_type(pool.holders(), list[HolderView])
+    assert_type(pool.waiters(), list[WaiterView])
+    assert_type(pool.statistics(), PoolStatistics)
+    assert_type(pool.watch(), Iterator[Event])
+    with pool, pool.acquire(units="all") as grant:
+        assert_type(grant, Grant)
+        assert_type(grant.resource, str)
+        assert_type(grant.resources, tuple[str, ...])
+        assert_type(grant.units, Mapping[str, int])
+        assert_type(grant.token, int)
+        assert_type(grant.deadline, float | None)
+        assert_type(grant.is_held, bool)
+        assert_type(grant.labels(), dict[str, str])
+        assert_type(grant.transfer(), int)
+        assert_type(grant.release(), None)
+    assert_type(pool.admin, Admin)
+    assert_type(pool.admin.steal("gpu-0", token=1, reason="mine"), Grant)
+    assert_type(pool.admin.keep("gpu-0", token=1, holder="ada", reason="look"), int)
+    assert_type(pool.admin.reserve("gpu-0", holder="ada", reason="demo"), str)
+    assert_type(pool.admin.history(), list[Event])
+    assert_type(pool.admin.explain("gpu-0"), str)
+    pool.acquire({"model": 1.5})  # type: ignore[dict-item]
+    pool.acquire(units="some")  # type: ignore[arg-type]
+    pool.acquire(timeout="5")  # type: ignore[arg-type]
+    pool.admin.release("gpu-0", token=1)  # type: ignore[call-arg]
+    ResourcePool("gpus", on_lost=lambda grant: grant.check())
+
+
+async def resources_awaited() -> None:
+    pool = AsyncResourcePool("gpus")
+    assert_type(pool.acquire(), AsyncGrant)
+    assert_type(await pool.acquire(lease=30), AsyncGrant)
+    assert_type(await pool.acquire_all([{"model": "a100"}]), AsyncGrant)
+    assert_type(await pool.try_acquire(), AsyncGrant | None)
+    assert_type(await pool.adopt(17), AsyncGrant)
+    assert_type(await pool.holders(), list[HolderView])
+    assert_type(await pool.waiters(), list[WaiterView])
+    assert_type(await pool.statistics(), PoolStatistics)
+    assert_type(pool.watch(), AsyncIterator[Event])
+    async with pool, pool.acquire() as grant:
+        assert_type(grant, AsyncGrant)
+        assert_type(grant.token, int)
+        assert_type(grant.check(), None)
+        assert_type(await grant.labels(), dict[str, str])
+        assert_type(await grant.renew(), None)
+        assert_type(await grant.transfer(), int)
+        assert_type(await grant.release(), None)
+    assert_type(pool.admin, AsyncAdmin)
+    assert_type(await pool.admin.steal("gpu-0", token=1, reason="mine"), AsyncGrant)
+    assert_type(await pool.admin.drain("gpu-0", timeout=5), None)
+    assert_type(await pool.admin.history(), list[Event])
