@@ -254,6 +254,7 @@ def test_importing_the_pool_costs_a_worker_little():
     assert loaded == {
         "millpond",
         "millpond._lazy",
+        "millpond._version",
         "millpond.local",
         "millpond.local._process_child",
         "millpond.local._process_frames",
