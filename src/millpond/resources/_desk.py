@@ -97,7 +97,7 @@ class Desk:
 
     def new_id(self) -> str:
         """Return a request id that nobody else has."""
-        return f"{self.engine.session}-{next(_numbers)}"
+        return f"#{self.engine.session}-{next(_numbers)}"
 
     def check_open(self) -> None:
         """Refuse to work after close, and in a forked child."""

@@ -364,7 +364,10 @@ class Grant(Obtainable):
         return self._case
 
     def _lost(self) -> LeaseLost:
-        how = self._case.how or "its lease is over"
+        case = self._case
+        how = case.how or (
+            f"its lease of {case.lease:g} s could not be renewed in time" if case.lease else "it is over"
+        )
         return LeaseLost(f"{self._name()} was lost: {how}; stop using it and acquire it again")
 
     def _name(self) -> str:

@@ -300,7 +300,7 @@ class ResourcePool:
         self._check()
         limit = _requests.microseconds(timeout, "timeout")
         command = Acquire(
-            self._desk.new_id() if request_id is None else _requests.name(request_id, "request_id"),
+            self._desk.new_id() if request_id is None else _requests.chosen_id(request_id),
             self._engine.session,
             0,
             self._desk.holder,

@@ -91,6 +91,13 @@ def labels(value: Labels | None) -> dict[str, str]:
     return found
 
 
+def chosen_id(value: object) -> str:
+    """Return a request id that the user chose."""
+    if isinstance(value, str) and value.startswith("#"):
+        raise ValueError(f"request_id must not begin with '#', as {value!r} does: ids made by Millpond do")
+    return name(value, "request_id")
+
+
 def whole(value: int, name: str, least: int | None = None) -> int:
     """Return a whole number."""
     if not _is_whole(value):
