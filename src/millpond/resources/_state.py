@@ -39,7 +39,7 @@ GROUPS: Final = 1000
 MATCHERS: Final = 2000
 STRIDE: Final = 1_000_000
 """Virtual time that one unit costs a group of weight 1."""
-FINAL: Final = frozenset({"released", "withdrawn", "timed out"})
+FINAL: Final = frozenset({"released"})
 """Endings after which a chosen request id has had its effect. After any other it may ask again."""
 
 

@@ -275,13 +275,16 @@ async def test_a_request_id_is_of_one_user_at_a_time_in_a_process(lab):
     assert not await pool.holders()
 
 
-async def test_a_request_id_of_a_request_that_timed_out_is_used(lab):
-    pool = await gpus(lab)
-    async with pool.acquire(count=2):
+async def test_a_request_id_that_timed_out_had_no_effect_and_may_ask_again(lab):
+    pool = lab.open()
+    await pool.add("a")
+    async with pool.acquire():
         with pytest.raises(AcquireTimeout):
-            await pool.acquire(request_id="late", timeout=0.01)
-    with pytest.raises(AlreadyExists):
-        await pool.acquire(request_id="late", timeout=0.01)
+            await pool.acquire(request_id="job", timeout=0.01)
+    async with pool.acquire(request_id="job", timeout=5):
+        pass
+    with pytest.raises(AlreadyExists, match=r"request 'job' is over \(released\)"):
+        await pool.acquire(request_id="job", timeout=5)
 
 
 async def test_a_refused_request_id_may_be_used_again(lab):
