@@ -14,7 +14,6 @@ async def main() -> None:
         await lab.add("pixel-2", labels={"os": "android", "version": 15})
         await lab.add("iphone-1", labels={"os": "ios", "version": 18})
         await lab.add("bench-power", capacity=4)  # a power supply with four outputs
-        await lab.admin.configure(patience=0)  # from when on nobody overtakes who needs several units: at once
 
         await alternatives(lab)
         await bundle(lab)

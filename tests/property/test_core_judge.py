@@ -13,6 +13,8 @@ BUGS = {
     "tokens do not grow": (_Turn, "next_token", lambda turn, seen=0: max(turn.state.token, turn.now, seen + 1)),
     "priorities are reversed": (State, "order", lambda state, request: request.priority),
     "nothing is kept for bundles": (_Turn, "camp", lambda turn: (None, 0, None)),
+    "exclusive requests are overtaken": (_Turn, "reserved", lambda turn, request, mask: 0),
+    "exclusive requests hold up all others": (_Turn, "_could_have", lambda turn, request, resource: True),
     "quotas are forgotten": (_Turn, "room", lambda turn, request: None),
     "those in vain are not told": (_Turn, "end_the_impossible", lambda turn: None),
     "drains never end": (_Turn, "_settle", lambda turn, shares: None),

@@ -213,6 +213,30 @@ SMALL: dict[str, World] = {
         HASTY,
         sizes={"a": (1, 2, 3)},
     ),
+    "a reader and writers of two groups, with priorities": World(
+        (add("a", 2),),
+        (
+            sure("1", A),
+            sure("2", Want("@a", 1, ALL), group="g"),
+            sure("3", Want("@a", 1, 2), group="h"),
+            sure("4", Want("@a", 1, ALL), group="g", priority=1),
+        ),
+        settings=HASTY,
+    ),
+    "readers that wait for a writer, with cordons and sizes": World(
+        (add("a", 2),),
+        (sure("1", A), sure("2", Want("@a", 1, 2), patient=True), sure("3"), sure("4", A, priority=1)),
+        frozenset({"cordon"}),
+        HASTY,
+        sizes={"a": (1, 2)},
+    ),
+    "a writer whose group has a quota": World(
+        (add("a", 2), add("b")),
+        (sure("1", A), sure("2", Want("@a", 1, ALL), group="g"), sure("3", A), sure("4", B, group="g")),
+        frozenset({"quota"}),
+        HASTY,
+        (do.SetGroup("g", 1, 2),),
+    ),
     "groups with shares and a quota": World(
         (add("a", 2), add("b")),
         (sure("1", group="g"), sure("2", group="g"), sure("3", Want("*", 1, 2), group="g"), sure("4", group="h")),
@@ -235,6 +259,26 @@ SMALL: dict[str, World] = {
 }
 
 LARGE: dict[str, World] = {
+    "a reader and writers of two groups, with priorities and a quota": World(
+        (add("a", 2), add("b")),
+        (
+            sure("1", A),
+            sure("2", Want("@a", 1, ALL), group="g"),
+            sure("3", Want("@a", 1, 2), group="h"),
+            sure("4", Want("@a", 1, ALL), group="g", priority=1),
+            sure("5", group="g"),
+        ),
+        frozenset({"quota"}),
+        HASTY,
+        (do.SetGroup("g", 1, 2), do.SetGroup("h")),
+    ),
+    "readers that wait for a writer, with offers, cordons and sizes": World(
+        (add("a", 2),),
+        (ask("1", A), ask("2", Want("@a", 1, 2), patient=True), ask("3"), ask("4", A, priority=1)),
+        frozenset({"cordon"}),
+        HASTY,
+        sizes={"a": (1, 2)},
+    ),
     "offers of all kinds": World(
         (add("a"), add("b")),
         (ask("1", A, lease=20), ask("2", A, picky=True, chosen=True), ask("3"), ask("4", B, session="s3")),

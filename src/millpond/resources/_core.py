@@ -21,6 +21,11 @@ Rules, by the promises of DESIGN.md that they keep:
 - *Bundles* are all or nothing. Others may overtake a bundle until it has waited `Settings.patience`; from then on it is
   overdue: what it can use is kept for it, for one bundle at a time, the oldest first, and it is served first. The same
   goes for the quota of its group. Nothing is ever held in part, so bundles cannot deadlock.
+- *Exclusive* is who wants several units, or all, of one resource by name: a writer among readers. While it waits,
+  nobody who asked later is given units of that resource, but for those of its own group whom priority (or age) puts
+  before it. It holds nobody up while it could not have them in any case: the resource is not active or too small, or
+  its group has no room for it. It waits for older ones only, so there is no circle. When it is overdue, nothing but
+  the quota is kept for it.
 - *Hopeless* is what could not be served if nobody held anything: told so at once, or as soon as it comes to that,
   unless it is patient.
 - *Tokens* (G2): `max(last + 1, now, highest seen by the client + 1)`, one counter per pool.
@@ -32,13 +37,15 @@ Rules, by the promises of DESIGN.md that they keep:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from millpond.resources import _changes as to
 from millpond.resources import _commands as do
-from millpond.resources._placement import Plan, assign, cost, pick
+from millpond.resources._line import Line, bits
+from millpond.resources._placement import Plan, assign, cost, needed, pick
 from millpond.resources._records import (
     ACTIVE,
     AWAY,
@@ -134,24 +141,85 @@ class _Turn:
             start = group.turn if group is not None and group.turn > turn else turn
             entry = line.heap[0]
             if first is None or start < soonest or (start == soonest and entry < first):
-                shares = self.find(entry[2])
+                shares = self.find(entry[2], mask)
                 if shares is not None:
                     found = entry[2], shares
                     soonest, first = start, entry
+                elif line.is_mixed and state.exclusive:
+                    behind = self._behind(line, mask)
+                    if behind is not None and (first is None or start < soonest or behind[0] < first):
+                        found = behind[0][2], behind[1]
+                        soonest, first = start, behind[0]
         return found
+
+    def _behind(self, line: Line, mask: int) -> tuple[tuple[int, int, Request], Shares] | None:
+        """Return the first of a line who can be served although its head is held up by an exclusive request.
+
+        It asked before that one did, so it is not held up, and stands behind the head only by its priority.
+        """
+        head = line.heap[0][2]
+        for request in line.requests():
+            shares = self.find(request, mask) if request.seq < head.seq else None
+            if shares is not None:
+                return (self.state.order(request), request.seq, request), shares
+        return None
+
+    # --- exclusive requests ------------------------------------------------------------------------------------
+
+    def reserved(self, request: Request, mask: int) -> int:
+        """Return those of `mask` on which an exclusive request waits that this one must not overtake."""
+        state = self.state
+        wanted = 0
+        for want in request.wants:
+            wanted |= state.matcher(want.selector).mask
+        found = 0
+        for slot in bits(mask & wanted & state.guarded):
+            resource = state.at(slot)
+            for one in state.exclusive[resource.name].values():
+                if one.seq >= request.seq:
+                    break
+                goes_first = one.group == request.group and state.order(request) < state.order(one)
+                if not goes_first and self._could_have(one, resource):
+                    found |= 1 << slot
+                    break
+        return found
+
+    def _could_have(self, request: Request, resource: Resource) -> bool:
+        """Tell whether nothing but the units that others hold keeps an exclusive request from its resource."""
+        need = needed(request.wants[0], resource)
+        if need > resource.capacity or resource.name in request.refused:
+            return False
+        group = self.state.groups.get(request.group) if request.group else None
+        return group is None or not group.quota or group.held + need <= group.quota
+
+    def _left_by(self, request: Request) -> int:
+        """Return what others may have, when this bundle does not wait any more."""
+        state = self.state
+        name = state.alone(request)
+        group = state.groups.get(request.group) if request.group else None
+        if name is None or (group is not None and group.quota):
+            return state.free
+        return state.mask((name,)) & state.free
 
     def _give(self, request: Request, shares: Shares) -> None:
         token = self.next_token()
         if request.bundle:
-            self.freed |= self.state.free  # what was kept for it, others may have now
+            self.freed |= self._left_by(request)  # what was kept for it, others may have now
         is_there = request.sure or not request.session or (request.session == self.author and not request.picky)
         if is_there:
             self.decide(to.Held(request.id, token, shares, self.now + request.lease if request.lease else 0))
         else:
             self.decide(to.Offered(request.id, token, shares, self.now + self.state.settings.claim))
+        self.take_room(request)
 
-    def find(self, request: Request) -> Shares | None:
-        """Return what the request can be given now, or None."""
+    def take_room(self, request: Request) -> None:
+        """Take note that a group has less room: an exclusive one that has none any more holds nobody up."""
+        state = self.state
+        if request.group in state.writers and state.groups[request.group].quota:
+            self.freed |= state.free & state.guarded
+
+    def find(self, request: Request, within: int = -1) -> Shares | None:
+        """Return what the request can be given now, or None; a single unit only from `within`."""
         state = self.state
         matcher = state.matcher(request.wants[0].selector)
         free = state.free
@@ -162,22 +230,26 @@ class _Turn:
             if camper is request:
                 return shares
             free &= ~kept
+        if state.guarded & free:
+            free &= ~self.reserved(request, free if request.bundle else free & within)
         if request.refused:
             free &= ~state.mask(request.refused)
         room = self.room(request) if request.group else None
         if request.bundle:
             return assign(state, request, free, room)
-        candidates = free & matcher.mask
+        candidates = free & matcher.mask & within
         if not candidates or (room is not None and room < 1):
             return None
         return ((state.at(pick(state, request, matcher, candidates)).name, 1),)
 
     # --- keeping units for bundles -----------------------------------------------------------------------------
 
-    def overdue(self) -> Iterator[Request]:
+    def overdue(self, bundles: Iterable[Request] | None = None) -> Iterator[Request]:
         """Iterate over the bundles that have been overtaken long enough, the oldest first."""
         before = self.now - self.state.settings.patience
-        return takewhile(lambda bundle: bundle.asked <= before, self.state.bundles.values())
+        return takewhile(
+            lambda bundle: bundle.asked <= before, self.state.bundles.values() if bundles is None else bundles
+        )
 
     def is_camping(self) -> bool:
         """Tell whether units may have to be kept for a bundle."""
@@ -193,7 +265,10 @@ class _Turn:
                 room = self.room(bundle)
                 usable = self.usable(bundle)
                 if cost(state, bundle, usable, room) is not None:
-                    plan = Plan(state, bundle, state.free & usable, room)
+                    free = state.free & usable
+                    if state.guarded & free:
+                        free &= ~self.reserved(bundle, free)
+                    plan = Plan(state, bundle, free, room)
                     self._camp = (bundle, plan.kept(), plan.shares())
                     break
         return self._camp
@@ -211,12 +286,15 @@ class _Turn:
         if group is None or not group.quota:
             return None
         promised = 0
-        for bundle in self.overdue():
-            if bundle.group == group.name:
-                if bundle is not request:
-                    promised = cost(self.state, bundle, self.usable(bundle), group.quota) or 0
-                if promised or bundle is request:
-                    break
+        mine: Iterable[Request] = (bundle for bundle in self.overdue() if bundle.group == group.name)
+        if group.name in self.state.writers:
+            writers = self.overdue(self.state.writers[group.name].values())
+            mine = merge(mine, writers, key=lambda bundle: bundle.seq)
+        for bundle in mine:
+            if bundle is not request:
+                promised = cost(self.state, bundle, self.usable(bundle), group.quota) or 0
+            if promised or bundle is request:
+                break
         return group.quota - group.held - promised
 
     # --- ending ------------------------------------------------------------------------------------------------
@@ -288,8 +366,8 @@ class _Turn:
             group = state.groups.get(request.group) if request.group else None
             if group is not None and group.quota:
                 self.freed |= state.free
-        if request.id in state.bundles:
-            self.freed |= state.free
+        if request.bundle and request.state == WAITING:
+            self.freed |= self._left_by(request)
 
     def _settle(self, shares: Shares) -> None:
         """Complete a drain or a removal when nobody is left on the resource."""
@@ -370,6 +448,8 @@ def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
     elif not command.wait:
         return do.Reply("busy", command.id)
     turn.decide(to.Asked(request, command.number, command.seen))
+    if shares is not None:
+        turn.take_room(request)
     return _standing(request)
 
 
@@ -567,6 +647,7 @@ def _resize(turn: _Turn, command: do.Resize) -> do.Reply:
         return do.Reply("unknown", command.name)
     turn.decide(to.Resized(command.name, command.capacity, command.by, command.reason))
     turn.freed |= 1 << resource.slot
+    turn.freed |= turn.state.free & turn.state.guarded  # who has the whole may have used up the room of its group
     turn.end_the_impossible()
     return do.Reply("ok", command.name)
 

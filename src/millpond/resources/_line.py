@@ -69,16 +69,24 @@ class Matcher:
 class Line:
     """The waiters of one key, first come first. `heap[0]` is the first: its order, its number, itself."""
 
-    __slots__ = ("group", "heap", "refused", "size")
+    __slots__ = ("_last", "group", "heap", "is_mixed", "refused", "size")
 
     def __init__(self, key: LineKey) -> None:
         _, self.group, self.refused = key
         self.size = 0
         self.heap: list[tuple[int, int, Request]] = []
+        self.is_mixed = False  # somebody may stand before one who asked earlier
+        self._last: tuple[int, int] | None = None
 
     def push(self, order: int, request: Request) -> None:
         """Let a request join at its place."""
-        heapq.heappush(self.heap, (order, request.seq, request))
+        seq = request.seq
+        last = self._last
+        if last is None or (order >= last[0] and seq > last[1]):
+            self._last = order, seq
+        elif not order == last[0] == self.heap[0][0]:
+            self.is_mixed = True
+        heapq.heappush(self.heap, (order, seq, request))
         self.size += 1
 
     def leave(self, request: Request) -> None:

@@ -53,9 +53,11 @@ class State:
         "active",
         "bundles",
         "common",
+        "exclusive",
         "free",
         "grants",
         "groups",
+        "guarded",
         "lines",
         "marks",
         "matchers",
@@ -72,6 +74,7 @@ class State:
         "tokens",
         "turn",
         "used",
+        "writers",
     )
 
     def __init__(self) -> None:
@@ -97,7 +100,10 @@ class State:
         self.named: dict[str, Matcher] = {}  # those of one resource, by its name
         self.common: dict[str, Matcher] = {}  # the others
         self.lines: dict[LineKey, Line] = {}
-        self.bundles: dict[str, Request] = {}  # that wait, in the order of asking
+        self.bundles: dict[str, Request] = {}  # that wait, in the order of asking; without the exclusive ones
+        self.exclusive: dict[str, OrderedDict[str, Request]] = {}  # those that wait, in this order, by resource
+        self.writers: dict[str, OrderedDict[str, Request]] = {}  # the same, by group, for those that have one
+        self.guarded = 0  # the resources for which there is an exclusive one
         self._due: list[tuple[int, int, str]] = []
         self._most = MATCHERS
         self._suitors: dict[int, list[Matcher]] = {}  # slot -> the common ones that it suits; emptied when they change
@@ -137,6 +143,12 @@ class State:
         """Return what sorts a request within its group: the smaller, the sooner."""
         ageing = self.settings.ageing
         return request.asked - request.priority * ageing if ageing else -request.priority
+
+    def alone(self, request: Request) -> str | None:
+        """Return the one resource, asked for by name, of which the request wants several units; else None."""
+        if not request.bundle or len(request.wants) > 1 or request.wants[0].count > 1:
+            return None
+        return self.matcher(request.wants[0].selector).name
 
     def start(self, group: str) -> int:
         """Return the virtual time at which a group is served next."""
@@ -306,6 +318,8 @@ class State:
         for matcher in self.matchers.values():
             matcher.learn(resource)
         self._refresh(resource)
+        if resource.name in self.exclusive:
+            self.guarded |= 1 << resource.slot
 
     def _removed(self, change: to.Removed, now: int) -> None:
         resource = self.resources.pop(change.name)
@@ -316,6 +330,7 @@ class State:
         self.free &= keep
         self.active &= keep
         self.present &= keep
+        self.guarded &= keep
         self.slots[resource.slot] = None
 
     def _relabelled(self, change: to.Relabelled, now: int) -> None:
@@ -371,11 +386,20 @@ class State:
         if line is None:
             line = self._line(key)
         line.push(self.order(request), request)
-        if request.bundle:
+        if not request.bundle:
+            return
+        name = self.alone(request)
+        if name is None:
             is_last = not self.bundles or next(reversed(self.bundles.values())).seq < request.seq
             self.bundles[request.id] = request
             if not is_last:
                 self.bundles = dict(sorted(self.bundles.items(), key=lambda item: item[1].seq))
+            return
+        _enlist(self.exclusive, name, request)
+        if request.group:
+            _enlist(self.writers, request.group, request)
+        if name in self.resources:
+            self.guarded |= 1 << self.resources[name].slot
 
     def _line(self, key: LineKey) -> Line:
         line = self.lines[key] = Line(key)
@@ -392,12 +416,24 @@ class State:
             del self.lines[key]
             for want in request.wants:
                 self.matchers[want.selector].lines.pop(key, None)
-        if request.bundle:
+        if not request.bundle:
+            return
+        name = self.alone(request)
+        if name is None:
             del self.bundles[request.id]
+            return
+        _strike(self.exclusive, name, request)
+        if request.group:
+            _strike(self.writers, request.group, request)
+        if name not in self.exclusive and name in self.resources:
+            self.guarded &= ~(1 << self.resources[name].slot)
 
     def _line_up(self) -> None:
         self.lines.clear()
         self.bundles.clear()
+        self.exclusive.clear()
+        self.writers.clear()
+        self.guarded = 0
         for matcher in self.matchers.values():
             matcher.lines.clear()
         for request in sorted(self.requests.values(), key=lambda one: one.seq):
@@ -567,6 +603,22 @@ class State:
         heapq.heapify(state._due)
         state.seq, state.token, state.turn, state.grants = image.seq, image.token, image.turn, image.grants
         return state
+
+
+def _enlist(lists: dict[str, OrderedDict[str, Request]], key: str, request: Request) -> None:
+    """Put a request into the list of this key, which is in the order of asking."""
+    found = lists.setdefault(key, OrderedDict())
+    is_last = not found or next(reversed(found.values())).seq < request.seq
+    found[request.id] = request
+    if not is_last:
+        lists[key] = OrderedDict(sorted(found.items(), key=lambda item: item[1].seq))
+
+
+def _strike(lists: dict[str, OrderedDict[str, Request]], key: str, request: Request) -> None:
+    found = lists[key]
+    del found[request.id]
+    if not found:
+        del lists[key]
 
 
 _EVOLVE: dict[type[to.Change], Callable[[State, Any, int], None]] = {

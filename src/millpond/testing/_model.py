@@ -214,8 +214,16 @@ def _check_lines(state: State) -> None:
         wanted = {key for key in state.lines if any(want.selector == text for want in key[0])}
         _same(set(matcher.lines), wanted, f"lines of {text!r}")
     _same(found, {one.id: (one.wants, one.group, one.refused) for one in waiting(state)}, "lines")
-    bundles = [one.id for one in sorted(waiting(state), key=lambda one: one.seq) if one.bundle]
-    _same(list(state.bundles), bundles, "bundles")
+    bundles = [one for one in sorted(waiting(state), key=lambda one: one.seq) if one.bundle]
+    _same(list(state.bundles), [one.id for one in bundles if exclusive(one) is None], "bundles")
+    names = {name for one in bundles if (name := exclusive(one)) is not None}
+    alone = {name: [one.id for one in bundles if exclusive(one) == name] for name in names}
+    _same({name: list(ids) for name, ids in state.exclusive.items()}, alone, "exclusive requests")
+    groups = {one.group for one in bundles if one.group and exclusive(one) is not None}
+    mine = {name: [one.id for one in bundles if exclusive(one) is not None and one.group == name] for name in groups}
+    _same({name: list(ids) for name, ids in state.writers.items()}, mine, "exclusive requests by group")
+    guarded = _union(1 << one.slot for one in state.resources.values() if one.name in names)
+    _same(state.guarded, guarded, "resources with an exclusive request")
 
 
 def _order(state: State, request: Request) -> tuple[int, int]:
@@ -243,7 +251,7 @@ def _check_camp(state: State, keeper: Request, now: int) -> None:
     _expect(len(kept) <= sum(want.count for want in keeper.wants), f"more is kept for {keeper.id} than it wants")
     if _room(state, keeper, now) is not None or sum(want.count for want in keeper.wants) > 5:
         return  # what is too large for the quota is not kept; many wishes cannot be tried in all ways
-    free = [one for one in state.resources.values() if lendable(one) and one.name not in keeper.refused]
+    free = [one for one in state.resources.values() if _usable(state, keeper) >> one.slot & 1]
     _same(_most(keeper, kept), _most(keeper, free), f"wishes of {keeper.id} that could be met from what is kept")
 
 
@@ -316,6 +324,8 @@ def _check_grants(state: State, command: do.Command, outcome: Outcome, now: int)
             kept = _kept(state, keeper, now)
             taken = [resource for resource, _ in shares if kept >> state.resources[resource].slot & 1]
             _same(taken, [], f"given to {name}, although kept for {keeper.id}")
+        late = [resource for resource, _ in shares if is_reserved(state, asking, state.resources[resource])]
+        _same(late, [], f"given to {name}, although one waits for it alone who asked before")
         room = _room(state, asking, now)
         _expect(room is None or sum(units for _, units in shares) <= room, f"{name} has no room for {shares}")
         _expect(not state.settings.paused, f"{name} was granted {shares} in a paused pool")
@@ -360,7 +370,14 @@ def _check_order(before: State, after: State, outcome: Outcome) -> None:
                 _expect(one.seq > served.seq, f"G3: {served.id} was served before {one.id}")
             elif not after.settings.ageing and before.settings == after.settings:
                 overdue = served.bundle and served.seq < one.seq
+                overdue = overdue or _is_between(before, after, served, one)
                 _expect(overdue or one.priority < served.priority, f"G3: {served.id} was served before {one.id}")
+
+
+def _is_between(before: State, after: State, served: Request, one: Request) -> bool:
+    """Tell whether an exclusive request came after the one and before the other, who is held up by it."""
+    everybody = [*before.requests.values(), *after.requests.values()]
+    return any(exclusive(other) is not None and served.seq < other.seq < one.seq for other in everybody)
 
 
 def _check_id(before: State, command: do.Acquire, outcome: Outcome) -> None:
@@ -437,10 +454,33 @@ def servable(state: State, request: Request, now: int) -> Shares | None:
     if keeper is not None and keeper.id != request.id:
         kept = _kept(state, keeper, now)
         free = {name: one for name, one in free.items() if not kept >> one.slot & 1}
+    free = {name: one for name, one in free.items() if not is_reserved(state, request, one)}
     room = _room(state, request, now)
     if room is not None and _is_hard(request):
         return None  # the cheapest of several whole resources is not looked for
     return _ways(request, free, {one.name: one.capacity - one.used for one in free.values()}, room)
+
+
+def exclusive(request: Request) -> str | None:
+    """Return the name of the one resource of which a request wants several units, or all."""
+    [want, *more] = request.wants
+    is_one = not more and want.count == 1 and want.units != 1
+    return want.selector.strip()[1:] if is_one and want.selector.strip().startswith("@") else None
+
+
+def is_reserved(state: State, request: Request, resource: Resource) -> bool:
+    """Tell whether somebody waits for several units of this very resource whom the request must not overtake."""
+    for one in waiting(state):
+        if exclusive(one) != resource.name or one.seq >= request.seq:
+            continue
+        if one.group == request.group and _order(state, request) < _order(state, one):
+            continue
+        need = resource.capacity if one.wants[0].units == ALL else one.wants[0].units
+        group = _group(state, one)
+        room = group.quota - group.held if group is not None and group.quota else need
+        if need <= room and need <= resource.capacity and resource.name not in one.refused:
+            return True
+    return False
 
 
 def possible(state: State, request: Request) -> bool:
@@ -458,7 +498,7 @@ def possible(state: State, request: Request) -> bool:
 def camper(state: State, now: int) -> Request | None:
     """Return the bundle for which freed units are kept."""
     for request in sorted(waiting(state), key=lambda one: one.seq):
-        if not request.bundle or request.asked > now - state.settings.patience:
+        if not request.bundle or exclusive(request) is not None or request.asked > now - state.settings.patience:
             continue
         there = _active(state, request)
         room = _room(state, request, now)
@@ -479,7 +519,9 @@ def _active(state: State, request: Request) -> dict[str, Resource]:
 
 def _usable(state: State, request: Request) -> int:
     return _union(
-        1 << one.slot for one in state.resources.values() if lendable(one) and one.name not in request.refused
+        1 << one.slot
+        for one in state.resources.values()
+        if lendable(one) and one.name not in request.refused and not is_reserved(state, request, one)
     )
 
 

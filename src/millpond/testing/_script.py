@@ -44,6 +44,8 @@ WANTS: Final[tuple[tuple[Want, ...], ...]] = (
     (Want("*", 3),),
     (Want("*", 1, 2),),
     (Want("@r0", 1, ALL),),
+    (Want("@r0", 1, 2),),
+    (Want("@r1", 1, ALL),),
     (Want("*", 1, ALL),),
     (Want("k=x", 1, 3),),
     (Want("k=x"), Want("k=y")),

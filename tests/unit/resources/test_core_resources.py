@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from millpond.resources import _commands as do
+from millpond.resources._core import step
 from millpond.resources._records import ALL, Holder, Settings, Want
+from millpond.resources._state import State
 from millpond.testing._stage import Stage
 
 CLAIM = Settings().claim
@@ -231,6 +234,156 @@ def test_readers_share_and_a_writer_is_alone():
     pool.release("r2")
     assert pool.of("w") == "held a"
     assert pool.ask("r3").kind == "waiting"
+
+
+def readers_and_a_writer() -> Stage:
+    pool = Stage("other")
+    pool.add("db", 3)
+    pool.ask("r1", "@db")
+    pool.ask("r2", "@db")
+    pool.ask("w", Want("@db", 1, ALL))
+    return pool
+
+
+def test_a_reader_who_comes_later_waits_behind_the_writer():
+    pool = readers_and_a_writer()
+    assert pool.ask("r3", "@db").kind == "waiting"
+    assert pool.ask("now", "@db", wait=False).kind == "busy"
+    pool.release("r1")
+    pool.release("r2")
+    assert pool.all() == {"w": "held db", "r3": "waiting"}
+    pool.release("w")
+    assert pool.of("r3") == "held db"
+
+
+def test_a_writer_holds_up_its_own_resource_only():
+    pool = readers_and_a_writer()
+    assert pool.ask("any").shares == (("other", 1),)
+    assert pool.ask("any more").kind == "waiting"
+    assert pool.ask("bundle", Want("*", 2)).kind == "waiting"
+    pool.withdraw("w")
+    assert pool.of("any more") == "held db"
+
+
+def test_writers_and_readers_are_served_in_the_order_of_asking():
+    pool = readers_and_a_writer()
+    pool.ask("r3", "@db")
+    pool.ask("w2", Want("@db", 1, 2))
+    pool.ask("r4", "@db")
+    pool.release("r1")
+    pool.release("r2")
+    pool.release("w")
+    assert pool.served() == ["r3", "w2"], "what they leave is for those behind them"
+    pool.release("r3")
+    assert pool.of("r4") == "held db"
+
+
+def test_priority_goes_before_a_writer_of_the_same_group_only():
+    pool = readers_and_a_writer()
+    assert pool.ask("other", "@db", priority=5, group="g").kind == "waiting"
+    assert pool.ask("mine", "@db", priority=5).kind == "held"
+
+
+def test_who_asked_before_the_writer_is_not_held_up_by_it_also_behind_one_who_is():
+    pool = Stage()
+    pool.add("db", 3)
+    pool.ask("all", Want("@db", 1, ALL))
+    pool.ask("before", "@db")
+    pool.ask("w", Want("@db", 1, ALL), group="g")
+    pool.ask("after", "@db", priority=1)
+    pool.release("all")
+    assert pool.all() == {"before": "held db", "w": "waiting", "after": "waiting"}
+
+
+def test_a_writer_without_room_in_the_quota_of_its_group_holds_nobody_up():
+    pool = Stage("other")
+    pool.add("db", 3)
+    pool.tell(do.SetGroup("g", quota=3))
+    pool.ask("r1", "@db")
+    pool.ask("w", Want("@db", 1, ALL), group="g")
+    assert pool.ask("r2", "@db").kind == "waiting"
+    pool.ask("one", "@other", group="g")
+    assert pool.of("r2") == "held db"
+    pool.release("one")
+    assert pool.ask("r3", "@db").kind == "waiting"
+
+
+def test_a_writer_that_is_away_holds_nobody_up_and_finds_its_place_again():
+    pool = Stage()
+    pool.add("db", 3)
+    pool.ask("r1", "@db")
+    pool.ask("w", Want("@db", 1, ALL), session="t", chosen=True)
+    pool.ask("r2", "@db")
+    pool.tell(do.Bury("t"))
+    assert pool.of("r2") == "offered db"
+    pool.ask("w", session="t again", chosen=True)
+    assert pool.ask("r3", "@db").kind == "waiting"
+
+
+def test_a_writer_that_is_impossible_holds_nobody_up():
+    pool = readers_and_a_writer()
+    pool.ask("two", Want("@db", 1, 2))
+    pool.ask("patient", Want("@db", 1, 3), patient=True)
+    pool.ask("r3", "@db")
+    pool.withdraw("w")
+    pool.release("r1")
+    assert pool.all() == {"r2": "held db", "two": "held db", "patient": "waiting", "r3": "waiting"}
+    pool.tell(do.Resize("db", 1))
+    pool.release("two")
+    pool.release("r2")
+    assert pool.all() == {"patient": "waiting", "r3": "held db"}
+
+
+def test_a_writer_waits_for_a_cordoned_resource_and_has_it_first():
+    pool = readers_and_a_writer()
+    pool.ask("r3", "@db")
+    pool.mark("db", "cordoned")
+    pool.release("r1")
+    pool.release("r2")
+    pool.mark("db", "active")
+    assert pool.all() == {"w": "offered db", "r3": "waiting"}
+
+
+def test_a_writer_comes_first_also_on_a_resource_that_is_new():
+    pool = Stage("other")
+    pool.ask("w", Want("@db", 1, ALL), patient=True)
+    pool.ask("r", "@db", patient=True)
+    pool.add("db", 2)
+    assert pool.all() == {"w": "offered db", "r": "waiting"}
+
+
+def test_a_bundle_does_not_overtake_a_writer_nor_a_writer_an_overdue_bundle():
+    pool = Stage("other", settings=Settings(patience=100))
+    pool.add("db", 2)
+    pool.ask("r1", "@db")
+    pool.ask("o", "@other")
+    pool.ask("w1", Want("@db", 1, ALL))
+    pool.ask("bundle", "@db", "@other")
+    pool.ask("w2", Want("@db", 1, ALL))
+    pool.later(100)
+    pool.release("o")
+    assert pool.of("bundle") == "waiting", "the writer before it is not overtaken"
+    pool.release("r1")
+    assert pool.of("w1") == "held db"
+    pool.release("w1")
+    assert pool.all() == {"bundle": "held db other", "w2": "waiting"}
+
+
+def test_thousands_of_writers_each_wait_for_their_own_resource():
+    state, count = State(), 2000
+    for index in range(count):
+        step(state, do.Add(f"r{index}", {}, 3), 1)
+        step(state, do.Acquire(f"a{index}", "s", 0, Holder(), (Want(f"@r{index}"),)), 1)
+        step(state, do.Acquire(f"w{index}", "s", 0, Holder(), (Want(f"@r{index}", 1, ALL),)), 1)
+    late = Settings().patience + 2
+    began = time.monotonic()
+    for index in range(count):
+        reader = do.Acquire(f"b{index}", "s", 0, Holder(), (Want(f"@r{index}"),))
+        assert step(state, reader, late).reply.kind == "waiting"
+    for index in range(count):
+        step(state, do.Release("s", state.requests[f"a{index}"].token), late)
+        assert state.requests[f"w{index}"].state == "held"
+    assert time.monotonic() - began < 2, "none costs the others anything, overdue or not"
 
 
 def test_a_writer_is_not_starved_by_readers():
