@@ -1,11 +1,12 @@
-"""Ctrl-C at the right moment.
+"""Signals at the right moment.
 
-Python runs the handler of a signal between any two instructions of the main thread, so a KeyboardInterrupt can leave a
-`with` block whose `__exit__` never ran: a gate that stays shut, a transaction that stays open. A step that must be
-whole is shielded: a SIGINT that comes meanwhile is handled right after it. That costs less than a microsecond.
+Python runs the handler of a signal between any two instructions of the main thread, and what it raises (Ctrl-C, an
+alarm, a test's time limit) can leave a `with` block whose `__exit__` never ran: a gate that stays shut, a transaction
+that stays open. A step that must be whole is shielded: a signal that comes meanwhile is handled right after it. That
+costs about a microsecond.
 
-(Rejected: masking it for the thread, since the kernel then gives it to another thread and Python runs the handler in
-the main thread all the same; doing such steps in a thread of their own, which costs two switches for each.)
+(Rejected: masking signals for the thread, since the kernel then gives them to another thread and Python runs the handler
+in the main thread all the same; doing such steps in a thread of their own, which costs two switches for each.)
 """
 
 from __future__ import annotations
@@ -14,21 +15,38 @@ import _signal  # type: ignore[import-not-found]  # `signal` is ten times as slo
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+_NAMES = ("SIGINT", "SIGALRM", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF")
+_SIGNALS: Final[tuple[int, ...]] = tuple(getattr(_signal, name) for name in _NAMES if hasattr(_signal, name))
 
 
 def shielded(step: Callable[[], T]) -> T:
-    """Do a short step that Ctrl-C does not interrupt; it strikes after it."""
-    handler = _signal.getsignal(_signal.SIGINT)
-    if not callable(handler) or threading.get_ident() != threading.main_thread().ident:
+    """Do a short step that no signal interrupts; it strikes after it."""
+    if threading.get_ident() != threading.main_thread().ident:
         return step()
-    late: list[FrameType | None] = []
+    handlers = {number: found for number in _SIGNALS if callable(found := _signal.getsignal(number))}
+    if not handlers:
+        return step()
+    late: list[tuple[int, FrameType | None]] = []
     try:
-        _signal.signal(_signal.SIGINT, lambda number, frame: late.append(frame))
+        for number in handlers:
+            _signal.signal(number, lambda number, frame: late.append((number, frame)))
         return step()
     finally:
-        _signal.signal(_signal.SIGINT, handler)
-        if late:
-            handler(_signal.SIGINT, late[0])
+        for number, handler in handlers.items():
+            _signal.signal(number, handler)
+        _handle(handlers, late)
+
+
+def _handle(
+    handlers: dict[int, Callable[[int, FrameType | None], object]], late: list[tuple[int, FrameType | None]]
+) -> None:
+    """Handle what came late, all of it, also when one handler raises."""
+    while late:
+        number, frame = late.pop(0)
+        try:
+            handlers[number](number, frame)
+        finally:
+            _handle(handlers, late)
