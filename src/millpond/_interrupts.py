@@ -5,8 +5,8 @@ alarm, a test's time limit) can leave a `with` block whose `__exit__` never ran:
 that stays open. A step that must be whole is shielded: a signal that comes meanwhile is handled right after it. That
 costs about a microsecond.
 
-(Rejected: masking signals for the thread, since the kernel then gives them to another thread and Python runs the handler
-in the main thread all the same; doing such steps in a thread of their own, which costs two switches for each.)
+(Rejected: masking signals for the thread, since the kernel then gives them to another thread and Python runs the
+handler in the main thread all the same; doing such steps in a thread of their own, which costs two switches for each.)
 """
 
 from __future__ import annotations
