@@ -274,13 +274,13 @@ def test_withdrawing_tells_what_it_ended():
     assert pool.tell(do.Withdraw("s", "never")).kind == "unknown"
 
 
-def test_a_chosen_id_tells_how_it_was_withdrawn():
+def test_a_chosen_id_that_was_withdrawn_had_no_effect_and_may_ask_again():
     pool = Stage("a")
     pool.ask("1")
     pool.ask("2", chosen=True)
     pool.withdraw("2")
-    reply = pool.withdraw("2")
-    assert (reply.kind, reply.detail) == ("ended", "withdrawn")
+    assert pool.withdraw("2").kind == "unknown"
+    assert pool.ask("2", chosen=True).kind == "waiting"
 
 
 def test_only_its_session_or_an_operator_withdraws_a_request():
