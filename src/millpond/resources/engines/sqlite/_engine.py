@@ -444,8 +444,10 @@ class SqliteEngine:
             now = self._clock.now()
             due = state.due()
             if due is not None and due <= now:
-                for request in list(state.requests.values()):
-                    if request.state == OFFERED and request.until <= now and self._is_accepted(request.token):
+                # The first to lapse first: a claim is decided at a moment at which no later one is over yet.
+                over = [one for one in state.requests.values() if one.state == OFFERED and one.until <= now]
+                for request in sorted(over, key=lambda one: one.until):
+                    if self._is_accepted(request.token):
                         self._decide(pool, Claim(request.session, (request.id,)), made, request.until - 1)
         reply, entry = pool.replica.decide(command, now)
         if entry is not None:

@@ -1,0 +1,50 @@
+"""What was accepted by its byte is not taken away when its offer would lapse."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from millpond.resources import _commands as do
+from millpond.resources._records import HELD, Holder, Settings, Want
+from millpond.resources.engines.sqlite._engine import SqliteEngine
+
+
+@pytest.fixture
+def engine(tmp_path: Path):
+    made = SqliteEngine("sqlite:///x", str(tmp_path / "pools.db"), "NORMAL")
+    yield made
+    made.shut_down()
+
+
+def run(engine: SqliteEngine, command: do.Command) -> do.Reply:
+    answers: list[do.Reply | Exception] = []
+    engine.apply("lab", command, answers.append, block=True)
+    deadline = time.monotonic() + 5
+    while not answers and time.monotonic() < deadline:
+        time.sleep(0.001)
+    [answer] = answers
+    assert isinstance(answer, do.Reply)
+    return answer
+
+
+def test_offers_that_end_together_are_all_spared_whatever_their_order(engine, monkeypatch):
+    """The one that was asked for first is offered last: deciding its claim must not let the other lapse."""
+    run(engine, do.Configure(Settings(claim=50_000)))
+    tokens = {}
+    for name in ("a", "b"):
+        run(engine, do.Add(name, {}))
+        tokens[name] = run(engine, do.Acquire(f"first {name}", "77", 0, Holder(), (Want(f"@{name}"),))).token
+        run(engine, do.Acquire(f"then {name}", "78", 0, Holder(), (Want(f"@{name}"),)))
+    monkeypatch.setattr(engine, "_is_accepted", lambda token: True)
+    run(engine, do.Release("77", tokens["b"]))
+    run(engine, do.Release("77", tokens["a"]))
+    time.sleep(0.08)
+    run(engine, do.Tick())
+    states: list[object] = []
+    engine.read(
+        "lab", lambda replica, now: {k: v.state for k, v in replica.state.requests.items()}, states.append, block=True
+    )
+    assert states == [{"then a": HELD, "then b": HELD}]
