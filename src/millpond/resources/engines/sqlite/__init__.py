@@ -1,8 +1,17 @@
 """`sqlite:///pools.db`: pools of all processes of this machine, in a file, with no server and no leader.
 
-    _engine   SqliteEngine: calls in, batches through the gate, answers and news out; its one thread
-    _log      pools as rows: an image now and then, and every batch of entries since
-    _url      what the URL says
+    _engine    SqliteEngine: the verbs; when a batch is made, and its news and answers given; its one thread
+    _batch     Batch: one transaction: follow, bury, claim, decide, append
+    _calls     Calls: commands and questions on their way, and their answers
+    _claims    Claims: locks that were accepted by a byte, before they are claimed in the file
+    _replicas  Replicas: the pools as this process knows them, and who wants to hear of them
+    _ears      Ears: what the thread sleeps on, or an event loop in its place
+    _peers     Peers: our session and those of the others; who has died
+    _log       pools as rows: an image now and then, and every batch of entries since
+    _url       what the URL says
+
+An engine is made of these parts, and each knows only parts below it in this list. The locks are taken in `_engine`,
+which tells their order; each part says which it expects to be held, or that it takes one itself.
 
 How it works. Every process has a replica of each pool that it uses. To change one, it passes the gate of the file,
 follows what others have written, decides its own commands on top, writes them as one row and commits: one transaction

@@ -1,0 +1,136 @@
+"""One batch: all that is waiting, decided on top of what others have written, in one transaction.
+
+The order matters. First the replicas follow, and what they have followed is told: a watcher may queue claims. Then the
+dead are buried, then what was accepted a while ago is claimed, then the calls are decided, also those that watchers
+queue meanwhile. All entries of a pool become one row.
+
+A batch knows what it took and what it made, so that the engine can undo it or make it known.
+
+Locks. All methods expect the gate and `_use` to be held, except `concerned`, for which `_use` is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond._sqlite import EngineClock, Transaction, enrolled, strike
+from millpond.resources import _changes as to
+from millpond.resources._commands import Adopt, Bury, Claim, Command, Pass, Reply
+from millpond.resources._records import OFFERED
+from millpond.resources._wire import Entry
+from millpond.resources.engines.sqlite import _log
+from millpond.resources.engines.sqlite._calls import Call, Calls
+from millpond.resources.engines.sqlite._claims import Claims
+from millpond.resources.engines.sqlite._peers import Peers
+from millpond.resources.engines.sqlite._replicas import Pool, Replicas
+
+_QUIET = frozenset({"released", "withdrawn"})
+"""Endings that concern nobody but the one who asked for them."""
+
+
+class Batch:
+    """What is carried out in one transaction."""
+
+    def __init__(self, replicas: Replicas, calls: Calls, claims: Claims, peers: Peers, clock: EngineClock) -> None:
+        self._replicas = replicas
+        self._calls = calls
+        self._claims = claims
+        self._peers = peers
+        self._clock = clock
+        self.taken: list[Call] = []
+        self.made: dict[str, list[Entry]] = {}
+
+    def carry_out(self, transaction: Transaction, also: Iterable[str]) -> None:
+        """Carry out all that is queued; `also` follow these pools."""
+        self._follow_all(transaction, also)
+        self._bury(transaction)
+        self._claim_old()
+        self._decide_all(transaction)
+        self._replicas.append(transaction, self.made)
+        self._clock.record(transaction)
+
+    def bury_only(self, transaction: Transaction) -> None:
+        """End all that the dead held, and leave what is queued."""
+        self._replicas.begin()
+        self._bury(transaction)
+        self._replicas.append(transaction, self.made)
+
+    def concerned(self) -> set[int]:
+        """Return the other sessions that must hear of it soon."""
+        found: set[str] = set()
+        for name, entries in self.made.items():
+            replica = self._replicas.pools[name].replica
+            requests = replica.state.requests if replica is not None else {}
+            for entry in entries:
+                for change in entry.changes:
+                    kind = type(change)
+                    if kind is to.Offered or kind is to.Held or kind is to.Left:
+                        request = requests.get(change.id)  # type: ignore[union-attr]
+                        if request is not None:
+                            found.add(request.session)
+                    elif (kind is to.Ended and change.how not in _QUIET) or kind is to.Adopted:  # type: ignore[union-attr]
+                        return self._peers.others()
+        found -= {"", self._peers.session}
+        return {int(session) for session in found}
+
+    # --- the steps ---------------------------------------------------------------------------------------------
+
+    def _follow_all(self, transaction: Transaction, also: Iterable[str]) -> None:
+        """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
+        self._replicas.begin()
+        accepted = self._claims.accepted.values()
+        for name in {*also, *self._calls.pools(), *(pool for pool, _, _ in accepted)}:
+            self._replicas.bring_up(transaction, name)
+
+    def _bury(self, transaction: Transaction) -> None:
+        """End all that the dead held, in every pool of the file."""
+        dead = self._peers.dead
+        if not dead:
+            return
+        there = enrolled(transaction)
+        for number in sorted(dead):
+            if number in there:
+                for name in _log.names(transaction):
+                    self._decide(self._replicas.bring_up(transaction, name), Bury(str(number)))
+                strike(transaction, number)
+            self._peers.bell.sweep(number)
+        self._peers.forget_dead(there)
+
+    def _claim_old(self) -> None:
+        """Claim what we accepted a while ago and still hold."""
+        for name, request in self._claims.old():
+            self._decide(self._replicas.pools[name], Claim(self._peers.session, (request,)))
+
+    def _decide_all(self, transaction: Transaction) -> None:
+        """Carry out what is queued, also what is queued meanwhile by watchers."""
+        while self._calls.waiting:
+            call = self._calls.take(self.taken)
+            pool = self._replicas.bring_up(transaction, call.pool)
+            if isinstance(call.command, Adopt | Pass):
+                self._claim_first(pool, call.command.token)
+            call.reply = self._decide(pool, call.command)  # type: ignore[arg-type]
+
+    def _claim_first(self, pool: Pool, token: int) -> None:
+        """Claim what somebody holds by its byte only, so far, before it is passed on or comes into other hands."""
+        assert pool.replica is not None
+        request = pool.replica.state.requests.get(pool.replica.state.tokens.get(token, ""))
+        if request is not None and request.state == OFFERED and self._claims.is_accepted(token):
+            self._decide(pool, Claim(request.session, (request.id,)))
+
+    def _decide(self, pool: Pool, command: Command, now: int = 0) -> Reply:
+        """Decide one command; but nothing lapses that was accepted in time."""
+        assert pool.replica is not None
+        state = pool.replica.state
+        if not now:
+            now = self._clock.now()
+            due = state.due()
+            if due is not None and due <= now:
+                # The first to lapse first: a claim is decided at a moment at which no later one is over yet.
+                over = [one for one in state.requests.values() if one.state == OFFERED and one.until <= now]
+                for request in sorted(over, key=lambda one: one.until):
+                    if self._claims.is_accepted(request.token):
+                        self._decide(pool, Claim(request.session, (request.id,)), request.until - 1)
+        reply, entry = pool.replica.decide(command, now)
+        if entry is not None:
+            self.made.setdefault(pool.name, []).append(entry)
+        return reply
