@@ -1,12 +1,16 @@
-"""What was accepted by its byte is not taken away when its offer would lapse."""
+"""What was accepted by its byte is not taken away when its offer would lapse, nor when the live file is deleted."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from millpond import ResourcePool
 from millpond.resources import _commands as do
 from millpond.resources._records import HELD, Holder, Settings, Want
 from millpond.resources.engines.sqlite._engine import SqliteEngine
@@ -48,3 +52,20 @@ def test_offers_that_end_together_are_all_spared_whatever_their_order(engine, mo
         "lab", lambda replica, now: {k: v.state for k, v in replica.state.requests.items()}, states.append, block=True
     )
     assert states == [{"then a": HELD, "then b": HELD}]
+
+
+def test_a_deleted_live_file_is_mended_and_frees_nothing(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'pools.db'}"
+    live = tmp_path / "pools.db-live"
+    code = f"from millpond import ResourcePool; print(ResourcePool('lab', {url!r}).try_acquire())"
+    with ResourcePool("lab", url) as pool:
+        pool.add("a")
+        with pool.acquire():
+            os.unlink(live)
+            for _ in range(2):  # before and after it is mended
+                other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+                assert (other.stdout, other.stderr) == ("None\n", "")
+                deadline = time.monotonic() + 5
+                while not live.exists() and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            assert live.exists()

@@ -44,6 +44,11 @@ class Claims:
         self._peers.live.unlock(CLAIMS + token)
         return False
 
+    def show_again(self) -> None:
+        """Lock the bytes once more, in another live file."""
+        for token in self.accepted:
+            self._peers.live.lock(CLAIMS + token)
+
     def is_accepted(self, token: int) -> bool:
         """Tell whether anybody, here or elsewhere, has accepted the lock with this token."""
         return token in self.accepted or self._peers.live.is_locked(CLAIMS + token)

@@ -375,8 +375,10 @@ class SqliteEngine:
             self._peers.enrol_again()
             self._ears.listen()
         elif not is_found:
-            self._peers.move()
-            self._ears.listen()
+            with self._gate, self._use:  # nobody may look at the old file meanwhile
+                self._peers.move()
+                self._claims.show_again()
+                self._ears.listen()
 
     # --- the thread --------------------------------------------------------------------------------------------
 
@@ -425,10 +427,11 @@ class SqliteEngine:
                 due = pool.due()
                 if due is not None and due <= now:
                     self._calls.waiting.append(Call(self._calls, pool.name, Tick(), lambda reply: None))
+            has_old_claims = self._claims.has_old()
         changed = [pool.name for pool in pools] if len(pools) <= FEW or self._replicas.has_changed() else []
         if self._calls.answers:
             self._publish()  # somebody was interrupted
-        if self._calls.waiting or self._peers.dead or self._claims.has_old():
+        if self._calls.waiting or self._peers.dead or has_old_claims:
             self._prepare(changed)
             self._is_at_gate = True
             try:

@@ -6,8 +6,8 @@ mistake, or replace the live file under our feet: then we take another number, o
 
 The others are learned of in the file. One of whom we read before we have learned of him is a stranger, until `meet`.
 
-Locks. `notice`, `meet`, `look_for_deaths` and `forget_dead` expect `_use` to be held; `enrol_again` and `move` are for
-the engine's thread only, which holds nothing then, since they pass the gate themselves.
+Locks. `notice`, `meet`, `look_for_deaths` and `forget_dead` expect `_use` to be held, `move` also the gate;
+`enrol_again` is for the engine's thread only, which holds nothing then, since it passes the gate itself.
 """
 
 from __future__ import annotations
