@@ -75,8 +75,8 @@ def follow(transaction: Transaction, pool: int, replica: Replica) -> list[Entry]
     first = pool * _VERSIONS
     here = first + replica.version
     rows = transaction.execute(
-        "SELECT row, CASE WHEN row > ?1 THEN body END FROM resource_log WHERE row >= ?1 AND row < ?2 ORDER BY row",
-        (here, first + _VERSIONS),
+        "SELECT row, CASE WHEN row > ? THEN body END FROM resource_log WHERE row >= ? AND row < ? ORDER BY row",
+        (here, here, first + _VERSIONS),
     ).fetchall()
     if replica.version:
         if not rows or rows[0][0] != here:
