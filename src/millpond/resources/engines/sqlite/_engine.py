@@ -244,7 +244,8 @@ class SqliteEngine:
 
     def _try_batch(self) -> bool:
         """Carry out all that is queued, if the gate stands open."""
-        self._prepare(self._calls.pools())
+        if not self._replicas.is_alone:
+            self._prepare(self._calls.pools())
         if not self._gate.try_enter():
             return False
         self._batch(())

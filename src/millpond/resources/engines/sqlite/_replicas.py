@@ -77,6 +77,8 @@ class Replicas:
         self.pools: dict[str, Pool] = {}
         self._followed: set[str] = set()  # the pools whose replicas are up to date in this batch
         self._version: object = None
+        self.is_alone = True
+        """Whether nobody else had written anything when we last looked."""
 
     def watched(self) -> list[Pool]:
         """Return the pools that somebody watches."""
@@ -157,6 +159,7 @@ class Replicas:
             return False
         replica, pool.replica = pool.replica, None  # interrupted in the middle, it would be good for nothing
         news = _log.follow(transaction, pool.id, replica)
+        self.is_alone = not news
         if news is None:
             return False
         if news:
