@@ -28,8 +28,8 @@ time.sleep(60)
 """
 
 
-def alone(peer: type[Peer]) -> float:
-    return float(peers_locks.uncontended(peer, number=scale(3000))["us_p50"])
+def alone(peer: type[Peer], number: int = 3000) -> float:
+    return float(peers_locks.uncontended(peer, number=scale(number))["us_p50"])
 
 
 def after_a_death() -> float:
@@ -64,7 +64,7 @@ QUESTIONS = [
         "acquire + release, uncontended, p50",
         {
             "millpond": lambda: alone(peers_pools.Sqlite),
-            "millpond FULL": lambda: alone(peers_pools.SqliteFull),
+            "millpond FULL": lambda: alone(peers_pools.SqliteFull, 300),
             "millpond memory": lambda: alone(peers_pools.Memory),
             "redis-py Lock": lambda: alone(peers_locks.RedisLock),
             "filelock": lambda: alone(peers_locks.FileLock),
