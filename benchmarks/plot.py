@@ -68,7 +68,14 @@ def draw_resources() -> None:
         axes.set_xscale("log")
         axes.set_xlim(0.9, max(figures.values()) * 6)
         for place, value in zip(places, figures.values(), strict=True):
-            axes.text(value * 1.1, place, f"{value:.3g}", va="center", fontsize=8, color="#555")
+            axes.text(
+                value * 1.1,
+                place,
+                f"{value:,.2f}" if value < 10 else f"{value:,.0f}",
+                va="center",
+                fontsize=8,
+                color="#555",
+            )
         axes.set_title(title, fontsize=9)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
