@@ -309,3 +309,31 @@ def test_a_lease_of_a_stopped_process_is_lost_and_it_knows_when_it_goes_on(url, 
             child.tell()
             child.process.send_signal(signal.SIGCONT)
             assert child.line() == "knows"
+
+
+def test_what_was_answered_survives_the_death_of_every_process(url, start):
+    """G10: a person's grant outlives processes, so it shows that an answered commit is in the file."""
+    child = start(
+        """
+        pool.add("a", labels={"kind": "x"}); pool.add("b")
+        pool.admin.cordon("b", reason="broken")
+        kept = pool.acquire(name="a")
+        token = pool.admin.keep("a", token=kept.token, holder="ada", reason="post-mortem")
+        say(token)
+        hear()
+        """,
+        url,
+    )
+    token = int(child.line())
+    child.kill()
+    with ResourcePool("p", url) as pool:
+        [holder] = pool.holders()
+        assert (holder.id, holder.kind, holder.token, holder.reason) == ("ada", "person", token, "post-mortem")
+        assert [(one.name, one.state, one.note) for one in pool.resources()] == [
+            ("a", "active", ""),
+            ("b", "cordoned", "broken"),
+        ]
+        assert pool.try_acquire(name="a") is None
+        pool.admin.release("a", token=token, reason="done")
+        with pool.acquire(name="a") as grant:
+            assert grant.token > token
