@@ -33,6 +33,8 @@ from millpond import (
 )
 
 sys.path.insert(0, str(Path(__file__).parent))
+import time
+
 import process_calls as calls
 
 pytestmark = pytest.mark.timeout(60)
