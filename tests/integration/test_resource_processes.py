@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from millpond._sqlite import Bell
-from millpond.errors import AlreadyExists, LeaseLost, StaleToken
+from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, StaleToken
 from millpond.resources import ResourcePool
 
 PRELUDE = """
@@ -337,3 +337,32 @@ def test_what_was_answered_survives_the_death_of_every_process(url, start):
         pool.admin.release("a", token=token, reason="done")
         with pool.acquire(name="a") as grant:
             assert grant.token > token
+
+
+def test_a_process_that_is_stopped_as_soon_as_it_has_what_it_waited_for_keeps_it(url, start):
+    """It has accepted the offer by its byte, and the claim is not in the file yet when the offer is over."""
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        pool.admin.configure(claim_within=0.2)
+        grant = pool.acquire()
+        child = start(
+            """
+            import signal
+            say("asking")
+            with pool.acquire():
+                os.kill(os.getpid(), signal.SIGSTOP)
+                say("still mine")
+            """,
+            url,
+        )
+        child.line()
+        while not pool.waiters():
+            time.sleep(0.001)
+        grant.release()
+        os.waitid(os.P_PID, child.process.pid, os.WSTOPPED | os.WNOWAIT)
+        with pytest.raises(AcquireTimeout):
+            pool.acquire(timeout=0.6)  # three times as long as the offer lasted
+        assert [one.id for one in pool.holders()] == ["child"]
+        child.process.send_signal(signal.SIGCONT)
+        assert child.line() == "still mine"
+        pool.acquire(timeout=5).release()
