@@ -27,6 +27,8 @@ _WORKER = re.compile(r".+_\d+")  # '<pool name>_<n>'
 
 
 def _matters(thread: threading.Thread) -> bool:
+    if thread.name.startswith("temporal_"):  # of a worker of Temporal's SDK, which may serve many tests
+        return False
     return not thread.daemon or thread.name == "millpond-timer" or _WORKER.fullmatch(thread.name) is not None
 
 
@@ -56,3 +58,12 @@ def temporal() -> Iterator[TemporalServer]:
         pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
     with temporal_server(dynamic_config=TUNED) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def pools(temporal: TemporalServer) -> Iterator[TemporalServer]:
+    """The same server, with a worker that hosts resource pools."""
+    from millpond.testing._temporal_host import hosted_pools
+
+    with hosted_pools(temporal.url()):
+        yield temporal

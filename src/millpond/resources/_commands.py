@@ -9,7 +9,11 @@ from msgspec import Struct
 from millpond.resources._records import Holder, Settings, Want
 
 
-class Acquire(Struct, frozen=True, gc=False):
+class Verb(Struct, frozen=True, gc=False, tag=True, omit_defaults=True):
+    """The base of all commands; on a wire each goes by the name of its class."""
+
+
+class Acquire(Verb, frozen=True):
     """Ask for resources. The same id again from the same session changes nothing and tells how it stands.
 
     `number` grows with every request of a session: one that is not above the highest seen, and is not known any more,
@@ -37,14 +41,14 @@ class Acquire(Struct, frozen=True, gc=False):
     seen: int = 0
 
 
-class Claim(Struct, frozen=True, gc=False):
+class Claim(Verb, frozen=True):
     """Say that the session is there: offered requests become held, away ones return to their place."""
 
     session: str
     ids: tuple[str, ...]
 
 
-class Decline(Struct, frozen=True, gc=False):
+class Decline(Verb, frozen=True):
     """Turn an offer down: its resources go on, the request keeps its place and is not offered them again.
 
     One that has turned down all that could serve it is unsatisfiable, unless it is patient.
@@ -55,7 +59,7 @@ class Decline(Struct, frozen=True, gc=False):
     token: int
 
 
-class Withdraw(Struct, frozen=True, gc=False):
+class Withdraw(Verb, frozen=True):
     """Take a request back, wherever it stands. An operator's has another session, and a reason."""
 
     session: str
@@ -64,7 +68,7 @@ class Withdraw(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class Release(Struct, frozen=True, gc=False):
+class Release(Verb, frozen=True):
     """Give a grant back: only when `token` is the one that counts. With `by`, an operator takes it away."""
 
     session: str
@@ -74,21 +78,21 @@ class Release(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class Renew(Struct, frozen=True, gc=False):
+class Renew(Verb, frozen=True):
     """Let a lease run for its whole length again from now. A lease that is over is not revived."""
 
     session: str
     token: int
 
 
-class Pass(Struct, frozen=True, gc=False):
+class Pass(Verb, frozen=True):
     """Pass a grant on: from now on whoever names its token may adopt it. Only its own session can do that."""
 
     session: str
     token: int
 
 
-class Adopt(Struct, frozen=True, gc=False):
+class Adopt(Verb, frozen=True):
     """Put a grant into other hands under a new token: a transfer, a theft, or kept for a person (`session` "").
 
     A transfer takes two: it is refused unless the holder passed the grant on.
@@ -105,7 +109,7 @@ class Adopt(Struct, frozen=True, gc=False):
     seen: int = 0
 
 
-class Suspect(Struct, frozen=True, gc=False):
+class Suspect(Verb, frozen=True):
     """Mark a grant whose holder seems to have forgotten it; "" takes the mark away."""
 
     session: str
@@ -113,14 +117,14 @@ class Suspect(Struct, frozen=True, gc=False):
     why: str
 
 
-class Bury(Struct, frozen=True, gc=False):
+class Bury(Verb, frozen=True):
     """A session is proved dead: end all that it held and asked for. Chosen ids that held nothing keep their place."""
 
     session: str
     reason: str = "its process is gone"
 
 
-class Add(Struct, frozen=True, gc=False):
+class Add(Verb, frozen=True):
     """Add a resource."""
 
     name: str
@@ -129,7 +133,7 @@ class Add(Struct, frozen=True, gc=False):
     by: str = ""
 
 
-class Remove(Struct, frozen=True, gc=False):
+class Remove(Verb, frozen=True):
     """Remove a resource: at once when free, else when the last holder gives it back."""
 
     name: str
@@ -137,7 +141,7 @@ class Remove(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class Relabel(Struct, frozen=True, gc=False):
+class Relabel(Verb, frozen=True):
     """Give a resource other labels. Grants stay."""
 
     name: str
@@ -146,7 +150,7 @@ class Relabel(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class Resize(Struct, frozen=True, gc=False):
+class Resize(Verb, frozen=True):
     """Change a resource's capacity. Shrinking works by attrition; who has the whole keeps the whole."""
 
     name: str
@@ -155,7 +159,7 @@ class Resize(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class Mark(Struct, frozen=True, gc=False):
+class Mark(Verb, frozen=True):
     """Set a resource's state: active, cordoned, draining or quarantined."""
 
     name: str
@@ -164,7 +168,7 @@ class Mark(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class Configure(Struct, frozen=True, gc=False):
+class Configure(Verb, frozen=True):
     """Replace the pool's settings (also: pause, resume)."""
 
     settings: Settings
@@ -172,7 +176,7 @@ class Configure(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class SetGroup(Struct, frozen=True, gc=False):
+class SetGroup(Verb, frozen=True):
     """Set a group's weight and quota (0: none)."""
 
     name: str
@@ -182,7 +186,7 @@ class SetGroup(Struct, frozen=True, gc=False):
     reason: str = ""
 
 
-class Tick(Struct, frozen=True, gc=False):
+class Tick(Verb, frozen=True):
     """Nothing but the time: end what is over."""
 
 
@@ -208,7 +212,7 @@ Command: TypeAlias = (
 )
 
 
-class Reply(Struct, frozen=True, gc=False):
+class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     """The answer to a command, as a word and what belongs to it.
 
     `held`, `offered`, `waiting`, `away` (claim to return to one's place), `busy`, `unsatisfiable`, `forgotten`, `used`

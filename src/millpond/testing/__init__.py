@@ -3,7 +3,8 @@
 - `FakeClock` moves only when told; `MemoryEngine(clock=FakeClock())` sees no other time.
 - `Bench`, `ENGINE_CHECKS` and `check_engine` are the conformance suite of resource engines: plain functions, to be run
   by any test runner on any engine.
-- `temporal_server()` is a Temporal development server for as long as a block lasts.
+- `temporal_server()` is a Temporal development server for as long as a block lasts, `hosted_pools(url)` a worker that
+  hosts resource pools on it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from millpond._lazy import lazy
 
-__all__ = ["ENGINE_CHECKS", "Bench", "FakeClock", "check_engine", "temporal_server"]
+__all__ = ["ENGINE_CHECKS", "Bench", "FakeClock", "check_engine", "hosted_pools", "temporal_server"]
 
 __getattr__, __dir__ = lazy(
     __name__,
@@ -21,6 +22,7 @@ __getattr__, __dir__ = lazy(
         "Bench": "millpond.testing._engines",
         "FakeClock": "millpond.testing._clock",
         "check_engine": "millpond.testing._engines",
+        "hosted_pools": "millpond.testing._temporal_host",
         "temporal_server": "millpond.testing._temporal",
     },
 )
@@ -29,3 +31,4 @@ if TYPE_CHECKING:
     from millpond.testing._clock import FakeClock
     from millpond.testing._engines import ENGINE_CHECKS, Bench, check_engine
     from millpond.testing._temporal import temporal_server
+    from millpond.testing._temporal_host import hosted_pools

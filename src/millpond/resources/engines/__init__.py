@@ -6,7 +6,11 @@ import importlib
 
 from millpond.resources._engine import Engine
 
-_HOMES = {"memory": "millpond.resources.engines.memory", "sqlite": "millpond.resources.engines.sqlite"}
+_HOMES = {
+    "memory": "millpond.resources.engines.memory",
+    "sqlite": "millpond.resources.engines.sqlite",
+    "temporal": "millpond.resources.engines.temporal",
+}
 
 
 def open_engine(url: str) -> Engine:
@@ -16,6 +20,8 @@ def open_engine(url: str) -> Engine:
     scheme = url.partition(":")[0]
     home = _HOMES.get(scheme) if ":" in url else None
     if home is None:
-        raise ValueError(f"no engine for {url!r}: use 'memory:' or 'sqlite:///path/to/file.db'")
+        raise ValueError(
+            f"no engine for {url!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'temporal://host:port/namespace'"
+        )
     engine: Engine = importlib.import_module(home).open(url)
     return engine

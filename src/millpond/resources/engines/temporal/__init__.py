@@ -1,0 +1,36 @@
+"""`temporal://host:port/namespace`: pools that live in Temporal workflows.
+
+_url          what the URL says
+_messages     what travels between a pool's workflow and the world
+_keeper       what a pool does, without Temporal: pure
+_workflow     the pool as a workflow
+_lane         how commands travel to it: batches by update
+_follower     how a process keeps up with it: the workflow's history is the log
+_engine       both, behind the protocol of engines
+_inside       the same words inside a workflow
+_activities   what workflows have done outside: commands, watching over holders, inheriting
+_worker       the worker that hosts pools, and the plugin for workers of those who use them
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.resources.engines.temporal._url import parse
+
+if TYPE_CHECKING:
+    from millpond.resources.engines.temporal._engine import TemporalEngine
+
+try:
+    import temporalio as _temporalio  # noqa: F401
+except ModuleNotFoundError as _error:  # pragma: no cover  (a test runs it without the package)
+    raise ModuleNotFoundError(
+        'temporal: URLs need the temporalio package: pip install "millpond[temporal]"', name="temporalio"
+    ) from _error
+
+
+def open(url: str) -> TemporalEngine:  # noqa: A001
+    """Open the engine of a URL, or share the one that this process has open already."""
+    from millpond.resources.engines.temporal._engine import _registry  # noqa: PLC0415  (workflows need not load it)
+
+    return _registry.open(url, parse(url))

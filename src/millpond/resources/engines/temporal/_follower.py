@@ -1,0 +1,293 @@
+"""One process's copy of a pool that lives in a workflow, and how it keeps up.
+
+A pool's history is its log: the outcome of every batch holds what it decided. So there are three ways to hear of
+something, and each fills the gaps of the others:
+
+- the answer to one's own batch;
+- the *tail*: a long poll at the end of the pool's history, which the server answers as soon as there is more. It costs
+  the pool nothing, and any number of processes can do it. It runs while somebody has an interest: a request of one's
+  own is open, or the pool is watched;
+- *news*, a query: all that happened since a version. It is asked for what signals and timers did (they leave no
+  outcome), when something is missing, and whenever a question about the pool must be answered as of now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
+from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.common import RawValue
+from temporalio.service import RPCError, RPCStatusCode
+
+from millpond._clock import elapsed
+from millpond._events import logger
+from millpond.resources._replica import Replica
+from millpond.resources._state import State
+from millpond.resources._wire import Entry
+from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal._lane import PATIENCE, Place
+from millpond.resources.engines.temporal._orders import raw
+
+GAP: Final = 0.03
+"""Seconds in which the tail usually brings what is missing."""
+LINGER: Final = 5.0
+"""Seconds that the tail goes on without interest."""
+_POLL: Final = timedelta(seconds=90)
+_SILENT_CAUSES: Final = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED,
+        EventType.EVENT_TYPE_TIMER_FIRED,
+        EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED,
+        EventType.EVENT_TYPE_SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED,
+    }
+)
+"""Events after which a pool may decide something that no outcome tells."""
+_ENDS: Final = frozenset(
+    {
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED,
+        EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED,
+    }
+)
+
+
+class Follower:
+    """The copy, and its three sources. Everything happens in the engine's loop."""
+
+    def __init__(
+        self,
+        place: Place,
+        tell: Callable[[Sequence[Entry]], None],
+        has_interest: Callable[[], bool],
+        on_new_life: Callable[[], None],
+    ) -> None:
+        self.place = place
+        self.replica = Replica()
+        self._tell = tell
+        self._has_interest = has_interest
+        self._on_new_life = on_new_life
+        self._incarnation = ""
+        self._is_loaded = False
+        self._moved = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
+        self._asked: asyncio.Future[None] | None = None
+        self._tail: asyncio.Task[None] | None = None
+        self._events = 0
+        self._offset = 0  # the engine's clock is at most this much ahead of `elapsed()`
+        self._spread = float("inf")
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def now(self) -> int:
+        """Return the engine's time, or a little more: a lease is never thought to be longer than it is."""
+        return int(elapsed() * 1_000_000) + self._offset
+
+    def _tell_time(self, now: int, sent: float) -> None:
+        """Take note of the engine's time, told between `sent` and now."""
+        spread = elapsed() - sent
+        self._spread *= 1.01  # clocks drift: a newer reading is worth more
+        if spread <= self._spread or now - int(sent * 1_000_000) > self._offset:
+            self._spread = spread
+            self._offset = now - int(sent * 1_000_000)
+
+    # --- hearing -----------------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Know the pool as it is, once."""
+        if not self._is_loaded:
+            await self.sync()
+
+    async def hear(self, answer: say.Answer, sent: float) -> None:
+        """Take what an own batch decided; returns when everything up to it is known."""
+        self._tell_time(answer.now, sent)
+        if answer.incarnation == self._incarnation and answer.base > self.replica.version:
+            await self._wait_for(answer.base)
+        if not self._take(answer):
+            await self.sync()
+
+    def _take(self, answer: say.Answer) -> bool:
+        """Follow an answer; False if something before it is missing."""
+        if not self._incarnation and not self.replica.version:
+            self._incarnation = answer.incarnation  # the pool began with this
+        if answer.incarnation != self._incarnation or answer.base > self.replica.version:
+            return False
+        self._follow(answer.entries, answer.base)
+        return True
+
+    def _follow(self, entries: Sequence[Entry], base: int) -> None:
+        new = entries[self.replica.version - base :]
+        if not new:
+            return
+        for entry in new:
+            self.replica.follow(entry)
+        self._moved.set()
+        self._moved.clear()
+        self._tell(new)
+
+    async def _wait_for(self, version: int) -> None:
+        if self._tail is None:
+            return
+        deadline = elapsed() + GAP
+        while self.replica.version < version and (left := deadline - elapsed()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._moved.wait()
+            except TimeoutError:
+                return
+
+    # --- news --------------------------------------------------------------------------------------------------
+
+    def sync(self) -> asyncio.Future[None]:
+        """Know the pool as of now: whoever asks while a query is under way shares the next one."""
+        if self._asked is None:
+            self._asked = asyncio.get_running_loop().create_future()
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask())
+        return asyncio.shield(self._asked)
+
+    async def _ask(self) -> None:
+        while self._asked is not None:
+            asked, self._asked = self._asked, None
+            try:
+                await self._ask_once()
+            except Exception as error:
+                asked.set_exception(error)
+                asked.exception()  # nobody may be waiting any more
+            else:
+                asked.set_result(None)
+        self._asking = None
+
+    async def _ask_once(self) -> None:
+        start = elapsed()
+        delay = 0.01
+        while True:
+            sent = elapsed()
+            try:
+                since = raw(say.write(say.Since(self._incarnation, self.replica.version)))
+                found = await self.place.handle().query(
+                    say.NEWS, since, result_type=RawValue, rpc_timeout=timedelta(seconds=10)
+                )
+                self._learn(say.read(found.payload.data, say.News), sent)
+                return
+            except RPCError as error:
+                if error.status == RPCStatusCode.NOT_FOUND:
+                    self._forget()
+                    return
+                failure: Exception = error
+            except (WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:  # it is moving
+                failure = error
+            if elapsed() - start > PATIENCE:
+                raise self.place.unavailable(failure) from failure
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, 0.5)
+
+    def _learn(self, news: say.News, sent: float) -> None:
+        self._tell_time(news.now, sent)
+        is_other = news.incarnation != self._incarnation
+        was_known, self._incarnation = bool(self._incarnation), news.incarnation
+        self._events = news.events
+        self._is_loaded = True
+        if news.image is None:
+            self._follow(news.entries, news.version - len(news.entries))
+        elif is_other or news.version > self.replica.version:
+            self.replica.state = State.load(news.image)
+            self.replica.version = news.version
+            self._moved.set()
+            self._moved.clear()
+        if is_other and was_known:
+            self._on_new_life()
+
+    def _forget(self) -> None:
+        """There is no such pool (any more)."""
+        if self._incarnation or not self._is_loaded:
+            self.replica = Replica()
+            self._incarnation = ""
+            self._is_loaded = True
+
+    # --- the tail ----------------------------------------------------------------------------------------------
+
+    def follow_on(self) -> None:
+        """Listen at the end of the history, from now on."""
+        if self._tail is None:
+            self._tail = asyncio.create_task(self._listen())
+
+    def stop(self) -> None:
+        """Listen no more."""
+        for task in (self._tail, self._asking):
+            if task is not None:
+                task.cancel()
+
+    async def _listen(self) -> None:
+        run_id, token = "", b""
+        interest = elapsed()
+        try:
+            while self._has_interest() or elapsed() - interest < LINGER:
+                if self._has_interest():
+                    interest = elapsed()
+                try:
+                    if not run_id:
+                        run_id, token = (await self.place.handle().describe()).run_id, b""
+                    run_id, token = await self._poll(run_id, token)
+                except RPCError as error:
+                    if error.status == RPCStatusCode.NOT_FOUND:
+                        run_id = ""
+                    await asyncio.sleep(0.5)
+        except Exception:
+            logger.exception("the tail of a pool broke", extra={"millpond": {"pool": self.place.workflow_id}})
+        finally:
+            self._tail = None
+
+    async def _poll(self, run_id: str, token: bytes) -> tuple[str, bytes]:
+        """Wait for more of the history; return where to go on."""
+        client = self.place.client
+        found = await client.workflow_service.get_workflow_execution_history(
+            GetWorkflowExecutionHistoryRequest(
+                namespace=client.namespace,
+                execution=WorkflowExecution(workflow_id=self.place.workflow_id, run_id=run_id),
+                wait_new_event=True,
+                next_page_token=token,
+                history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT,
+            ),
+            retry=True,
+            timeout=_POLL,
+        )
+        is_silent = False
+        for event in found.history.events:
+            if event.event_id > self._events:
+                if event.event_type in _SILENT_CAUSES:
+                    is_silent = True
+                elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED:
+                    is_silent |= not await self._read(event)
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+                self._events = 0
+                await self.sync()
+                self._events = 0
+                return event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id, b""
+            if event.event_type in _ENDS:
+                self._events = 0
+                self._on_new_life()
+                await asyncio.sleep(0.2)
+                return "", b""
+        if is_silent:
+            await self.sync()
+        return run_id, found.next_page_token
+
+    async def _read(self, event: HistoryEvent) -> bool:
+        """Follow the outcome of a batch; False if something before it is missing."""
+        outcome = event.workflow_execution_update_completed_event_attributes.outcome
+        if not outcome.success.payloads:
+            return True
+        [value] = await self.place.client.data_converter.decode(outcome.success.payloads, [RawValue])
+        try:
+            return self._take(say.read(value.payload.data, say.Answer))
+        except Exception:  # the outcome of something else
+            return True

@@ -1,0 +1,488 @@
+"""Resource pools inside workflows, in the words of everywhere else.
+
+A request goes to the pool by a local activity (so it is answered in the same workflow task when something is free);
+one that has to wait is told by signal. The holder is the workflow's *chain*: continue-as-new, retries and reset do not
+change it. When the server closes the chain, however that comes, what it held goes on to others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import msgspec
+from temporalio import workflow
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError
+
+from millpond.errors import AcquireTimeout, EngineError, LeaseLost, PoolFull, StaleToken, Unsatisfiable
+from millpond.resources import _commands as do
+from millpond.resources import _requests
+from millpond.resources._commands import Acquire, Command, Reply
+from millpond.resources._records import HELD, WAITING, Holder, Want
+from millpond.resources._requests import Units
+from millpond.resources._selectors import Selector
+from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _sessions
+from millpond.resources.engines.temporal._orders import Order
+
+T = TypeVar("T")
+FIRST_LOOK: Final = 20.0
+"""Seconds after which a waiter makes sure that it stands in line; each time twice as many."""
+LAST_LOOK: Final = 1800.0
+REASON: Final = 300
+"""Characters of a reason that a pool on Temporal keeps."""
+_RETRY: Final = RetryPolicy(
+    initial_interval=timedelta(milliseconds=100),
+    maximum_interval=timedelta(seconds=10),
+    non_retryable_error_types=["NotFoundError"],
+)
+
+
+@dataclass(frozen=True)
+class Detached:
+    """A grant on its way through continue-as-new: an argument of the next run, which acquires with `reattach=`."""
+
+    pool: str
+    request_id: str
+    token: int
+    units: dict[str, int] = field(default_factory=dict)
+
+
+def acquire(
+    pool: str,
+    selector: Selector | None = None,
+    /,
+    *,
+    name: str | None = None,
+    count: int = 1,
+    units: Units = 1,
+    timeout: float | None = None,
+    lease: float | None = None,
+    priority: int = 0,
+    group: str | None = None,
+    reason: str | None = None,
+    placement: str = "first",
+    wait_for_capacity: bool = False,
+    work_ends_within: float | None = None,
+    reattach: Detached | None = None,
+) -> WorkflowGrant:
+    """Wait for resources of a pool, inside a workflow, and return them as a grant, itself a context manager.
+
+    Arguments are those of `ResourcePool.acquire`, and `work_ends_within`: seconds that activities may still run after
+    the workflow was closed under them (terminated, timed out); only then is what it held lent again. `reattach` takes
+    up what an earlier run detached. A lease is not renewed by itself here: a lock comes back when its workflow ends.
+    """
+    if reattach is not None:
+        if not isinstance(reattach, Detached):
+            raise TypeError(f"reattach must be what detach() returned, not {reattach!r}")
+        return WorkflowGrant(pool, None, None, 0, reattach)
+    want = _requests.want(selector, name=name, count=count, units=units)
+    options = _options(timeout, lease, priority, group, reason, placement, wait_for_capacity)
+    return WorkflowGrant(
+        pool, (want,), timeout, _requests.microseconds(work_ends_within, "work_ends_within"), **options
+    )
+
+
+def acquire_all(
+    pool: str,
+    selectors: Iterable[Selector | Want],
+    /,
+    *,
+    timeout: float | None = None,
+    lease: float | None = None,
+    priority: int = 0,
+    group: str | None = None,
+    reason: str | None = None,
+    placement: str = "first",
+    wait_for_capacity: bool = False,
+    work_ends_within: float | None = None,
+) -> WorkflowGrant:
+    """Wait for several resources at once, all or nothing."""
+    options = _options(timeout, lease, priority, group, reason, placement, wait_for_capacity)
+    grace = _requests.microseconds(work_ends_within, "work_ends_within")
+    return WorkflowGrant(pool, _requests.bundle(selectors), timeout, grace, **options)
+
+
+def _options(
+    timeout: float | None,
+    lease: float | None,
+    priority: int,
+    group: str | None,
+    reason: str | None,
+    placement: str,
+    patient: bool,
+) -> dict[str, Any]:
+    return {
+        "timeout": _requests.microseconds(timeout, "timeout"),
+        "wait": timeout != 0,
+        "lease": _requests.microseconds(lease, "lease", 0.05),
+        "priority": _requests.whole(priority, "priority"),
+        "group": _requests.text(group, "group"),
+        "reason": _requests.text(reason, "reason")[:REASON],
+        "placement": _requests.name(placement, "placement"),
+        "patient": patient,
+    }
+
+
+class WorkflowGrant:
+    """Resources in the hands of a workflow, until it leaves the block or releases them."""
+
+    def __init__(
+        self,
+        pool: str,
+        wants: tuple[Want, ...] | None,
+        limit: float | None,
+        grace: int,
+        reattach: Detached | None = None,
+        /,
+        **options: Any,
+    ) -> None:
+        self._pool = _requests.name(pool, "a pool's name")
+        self._wants = wants
+        self._limit = limit
+        self._grace = grace
+        self._options = options
+        self._reattach = reattach
+        self._shares: tuple[tuple[str, int], ...] = ()
+        self._token = 0
+        self._id = ""
+        self._state = "new"  # waiting, held, over, lost, detached
+        self._how = ""
+
+    # --- what is held ------------------------------------------------------------------------------------------
+
+    @property
+    def resource(self) -> str:
+        """The name of the resource; of the first one, if there are several."""
+        return self._held()[0][0]
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of all resources, in the order in which they were asked for."""
+        return tuple(name for name, _ in self._held())
+
+    @property
+    def units(self) -> Mapping[str, int]:
+        """How many units of each resource."""
+        return dict(self._held())
+
+    @property
+    def token(self) -> int:
+        """The number of this grant: it grows with every grant of the pool. For fences: hand it to your activities."""
+        self._held()
+        return self._token
+
+    @property
+    def request_id(self) -> str:
+        """The id of the request."""
+        return self._id
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it is held, as far as this workflow was told."""
+        return self._state == HELD
+
+    def check(self) -> None:
+        """Raise `LeaseLost` unless the grant is held."""
+        if self._state != HELD:
+            how = self._how or {"new": "it was not acquired yet"}.get(self._state, self._state)
+            raise LeaseLost(f"{self._name()} is not held: {how}; acquire it again")
+
+    async def lost(self) -> str:
+        """Wait until the grant is taken away (an operator, the end of a lease), and return how."""
+        await workflow.wait_condition(lambda: self._state in ("lost", "over"))
+        return self._how
+
+    async def execute_activity(self, activity: Any, *args: Any, **options: Any) -> Any:
+        """Run an activity while holding: `workflow.execute_activity`, but a cancellation waits until it has stopped.
+
+        So what it uses is not lent to others while it is still using it.
+        """
+        self.check()
+        options.setdefault("cancellation_type", workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED)
+        if args:
+            options["args"] = [*args, *options.get("args", ())]
+        return await workflow.execute_activity(activity, **options)
+
+    # --- giving it back ----------------------------------------------------------------------------------------
+
+    async def release(self) -> None:
+        """Give it back. Doing so again does nothing; one that was lost meanwhile raises `LeaseLost`."""
+        if self._state in ("over", "detached"):
+            return
+        if self._state == "lost":
+            raise self._loss()
+        self.check()
+        desk = _desk()
+        reply, cancelled = await desk.send(self._pool, do.Release(desk.session, self._token))
+        desk.forget(self)
+        self._state, self._how = "over", "released"
+        if reply.kind == "stale":
+            self._state, self._how = "lost", reply.detail
+        if cancelled is not None:
+            raise cancelled
+        if self._state == "lost":
+            raise self._loss()
+
+    async def renew(self) -> None:
+        """Let a lease run for its whole length again from now."""
+        self.check()
+        desk = _desk()
+        reply, cancelled = await desk.send(self._pool, do.Renew(desk.session, self._token))
+        if reply.kind != HELD:
+            self._lose(reply.detail or reply.kind)
+        if cancelled is not None:
+            raise cancelled
+        self.check()
+
+    def detach(self) -> Detached:
+        """Keep it through continue-as-new: the end of the block does not release it, the next run takes it up.
+
+        Give what this returns to the next run, and there `acquire(pool, reattach=...)`.
+        """
+        self.check()
+        self._state = "detached"
+        _desk().forget(self)
+        return Detached(self._pool, self._id, self._token, dict(self._shares))
+
+    async def __aenter__(self) -> WorkflowGrant:
+        if self._state == "new":
+            await self._obtain()
+        self.check()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._state == "lost" and error is not None:
+            error.add_note(str(self._loss()))
+            return
+        await self.release()
+
+    def __await__(self) -> Generator[Any, None, WorkflowGrant]:
+        if self._state == "new":
+            yield from self._obtain().__await__()
+        return self
+
+    def __repr__(self) -> str:
+        names = ", ".join(name for name, _ in self._shares) or "nothing yet"
+        return f"<WorkflowGrant {self._state}: {names} of {self._pool!r}, token {self._token}>"
+
+    # --- getting it --------------------------------------------------------------------------------------------
+
+    async def _obtain(self) -> None:
+        desk = _desk()
+        if self._reattach is not None:
+            await self._take_up(desk, self._reattach)
+            return
+        assert self._wants is not None
+        self._id = f"#{workflow.uuid4().hex}"
+        self._state = WAITING
+        desk.expect(self)
+        info = workflow.info()
+        holder = Holder("workflow", info.workflow_id, info.run_id)
+        command = Acquire(self._id, desk.session, 0, holder, self._wants, sure=True, **self._options)
+        try:
+            await self._ask(desk, command)
+        except BaseException:
+            if self._state in (WAITING, HELD):
+                await self._give_up(desk)
+            desk.forget(self)
+            raise
+
+    async def _ask(self, desk: _Desk, command: Acquire) -> None:
+        """Ask, and wait for the letter; now and then make sure that the pool still knows."""
+        deadline = None if self._limit is None else workflow.time() + self._limit
+        look = FIRST_LOOK
+        while True:
+            reply, cancelled = await desk.send(self._pool, command, self._grace)
+            if cancelled is not None:
+                raise cancelled
+            if reply.kind == HELD:
+                self.granted(reply.token, reply.shares)
+            elif reply.kind != WAITING and self._state == WAITING:
+                self._state, self._how = "over", reply.kind
+                raise self._refused(reply)
+            left = None if deadline is None else max(0.001, deadline - workflow.time())
+            patience = look if left is None else min(look, left)
+            try:
+                if self._state == WAITING:
+                    await workflow.wait_condition(lambda: self._state != WAITING, timeout=patience)
+            except TimeoutError:
+                if deadline is not None and workflow.time() >= deadline:
+                    raise AcquireTimeout(self._timed_out()) from None
+                look = min(2 * look, LAST_LOOK)
+                continue
+            if self._state == HELD:
+                return
+            raise self._refused(Reply("ended", self._id, detail=self._how))
+
+    async def _give_up(self, desk: _Desk) -> None:
+        """Take the request back, wherever it stands."""
+        _, cancelled = await desk.send(self._pool, do.Withdraw(desk.session, self._id))
+        self._state, self._how = "over", "withdrawn"
+        if cancelled is not None:
+            raise cancelled
+
+    async def _take_up(self, desk: _Desk, detached: Detached) -> None:
+        """Go on with what an earlier run of this chain held."""
+        if detached.pool != self._pool:
+            raise ValueError(f"that grant is of pool {detached.pool!r}, not of {self._pool!r}")
+        self._id = detached.request_id
+        desk.expect(self)
+        reply, cancelled = await desk.send(self._pool, do.Renew(desk.session, detached.token))
+        if reply.kind == HELD and reply.id == self._id:
+            self.granted(detached.token, reply.shares)
+        else:
+            desk.forget(self)
+            self._state, self._how = "lost", reply.detail or reply.kind
+        if cancelled is not None:
+            if self._state == HELD:
+                await self._give_up(desk)
+            raise cancelled
+        if self._state != HELD:
+            raise LeaseLost(f"grant {detached.token} of pool {self._pool!r} was lost meanwhile: {self._how}")
+
+    def granted(self, token: int, shares: tuple[tuple[str, int], ...]) -> None:
+        """Take note that it is held."""
+        self._token, self._shares, self._state = token, shares, HELD
+
+    def ended(self, token: int, detail: str) -> None:
+        """Take note of a letter that says that it is over."""
+        if self._state == WAITING:
+            self._state, self._how = "over", detail
+        elif self._state == HELD and token in (0, self._token):
+            self._lose(detail)
+
+    def _lose(self, how: str) -> None:
+        self._state, self._how = "lost", how
+        _desk().forget(self)
+
+    # --- words -------------------------------------------------------------------------------------------------
+
+    def _held(self) -> tuple[tuple[str, int], ...]:
+        if not self._shares:
+            raise RuntimeError("nothing is held yet: await the grant, or use it in an async with block")
+        return self._shares
+
+    def _name(self) -> str:
+        names = ", ".join(name for name, _ in self._shares)
+        return f"grant {self._token} of {names or 'nothing'} in pool {self._pool!r}"
+
+    def _loss(self) -> LeaseLost:
+        return LeaseLost(f"{self._name()} was lost: {self._how}; stop using it and acquire it again")
+
+    def _wanted(self) -> str:
+        return ", ".join(one.selector for one in self._wants or ())
+
+    def _timed_out(self) -> str:
+        within = f" within {self._limit:g} s" if self._limit else ""
+        return f"no {self._wanted()!r} of pool {self._pool!r} was free{within}: its query get_current_holders tells why"
+
+    def _refused(self, reply: Reply) -> Exception:
+        kind, detail = reply.kind, reply.detail
+        if kind == "busy" or detail.startswith("timed out"):
+            return AcquireTimeout(self._timed_out())
+        if kind == "unsatisfiable" or detail.startswith("unsatisfiable"):
+            return Unsatisfiable(
+                f"no resource of pool {self._pool!r} could ever satisfy {self._wanted()!r}: add one that matches, or "
+                "use wait_for_capacity=True"
+            )
+        if kind == "full":
+            return PoolFull(f"pool {self._pool!r} is full: {detail}")
+        return StaleToken(f"request {self._id!r} of pool {self._pool!r} ended without a grant: {detail or kind}")
+
+
+class _Desk:
+    """All that one run of a workflow asks for and holds; it is the handler of the pools' letters."""
+
+    def __init__(self) -> None:
+        info = workflow.info()
+        self._chain = info.first_execution_run_id
+        self.session = _sessions.of_workflow(info.workflow_id, self._chain)
+        self._grants: dict[str, WorkflowGrant] = {}
+        self._strays: set[asyncio.Task[None]] = set()
+
+    def expect(self, grant: WorkflowGrant) -> None:
+        """Have letters about a request brought to its grant."""
+        self._grants[grant.request_id] = grant
+
+    def forget(self, grant: WorkflowGrant) -> None:
+        """Have them no more."""
+        self._grants.pop(grant.request_id, None)
+
+    def hear(self, content: RawValue) -> None:
+        """Take a letter: for another chain, or about nothing that is known, it is no news of ours."""
+        try:
+            letter = say.read(content.payload.data, say.Letter)
+        except (msgspec.DecodeError, ValueError) as error:
+            workflow.logger.warning("a signal was not understood: %s", error)
+            return
+        if letter.chain != self._chain:
+            return
+        grant = self._grants.get(letter.request)
+        if grant is None:
+            return
+        if letter.kind == "granted":
+            if not grant.is_held:
+                grant.granted(letter.token, letter.shares)
+        else:
+            grant.ended(letter.token, letter.detail)
+
+    async def send(self, pool: str, command: Command, grace: int = 0) -> tuple[Reply, asyncio.CancelledError | None]:
+        """Have a command carried out to its end; return a cancellation that came meanwhile with the answer."""
+        order = Order(pool, command, grace)
+        task = asyncio.ensure_future(_carry(order))
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError as error:
+                if task.cancelled():
+                    raise
+                cancelled = error
+            except Exception:
+                break
+        return task.result(), cancelled
+
+
+async def _carry(order: Order) -> Reply:
+    try:
+        found: RawValue = await workflow.execute_local_activity(
+            say.COMMAND,
+            order.write(),
+            result_type=RawValue,
+            start_to_close_timeout=timedelta(seconds=40),
+            retry_policy=_RETRY,
+            summary=f"{type(order.command).__name__} in pool {order.pool}",
+        )
+    except ActivityError as error:
+        cause = error.cause
+        if isinstance(cause, ApplicationError) and cause.type == "NotFoundError":
+            raise ApplicationError(
+                "this worker cannot speak with resource pools: give it plugins=[millpond.resources.temporal.Plugin()]",
+                type="PluginMissing",
+                non_retryable=True,
+            ) from error
+        raise EngineError(f"pool {order.pool!r} could not be asked: {cause or error}") from error
+    return msgspec.json.decode(found.payload.data, type=Reply)
+
+
+def _desk() -> _Desk:
+    """Return the desk of this run: the handler of the pools' signal knows it, so nothing global does."""
+    if not workflow.in_workflow():
+        raise RuntimeError(
+            "this is not a workflow: use ResourcePool(name, 'temporal://...') in programs and activities"
+        )
+    handler = workflow.get_signal_handler(say.LETTER)
+    desk = getattr(handler, "__self__", None)
+    if isinstance(desk, _Desk):
+        return desk
+    desk = _Desk()
+    workflow.set_signal_handler(say.LETTER, desk.hear)
+    return desk

@@ -1,0 +1,322 @@
+"""What a pool's workflow does, without Temporal: it runs the rules, and keeps what they do not know.
+
+Everything here is deterministic and has no clock but the one it is told, so a replay comes to the same decisions. What
+it adds to the rules (`_core.step`):
+
+- *batches* take effect once: the last one of every lane is remembered with its replies, also over continue-as-new;
+- *letters* to workflows, whose grants come without being asked for again;
+- *silence*: a process that was not heard of for `SILENT` has its grants marked as suspect, and after `FORGOTTEN` loses
+  its places in line (never a lock);
+- *death*: of a workflow that the server closed, after the time that it declared for its work to end;
+- *size*: what waits must fit into one payload, so a request that would not is refused;
+- *rebuilding*: a command that breaks a rule of ours leaves no trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from millpond.resources import _changes as to
+from millpond.resources import _commands as do
+from millpond.resources import _wire
+from millpond.resources._core import Outcome, step, told
+from millpond.resources._placement import POLICIES
+from millpond.resources._records import HELD, QUARANTINED, Request
+from millpond.resources._replica import Replica
+from millpond.resources._state import State
+from millpond.resources._wire import Entry
+from millpond.resources.engines.temporal import _sessions
+from millpond.resources.engines.temporal._messages import (
+    FORMAT,
+    Answer,
+    Batch,
+    Estate,
+    Letter,
+    Memory,
+    News,
+    Refusal,
+    Since,
+)
+
+SECOND: Final = 1_000_000
+SILENT: Final = 60 * SECOND
+"""A process that was not heard of for so long may be dead."""
+FORGOTTEN: Final = 600 * SECOND
+"""After so long it loses its places in line, and its lane is forgotten."""
+MOST: Final = 1_600_000
+"""What all requests may weigh: so many bytes that do not compress."""
+RECENT: Final = 300
+"""Entries that are carried over continue-as-new, for readers that are a little behind."""
+RULES: Final[dict[int, Callable[[State, do.Command, int], Outcome]]] = {1: step}
+"""The rules by number. A run goes on with those it began with; a new run begins with the newest.
+
+Whoever changes what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
+"""
+
+
+class Keeper:
+    """One pool: the state, and those who speak with it."""
+
+    def __init__(self, pool: str, incarnation: str, estate: Estate | None = None, rules: int = 1) -> None:
+        self.pool = pool
+        self.incarnation = incarnation
+        self.replica = Replica()
+        self.now = 0
+        self.letters: list[Letter] = []
+        self.refusals: list[Refusal] = []
+        self._lanes: dict[str, Memory] = {}
+        self._heard: dict[str, int] = {}
+        self._graces: dict[str, int] = {}
+        self._mourned: dict[str, tuple[int, str]] = {}
+        self._quarantine = ""
+        if estate is not None:
+            self._inherit(estate)
+        self._step = RULES[rules]
+        self._base = _wire.freeze(self.replica.state), self.replica.version
+        self._journal: list[Entry] = []
+        self._known = {one.id: (one.session, _weight(one)) for one in self.replica.state.requests.values()}
+        self._weight = sum(weight for _, weight in self._known.values())
+
+    def _inherit(self, estate: Estate) -> None:
+        self.incarnation = estate.incarnation
+        self.now = estate.now
+        self.letters = list(estate.letters)
+        self.refusals = list(estate.refusals)
+        self.replica = Replica(State.load(estate.image), estate.version)
+        self.replica.history.extend(estate.recent)
+        self._lanes = dict(estate.lanes)
+        self._heard = dict(estate.heard)
+        self._graces = dict(estate.graces)
+        self._mourned = dict(estate.mourned)
+        self._quarantine = estate.quarantine
+
+    def estate(self) -> Estate:
+        """Return all that the next run needs. It holds live records: write it before the next change."""
+        return Estate(
+            FORMAT,
+            self.incarnation,
+            self.replica.version,
+            self.now,
+            self.replica.state.image(),
+            self._lanes,
+            self._heard,
+            self._graces,
+            self._mourned,
+            self.letters,
+            list(self.replica.history)[-RECENT:],
+            self.refusals,
+            self._quarantine,
+        )
+
+    # --- what comes in -----------------------------------------------------------------------------------------
+
+    def take(self, batch: Batch, now: int) -> Answer:
+        """Run the commands of a batch, once."""
+        self._tell_time(now)
+        base = self.replica.version
+        last = self._lanes.get(batch.lane)
+        if last is not None and batch.number < last.number:
+            raise ValueError(f"batch {batch.number} of {batch.lane} came after batch {last.number}: it is too late")
+        if last is not None and batch.number == last.number:
+            return Answer(self.incarnation, base, base, self.now, last.replies)
+        if batch.session:
+            self._hear(batch.session)
+        for session, grace in batch.graces.items():
+            self._graces[session] = max(grace, self._graces.get(session, 0))
+        replies = [self.apply(command) for command in batch.commands]
+        for death in batch.deaths:
+            self.died(death.session, death.at, death.how)
+        if batch.number:
+            self._lanes[batch.lane] = Memory(batch.number, self.now, replies)
+        return Answer(self.incarnation, base, self.replica.version, self.now, replies, self._journal_since(base))
+
+    def apply(self, command: do.Command) -> do.Reply:
+        """Run one command, and write the letters that come of it."""
+        if isinstance(command, do.Acquire) and (refusal := self._check(command)) is not None:
+            return refusal
+        try:
+            reply, changes = self._step(self.replica.state, command, self.now)
+        except Exception as error:
+            self._rebuild()
+            return do.Reply("refused", detail=f"{type(error).__name__}: {error}")
+        if changes:
+            entry = Entry(self.now, getattr(command, "session", ""), changes)
+            self.replica.history.append(entry)
+            self.replica.version += 1
+            self._journal.append(entry)
+            for change in changes:
+                self._note(change, command, reply)
+        return reply
+
+    def tick(self, now: int) -> None:
+        """End what is over."""
+        self._tell_time(now)
+        due = self.replica.state.due()
+        if due is not None and due <= self.now:
+            self.apply(do.Tick())
+        for session, (at, why) in list(self._mourned.items()):
+            if at <= self.now:
+                del self._mourned[session]
+                self._graces.pop(session, None)
+                self.apply(do.Bury(session, why))
+        for session, heard in list(self._heard.items()):
+            if heard + SILENT <= self.now:
+                self._miss(session, heard)
+        for lane, memory in list(self._lanes.items()):
+            if memory.at + FORGOTTEN <= self.now:
+                del self._lanes[lane]
+
+    def due(self) -> int | None:
+        """Return the next time at which `tick` has something to do."""
+        times = [at for at, _ in self._mourned.values()]
+        own = self.replica.state.due()
+        if own is not None:
+            times.append(own)
+        sessions = self.replica.state.sessions
+        for session, heard in self._heard.items():
+            if sessions.get(session):
+                silent = heard + SILENT
+                times.append(silent if silent > self.now else heard + FORGOTTEN)
+        return min((time for time in times if time > self.now or time == own), default=None)
+
+    def died(self, session: str, at: int, how: str) -> None:
+        """Take note that the server closed a workflow: what it held ends, when its work has had time to end."""
+        if session not in self.replica.state.sessions or session in self._mourned:
+            return
+        grace = self._graces.get(session, 0)
+        if at + grace <= self.now:
+            self._graces.pop(session, None)
+            self.apply(do.Bury(session, how))
+            return
+        self._mourned[session] = (at + grace, how)
+        until = f"{how}; its work is given until {(at + grace) / SECOND:.0f} (time of day) to end"
+        for request in self._requests_of(session):
+            if request.state == HELD:
+                self.apply(do.Suspect(session, request.token, until))
+            else:
+                self.apply(do.Withdraw(session, request.id, by="millpond", reason=how))
+
+    def refuse(self, signal: str, why: str, now: int) -> None:
+        """Remember a signal that could not be understood."""
+        self.refusals = [*self.refusals[-19:], Refusal(now, signal, why[:500])]
+
+    def quarantine(self, why: str) -> None:
+        """Lend nothing of what is here until somebody says that it may be."""
+        self._quarantine = why
+        for name in list(self.replica.state.resources):
+            self.apply(do.Mark(name, QUARANTINED, "millpond", why))
+
+    # --- what is asked -----------------------------------------------------------------------------------------
+
+    def news(self, since: Since) -> News:
+        """Return what a reader does not know."""
+        version, history = self.replica.version, self.replica.history
+        if since.incarnation == self.incarnation and version - len(history) <= since.version <= version:
+            missing = version - since.version
+            entries = list(history)[-missing:] if missing else []
+            return News(self.incarnation, version, self.now, entries)
+        return News(self.incarnation, version, self.now, image=self.replica.state.image())
+
+    def chains(self) -> list[str]:
+        """Return the sessions of all workflows that hold or wait and are not mourned yet, the holders first."""
+        state = self.replica.state
+        found = [one for one in state.sessions if _sessions.is_workflow(one) and one not in self._mourned]
+        return sorted(found, key=lambda one: not any(state.requests[known].token for known in state.sessions[one]))
+
+    def has_workflows(self) -> bool:
+        """Tell whether any workflow holds or waits."""
+        return any(_sessions.is_workflow(one) for one in self.replica.state.sessions)
+
+    # --- small things ------------------------------------------------------------------------------------------
+
+    def _tell_time(self, now: int) -> None:
+        self.now = max(self.now, now)
+
+    def _hear(self, session: str) -> None:
+        was_silent = self._heard.get(session, 0) + SILENT <= self.now
+        self._heard[session] = self.now
+        if was_silent:
+            for request in self._requests_of(session):
+                if request.suspect.startswith(_SILENCE):
+                    self.apply(do.Suspect(session, request.token, ""))
+
+    def _miss(self, session: str, heard: int) -> None:
+        """See to what a silent process left."""
+        for request in self._requests_of(session):
+            if request.state == HELD:
+                if not request.suspect:
+                    self.apply(do.Suspect(session, request.token, f"{_SILENCE} for {SILENT // SECOND} s"))
+            elif heard + FORGOTTEN <= self.now:
+                why = f"{_SILENCE} for {FORGOTTEN // SECOND} s"
+                self.apply(do.Withdraw(session, request.id, by="millpond", reason=why))
+        if heard + FORGOTTEN <= self.now:
+            del self._heard[session]
+
+    def _requests_of(self, session: str) -> list[Request]:
+        state = self.replica.state
+        return [state.requests[known] for known in list(state.sessions.get(session, ()))]
+
+    def _check(self, command: do.Acquire) -> do.Reply | None:
+        """Say why a request cannot be taken."""
+        if command.placement not in POLICIES:
+            why = f"placement {command.placement!r} is not known to the pool's worker: register it there"
+            return do.Reply("refused", command.id, detail=why)
+        if self._weight > MOST and command.id not in self._known:
+            why = f"{len(self._known)} requests hold or wait, and that is all that Temporal can carry"
+            return do.Reply("full", command.id, detail=why)
+        return None
+
+    def _note(self, change: to.AnyChange, command: do.Command, reply: do.Reply) -> None:
+        """Keep count of requests, and write to workflows about what they did not ask for in this very command."""
+        if isinstance(change, to.Asked):
+            request = change.request
+            self._known[request.id] = (request.session, weight := _weight(request))
+            self._weight += weight
+            self._mourned.pop(request.session, None)  # it asks, so it lives
+        elif isinstance(change, to.Held):
+            if not (reply.kind == HELD and reply.id == change.id):
+                self._write(self._known[change.id][0], "granted", change.id, change.token, change.shares)
+        elif isinstance(change, to.Ended):
+            session, weight = self._known.pop(change.id)
+            self._weight -= weight
+            asked_for = isinstance(command, do.Release | do.Withdraw) and command.session == session
+            if not asked_for and change.how != "died":
+                detail = ": ".join(filter(None, (told(change.how, change.by), change.reason)))
+                self._write(session, "ended", change.id, change.token, (), detail)
+        elif isinstance(change, to.Adopted):
+            before, weight = self._known[change.id]
+            self._known[change.id] = (change.session, weight)
+            if before != change.session:
+                self._write(before, "ended", change.id, 0, (), told(change.how, change.by or str(change.holder)))
+        elif isinstance(change, to.Returned):
+            self._known[change.id] = (change.session, self._known[change.id][1])
+
+    def _write(
+        self, session: str, kind: str, request: str, token: int, shares: tuple[tuple[str, int], ...], detail: str = ""
+    ) -> None:
+        if _sessions.is_workflow(session) and session not in self._mourned:
+            chain = _sessions.workflow_of(session)[1]
+            self.letters.append(Letter(self.pool, chain, kind, request, token, shares, detail, session))
+
+    def _journal_since(self, version: int) -> list[Entry]:
+        new = self.replica.version - version
+        return self._journal[-new:] if new else []
+
+    def _rebuild(self) -> None:
+        """Come back to the state after the last command that was good."""
+        history = self.replica.history
+        base, version = self._base
+        self.replica = Replica(_wire.thaw(base), version)
+        for entry in self._journal:
+            self.replica.follow(entry)
+        self.replica.history = history
+
+
+_SILENCE: Final = "its process was not heard of"
+
+
+def _weight(request: Request) -> int:
+    """Return how many bytes of a request will not compress, at most."""
+    texts = len(request.reason) + len(request.group) + len(request.holder.id) // 2
+    return 40 + texts + len(request.id) // 2 + sum(len(want.selector) for want in request.wants) // 4

@@ -1,0 +1,178 @@
+"""What travels between a pool's workflow and the world, as plain records.
+
+They are written as JSON, so that people can read them in Temporal's own tools. Long ones are compressed; what is
+carried over continue-as-new always is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from millpond.resources._commands import Command, Reply
+from millpond.resources._records import Image
+from millpond.resources._wire import Entry
+
+T = TypeVar("T")
+FORMAT: Final = 1
+"""Of the estate; a pool refuses one that is newer than it knows."""
+PLAIN: Final = 8_000
+"""Bytes up to which a message stays readable."""
+
+# the workflow's names, part of the protocol: never changed
+WORKFLOW: Final = "MillpondResourcePool"
+APPLY: Final = "apply"
+NEWS: Final = "news"
+ESTATE: Final = "estate"
+CHAINS: Final = "chains"
+LETTER: Final = "millpond"
+"""The signal by which a pool writes to a workflow."""
+COMMAND: Final = "millpond_apply"
+WATCH: Final = "millpond_watch"
+INHERIT: Final = "millpond_inherit"
+MOVING, BAD_REQUEST = "PoolIsMoving", "BadRequest"
+
+
+class Death(Struct, frozen=True, omit_defaults=True):
+    """The server says that a workflow is closed, since `at` (microseconds)."""
+
+    session: str
+    at: int
+    how: str
+
+
+class Batch(Struct, frozen=True, omit_defaults=True):
+    """Commands of one sender, in order. The same number again is answered as the first time."""
+
+    lane: str
+    number: int
+    commands: list[Command] = []
+    session: str = ""  # the process that is hereby heard of
+    graces: dict[str, int] = {}  # session -> microseconds that its work may go on after it closed
+    deaths: list[Death] = []
+
+
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """What came of a batch: the replies, and all that the pool decided meanwhile (entries `base` to `version`)."""
+
+    incarnation: str
+    base: int
+    version: int
+    now: int
+    replies: list[Reply] = []
+    entries: list[Entry] = []
+
+
+class Since(Struct, frozen=True, omit_defaults=True):
+    """How far a reader has come."""
+
+    incarnation: str = ""
+    version: int = -1
+
+
+class News(Struct, frozen=True, omit_defaults=True):
+    """What a reader does not know yet: entries if that is little, else the whole state."""
+
+    incarnation: str
+    version: int
+    now: int
+    entries: list[Entry] = []
+    image: Image | None = None
+    events: int = 0  # of the run's history that are in it
+
+
+class Letter(Struct, frozen=True, omit_defaults=True):
+    """What a pool tells a workflow about a request of its own; `chain` is for whom it is meant."""
+
+    pool: str
+    chain: str
+    kind: str  # granted, ended, lost
+    request: str
+    token: int = 0
+    shares: tuple[tuple[str, int], ...] = ()
+    detail: str = ""
+    session: str = ""  # to whom; left out on the wire
+
+
+class Memory(Struct, array_like=True):
+    """The last batch of a lane, and what it was answered."""
+
+    number: int
+    at: int
+    replies: list[Reply]
+
+
+class Refusal(Struct, frozen=True, omit_defaults=True):
+    """A signal that could not be understood."""
+
+    at: int
+    signal: str
+    why: str
+
+
+class Estate(Struct, omit_defaults=True):
+    """All that a pool carries over continue-as-new, and leaves when it is terminated."""
+
+    format: int
+    incarnation: str
+    version: int
+    now: int
+    image: Image
+    lanes: dict[str, Memory] = {}
+    heard: dict[str, int] = {}
+    graces: dict[str, int] = {}
+    mourned: dict[str, tuple[int, str]] = {}  # session -> when what it held ends, and why
+    letters: list[Letter] = []
+    recent: list[Entry] = []
+    refusals: list[Refusal] = []
+    quarantine: str = ""  # why the resources were not to be trusted when it was inherited
+
+
+class Opening(Struct, omit_defaults=True):
+    """How a pool begins. By hand: nothing at all, or the input of Temporal's sample."""
+
+    previous: str | None = None  # the closed run to inherit from, "" when there is none, None when nobody looked
+    resources: dict[str, Any] | list[str] = {}
+    waiters: list[Any] = []
+
+
+class Leftover(Struct, frozen=True):
+    """A signal that a closed run had received, but never looked at."""
+
+    name: str
+    data: bytes
+
+
+class Inheritance(Struct, omit_defaults=True):
+    """What could be had of a closed run."""
+
+    estate: Estate | None = None
+    leftovers: list[Leftover] = []
+    quarantine: str = ""
+
+
+def write(message: Struct) -> bytes:
+    """Return a message as bytes: JSON, or compressed JSON when it is long."""
+    data = msgspec.json.encode(message)
+    return data if len(data) <= PLAIN else zlib.compress(data, 1)
+
+
+def read(data: bytes, kind: type[T]) -> T:
+    """Return the message that `write` wrote, or a person."""
+    return msgspec.json.decode(zlib.decompress(data) if data[:1] == b"x" else data, type=kind)
+
+
+def freeze(estate: Estate) -> bytes:
+    """Write an estate as small as it can be."""
+    return zlib.compress(msgspec.msgpack.encode(estate), 6)
+
+
+def thaw(data: bytes) -> Estate:
+    """Read an estate."""
+    estate = msgspec.msgpack.decode(zlib.decompress(data), type=Estate)
+    if estate.format > FORMAT:
+        raise ValueError(f"the pool's state has format {estate.format}, and this worker knows {FORMAT}: update it")
+    return estate

@@ -1,0 +1,72 @@
+"""The worker that hosts pools, and the plugin for the workers of those who use them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from temporalio.client import Client
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import Worker, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from millpond.errors import PoolError
+from millpond.resources._placement import POLICIES
+from millpond.resources._records import Request, Resource
+from millpond.resources.engines.temporal._activities import Office, Steward
+from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
+from millpond.resources.engines.temporal._workflow import PoolWorkflow
+
+_BUILT_IN: Final = frozenset(POLICIES)
+Key = Callable[[Resource, Request], tuple[int, ...]]
+"""Says how well a resource suits a request: the smallest tuple wins. It must be pure, and stay as it is."""
+
+
+def pool_worker(
+    client: Client,
+    *,
+    task_queue: str = TASK_QUEUE,
+    placements: Mapping[str, Key] | None = None,
+    **options: Any,
+) -> Worker:
+    """Return a worker that hosts resource pools: run it in one program or in many.
+
+    `placements` are your own ways to choose a resource, by name, for `acquire(..., placement=name)`: functions of a
+    resource and a request that return a tuple of whole numbers, the smallest of which is the best. They run inside the
+    pool's workflow: pure, and the same in all workers; a changed one gets a new name. Other options are a Worker's.
+    """
+    for name, key in (placements or {}).items():
+        if name in _BUILT_IN:
+            raise ValueError(f"placement {name!r} is built in: choose another name")
+        if not callable(key):
+            raise TypeError(f"placement {name!r} must be a function of a resource and a request, not {key!r}")
+        POLICIES[name] = key
+    activities = [*options.pop("activities", ()), *Steward(task_queue).activities]
+    workflows = [*options.pop("workflows", ()), PoolWorkflow]
+    return Worker(client, task_queue=task_queue, workflows=workflows, activities=activities, **options)
+
+
+class Plugin(SimplePlugin):
+    """What a worker needs so that its workflows can acquire: `Worker(..., plugins=[Plugin()])`.
+
+    It adds the activity that speaks with pools, lets `millpond` and `msgspec` pass the sandbox, and makes errors of
+    pools fail a workflow (instead of its task). `task_queue` is where pools are hosted that are started on first use.
+    """
+
+    def __init__(self, *, task_queue: str = TASK_QUEUE, prefix: str = PREFIX) -> None:
+        super().__init__(
+            "millpond",
+            activities=Office(task_queue, prefix).activities,
+            workflow_runner=_let_pass,
+            workflow_failure_exception_types=[PoolError],
+        )
+
+
+def _let_pass(runner: WorkflowRunner | None) -> WorkflowRunner:
+    if isinstance(runner, SandboxedWorkflowRunner):
+        passed = runner.restrictions.with_passthrough_modules("millpond", "msgspec")
+        return dataclasses.replace(runner, restrictions=passed)
+    if runner is None:
+        raise RuntimeError("a worker without a workflow runner")
+    return runner
