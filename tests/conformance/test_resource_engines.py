@@ -13,6 +13,8 @@ from millpond.resources._records import Holder, Want
 from millpond.resources.engines.memory import MemoryEngine
 from millpond.resources.engines.sqlite import SqliteEngine
 from millpond.resources.engines.sqlite._url import parse
+from millpond.resources.engines.temporal import _url as temporal_url
+from millpond.resources.engines.temporal._engine import TemporalEngine
 from millpond.testing import ENGINE_CHECKS, Bench, FakeClock, check_engine
 
 _worlds = itertools.count(1)
@@ -33,6 +35,16 @@ def _full(folder: Path) -> Bench:
 
 
 BENCHES: dict[str, Callable[[Path], Bench]] = {"memory": _memory, "sqlite-normal": _sqlite, "sqlite-full": _full}
+
+
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
+def test_temporal_keeps_the_contract(check, pools):
+    url = f"{pools.url()}?prefix=conformance-{next(_worlds)}:"
+    bench = Bench(lambda: TemporalEngine(url, temporal_url.parse(url)), lambda: TemporalEngine(url, temporal_url.parse(url)), url=url)  # fmt: skip
+    try:
+        check(bench)
+    finally:
+        bench.close()
 
 
 @pytest.mark.parametrize("engine", BENCHES)

@@ -22,8 +22,8 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import GetWorkflowExecutionHistoryRequest
-from temporalio.client import WorkflowQueryFailedError, WorkflowQueryRejectedError
-from temporalio.common import RawValue
+from temporalio.client import WorkflowExecutionStatus, WorkflowQueryFailedError, WorkflowQueryRejectedError
+from temporalio.common import QueryRejectCondition, RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond._clock import elapsed
@@ -40,6 +40,7 @@ GAP: Final = 0.03
 LINGER: Final = 5.0
 """Seconds that the tail goes on without interest."""
 _POLL: Final = timedelta(seconds=90)
+_ATTEMPT: Final = timedelta(seconds=10)
 _SILENT_CAUSES: Final = frozenset(
     {
         EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED,
@@ -172,23 +173,38 @@ class Follower:
         while True:
             sent = elapsed()
             try:
-                since = raw(say.write(say.Since(self._incarnation, self.replica.version)))
-                found = await self.place.handle().query(
-                    say.NEWS, since, result_type=RawValue, rpc_timeout=timedelta(seconds=10)
-                )
-                self._learn(say.read(found.payload.data, say.News), sent)
+                news = await self._query()
+                if news is None:
+                    self._forget()
+                else:
+                    self._learn(news, sent)
                 return
             except RPCError as error:
                 if error.status == RPCStatusCode.NOT_FOUND:
                     self._forget()
                     return
                 failure: Exception = error
-            except (WorkflowQueryFailedError, WorkflowQueryRejectedError) as error:  # it is moving
+            except WorkflowQueryFailedError as error:  # it is moving
                 failure = error
             if elapsed() - start > PATIENCE:
                 raise self.place.unavailable(failure) from failure
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.5)
+
+    async def _query(self) -> say.News | None:
+        """Ask for what is new; None if the pool was dropped. One that was ended against its will is as it was left."""
+        since = raw(say.write(say.Since(self._incarnation, self.replica.version)))
+        condition: QueryRejectCondition | None = QueryRejectCondition.NOT_OPEN
+        while True:
+            try:
+                found = await self.place.handle().query(
+                    say.NEWS, since, result_type=RawValue, reject_condition=condition, rpc_timeout=_ATTEMPT
+                )
+                return say.read(found.payload.data, say.News)
+            except WorkflowQueryRejectedError as error:
+                if error.status == WorkflowExecutionStatus.COMPLETED:
+                    return None
+                condition = None
 
     def _learn(self, news: say.News, sent: float) -> None:
         self._tell_time(news.now, sent)
