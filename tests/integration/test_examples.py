@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,8 +43,12 @@ PRINTS = {
 }
 
 
+ON_TEMPORAL = {"temporal_resource_pool", "temporal_resource_locking"}
+
+
 def test_every_example_is_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTS)
+    assert {path.parent.name for path in EXAMPLES.glob("*/*.py")} == ON_TEMPORAL
 
 
 @pytest.mark.timeout(60)
@@ -53,3 +60,81 @@ def test_an_example_runs_and_prints_what_it_promises(name):
     assert done.returncode == 0, done.stderr
     for line in PRINTS[name]:
         assert line in done.stdout
+
+
+def run_on_temporal(name, address):
+    """Run worker and starter as the docstring of the example says; return what each printed."""
+    worker = subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", f"{name}.worker", address],
+        cwd=EXAMPLES,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        ready = worker.stdout.readline()
+        starter = subprocess.run(
+            [sys.executable, "-W", "error", "-m", f"{name}.starter", address],
+            cwd=EXAMPLES,
+            text=True,
+            capture_output=True,
+            timeout=40,
+        )
+        worker.send_signal(signal.SIGINT)
+        out, errors = worker.communicate(timeout=15)
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert ready == "worker is ready\n"
+    assert starter.returncode == 0, starter.stderr + out + errors
+    assert worker.returncode == 0, errors
+    return out, starter.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(80)
+def test_workflows_and_a_program_take_turns_with_two_gpus(temporal):
+    work, story = run_on_temporal("temporal_resource_pool", temporal.address)
+    for line in (
+        "ann is done with",
+        "bob is done with",
+        "cid is done with",
+        "dan ended: dan found a mistake in its data",
+        "eve ended: Workflow cancelled",
+        "fay ended: ",
+        "all is given back",
+    ):
+        assert line in story
+    assert re.search(r"gpu-\d  fay  \(died\)", story)
+
+    lines = sorted(re.findall(r"^(\S+)  (gpu-\d)  (\w+)  (begins|ends) (\w+)$", work + story, re.M))
+    for gpu in ("gpu-0", "gpu-1"):
+        steps = [(user, what, step) for _, name, user, what, step in lines if name == gpu]
+        for begin, end in zip(steps[::2], steps[1::2], strict=True):  # each step ends before the next one begins
+            assert (begin[0], "begins", begin[2]) == (end[0], begin[1], end[2]) and end[1] == "ends"
+        turns = [user for user, _ in itertools.groupby(user for user, _, _ in steps)]
+        assert len(turns) == len(set(turns)), "somebody was let in between two steps of one holder"
+        assert turns[-1] == "gil"
+    used = {user: {step for _, _, who, _, step in lines if who == user} for user in ("ann", "cid", "dan", "eve", "fay")}
+    assert used["ann"] == {"load", "train", "save"}
+    assert used["cid"] == {"load", "train", "evaluate", "save"}  # over two runs, on one GPU
+    assert used["dan"] == used["eve"] == used["fay"] == {"load"}
+    assert len({name for _, name, user, _, _ in lines if user == "cid"}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(80)
+def test_workflows_lock_accounts_by_name(temporal):
+    work, result = run_on_temporal("temporal_resource_locking", temporal.address)
+    assert "12 transfers are done: {'ann': 115, 'bob': 105, 'cid': 95, 'dan': 85}\n" in result
+    assert "together: 400\nall is given back\n" in result
+
+    locked = set()
+    lines = sorted(re.findall(r"^(\S+)  (begins|ends) (\w+) to (\w+): \d+$", work, re.M))
+    assert len(lines) == 24
+    for _, what, source, target in lines:
+        if what == "begins":
+            assert not locked & {source, target}
+            locked |= {source, target}
+        else:
+            locked -= {source, target}

@@ -1,0 +1,35 @@
+"""The worker: it hosts the pool of locks, and it runs the workflows. See the package's docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+
+from millpond.resources import temporal
+from temporal_resource_locking.shared import ACCOUNTS, TASK_QUEUE, address
+from temporal_resource_locking.workflows import Audit, Bank, Transfer
+
+
+async def main() -> None:
+    client = await Client.connect(address())
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    bank = Bank(dict.fromkeys(ACCOUNTS, 100))
+    users = Worker(
+        client,
+        task_queue=TASK_QUEUE,
+        workflows=[Transfer, Audit],
+        activities=[bank.read, bank.write, bank.tell],
+        plugins=[temporal.Plugin()],
+    )
+    async with temporal.pool_worker(client), users:
+        print("worker is ready", flush=True)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
