@@ -72,6 +72,7 @@ def run_on_temporal(name, address):
         stderr=subprocess.PIPE,
     )
     try:
+        assert worker.stdout is not None
         ready = worker.stdout.readline()
         starter = subprocess.run(
             [sys.executable, "-W", "error", "-m", f"{name}.starter", address],
