@@ -38,6 +38,8 @@ from millpond.resources.engines.temporal._url import Address
 T = TypeVar("T")
 BEAT: Final = 20.0
 """Seconds between two signs of life, while the process has anything open."""
+GATHER: Final = 0.003
+"""Seconds in which the commands of a process that has several requests open come together."""
 ROUND: Final = 0.25
 """Seconds between two looks at which pools need attention."""
 
@@ -51,11 +53,19 @@ class _Pool:
         self._session = engine.session
         self.watchers: list[tuple[Watcher, bool]] = []
         self.open: dict[str, do.Acquire | None] = {}  # requests of ours that are not over; the command while it waits
-        self.follower = Follower(place, self._tell, self._has_interest, self._ask_again)
-        self.lane = Lane(place, loop, engine.session, self._deliver, self.follower.load)
+        own = engine.session
+        self.follower = Follower(place, own, self._tell, self._has_interest, self._is_busy, self._ask_again)
+        self.lane = Lane(place, loop, own, own, self._deliver, self.follower.load, self._linger)
 
     def _has_interest(self) -> bool:
         return bool(self.open) or any(not own for _, own in self.watchers)
+
+    def _linger(self) -> float:
+        """Return how long a batch waits for company: many batches cost more than the wait."""
+        return GATHER if len(self.open) > 1 else 0.0
+
+    def _is_busy(self) -> bool:
+        return self.lane.is_running
 
     async def _deliver(self, parcels: Sequence[Parcel], answer: say.Answer, sent: float) -> None:
         """Let watchers hear what a batch did, then answer those who sent it."""

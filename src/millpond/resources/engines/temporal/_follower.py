@@ -7,8 +7,9 @@ something, and each fills the gaps of the others:
 - the *tail*: a long poll at the end of the pool's history, which the server answers as soon as there is more. It costs
   the pool nothing, and any number of processes can do it. It runs while somebody has an interest: a request of one's
   own is open, or the pool is watched;
-- *news*, a query: all that happened since a version. It is asked for what signals and timers did (they leave no
-  outcome), when something is missing, and whenever a question about the pool must be answered as of now.
+- *news*, a query: all that happened since a version. It is asked for what signals and timers did (it stands in the
+  next outcome, but there may be none for long), when something is missing, and whenever a question about the pool must
+  be answered as of now.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from millpond._clock import elapsed
 from millpond._events import logger
+from millpond.errors import EngineError
 from millpond.resources._replica import Replica
 from millpond.resources._state import State
 from millpond.resources._wire import Entry
@@ -37,6 +39,10 @@ from millpond.resources.engines.temporal._orders import raw
 
 GAP: Final = 0.03
 """Seconds in which the tail usually brings what is missing."""
+ALONE: Final = 2.0
+"""Seconds without a gap after which own answers are enough, for as long as they come."""
+REST: Final = 0.003
+"""Seconds between two polls, in which a busy pool does several things."""
 LINGER: Final = 5.0
 """Seconds that the tail goes on without interest."""
 _POLL: Final = timedelta(seconds=90)
@@ -67,14 +73,18 @@ class Follower:
     def __init__(
         self,
         place: Place,
+        own: str,
         tell: Callable[[Sequence[Entry]], None],
         has_interest: Callable[[], bool],
+        is_busy: Callable[[], bool],
         on_new_life: Callable[[], None],
     ) -> None:
         self.place = place
+        self._own = own
         self.replica = Replica()
         self._tell = tell
         self._has_interest = has_interest
+        self._is_busy = is_busy
         self._on_new_life = on_new_life
         self._incarnation = ""
         self._is_loaded = False
@@ -83,6 +93,8 @@ class Follower:
         self._asked: asyncio.Future[None] | None = None
         self._tail: asyncio.Task[None] | None = None
         self._events = 0
+        self._gap = -ALONE  # when somebody else was found to have done something
+        self._catching_up: asyncio.Task[None] | None = None
         self._offset = 0  # the engine's clock is at most this much ahead of `elapsed()`
         self._spread = float("inf")
 
@@ -111,6 +123,7 @@ class Follower:
         """Take what an own batch decided; returns when everything up to it is known."""
         self._tell_time(answer.now, sent)
         if answer.incarnation == self._incarnation and answer.base > self.replica.version:
+            self._gap = elapsed()
             await self._wait_for(answer.base)
         if not self._take(answer):
             await self.sync()
@@ -238,7 +251,7 @@ class Follower:
 
     def stop(self) -> None:
         """Listen no more."""
-        for task in (self._tail, self._asking):
+        for task in (self._tail, self._asking, self._catching_up):
             if task is not None:
                 task.cancel()
 
@@ -249,6 +262,7 @@ class Follower:
             while self._has_interest() or elapsed() - interest < LINGER:
                 if self._has_interest():
                     interest = elapsed()
+                await self._rest()
                 try:
                     if not run_id:
                         run_id, token = (await self.place.handle().describe()).run_id, b""
@@ -261,6 +275,17 @@ class Follower:
             logger.exception("the tail of a pool broke", extra={"millpond": {"pool": self.place.workflow_id}})
         finally:
             self._tail = None
+
+    async def _rest(self) -> None:
+        """Let several tasks of a busy pool come with one poll; while only this process is busy, none is needed."""
+        await asyncio.sleep(REST)
+        while self._is_busy() and self.is_alone:  # noqa: ASYNC110  (it costs nothing, and is rare)
+            await asyncio.sleep(0.01)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else did anything for a while."""
+        return elapsed() - self._gap > ALONE
 
     async def _poll(self, run_id: str, token: bytes) -> tuple[str, bytes]:
         """Wait for more of the history; return where to go on."""
@@ -276,32 +301,46 @@ class Follower:
             retry=True,
             timeout=_POLL,
         )
-        is_silent = False
+        is_behind = False
         for event in found.history.events:
+            kind = event.event_type
             if event.event_id > self._events:
-                if event.event_type in _SILENT_CAUSES:
-                    is_silent = True
-                elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED:
-                    is_silent |= not await self._read(event)
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
+                if kind in _SILENT_CAUSES:
+                    is_behind = True
+                elif kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED:
+                    is_behind |= not await self._read(event)
+            if kind == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW:
                 self._events = 0
-                await self.sync()
-                self._events = 0
+                self._catch_up()
                 return event.workflow_execution_continued_as_new_event_attributes.new_execution_run_id, b""
-            if event.event_type in _ENDS:
+            if kind in _ENDS:
                 self._events = 0
                 self._on_new_life()
                 await asyncio.sleep(0.2)
                 return "", b""
-        if is_silent:
-            await self.sync()
+        if is_behind:
+            self._catch_up()
         return run_id, found.next_page_token
+
+    def _catch_up(self) -> None:
+        """Ask for what no answer told, unless one does so soon."""
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = asyncio.create_task(self._ask_soon(self.replica.version))
+
+    async def _ask_soon(self, version: int) -> None:
+        await asyncio.sleep(GAP)
+        if self.replica.version == version:
+            try:
+                await self.sync()
+            except EngineError as error:
+                logger.warning("a pool cannot be read", extra={"millpond": {"error": str(error)}})
 
     async def _read(self, event: HistoryEvent) -> bool:
         """Follow the outcome of a batch; False if something before it is missing."""
-        outcome = event.workflow_execution_update_completed_event_attributes.outcome
-        if not outcome.success.payloads:
-            return True
+        found = event.workflow_execution_update_completed_event_attributes
+        outcome = found.outcome
+        if not outcome.success.payloads or found.meta.update_id.startswith(self._own):
+            return True  # own answers come by themselves
         [value] = await self.place.client.data_converter.decode(outcome.success.payloads, [RawValue])
         try:
             return self._take(say.read(value.payload.data, say.Answer))

@@ -9,20 +9,24 @@ it adds to the rules (`_core.step`):
   its places in line (never a lock);
 - *death*: of a workflow that the server closed, after the time that it declared for its work to end;
 - *size*: what waits must fit into one payload, so a request that would not is refused;
-- *rebuilding*: a command that breaks a rule of ours leaves no trace.
+- *rebuilding*: a command that breaks a rule of ours, or could not be written down, leaves no trace.
+
+All that it keeps is bounded: by what is held and waits now, or by who was heard of in the last `FORGOTTEN`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
+
+import msgspec
 
 from millpond.resources import _changes as to
 from millpond.resources import _commands as do
 from millpond.resources import _wire
 from millpond.resources._core import Outcome, step, told
 from millpond.resources._placement import POLICIES
-from millpond.resources._records import HELD, QUARANTINED, Request
+from millpond.resources._records import HELD, QUARANTINED, Request, Resource
 from millpond.resources._replica import Replica
 from millpond.resources._state import State
 from millpond.resources._wire import Entry
@@ -44,23 +48,39 @@ SILENT: Final = 60 * SECOND
 """A process that was not heard of for so long may be dead."""
 FORGOTTEN: Final = 600 * SECOND
 """After so long it loses its places in line, and its lane is forgotten."""
-MOST: Final = 1_600_000
-"""What all requests may weigh: so many bytes that do not compress."""
+LIMIT: Final = 2 * 1024 * 1024
+"""Bytes that one payload may have on a server whose limit nobody knows."""
+HIGHEST: Final = 2**53
+"""A token beyond the next two centuries."""
+JOURNAL: Final = 5000
+"""Entries after which the way back to the last good state is cut short."""
+BUILT_IN: Final = frozenset(POLICIES)
+"""Placements that every worker knows."""
 RECENT: Final = 300
 """Entries that are carried over continue-as-new, for readers that are a little behind."""
 RULES: Final[dict[int, Callable[[State, do.Command, int], Outcome]]] = {1: step}
 """The rules by number. A run goes on with those it began with; a new run begins with the newest.
 
 Whoever changes what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
+What the keeper itself decides is as much a part of a replay: change it behind a number of the rules, too.
 """
 
 
 class Keeper:
     """One pool: the state, and those who speak with it."""
 
-    def __init__(self, pool: str, incarnation: str, estate: Estate | None = None, rules: int = 1) -> None:
+    def __init__(
+        self,
+        pool: str,
+        incarnation: str,
+        estate: Estate | None = None,
+        rules: int = 1,
+        knows: Callable[[str], bool] = POLICIES.__contains__,
+        limit: int = LIMIT,
+    ) -> None:
         self.pool = pool
         self.incarnation = incarnation
+        self.limit = limit
         self.replica = Replica()
         self.now = 0
         self.letters: list[Letter] = []
@@ -70,16 +90,22 @@ class Keeper:
         self._graces: dict[str, int] = {}
         self._mourned: dict[str, tuple[int, str]] = {}
         self._quarantine = ""
+        self._told = 0  # up to here, answers hold what happened
         if estate is not None:
             self._inherit(estate)
         self._step = RULES[rules]
-        self._base = _wire.freeze(self.replica.state), self.replica.version
+        self._knows = knows  # a placement
         self._journal: list[Entry] = []
-        self._known = {one.id: (one.session, _weight(one)) for one in self.replica.state.requests.values()}
+        self._rebase()
+        state = self.replica.state
+        self._known = {one.id: (one.session, _weight(one)) for one in state.requests.values()}
         self._weight = sum(weight for _, weight in self._known.values())
+        self._resources = {one.name: _weight_of_resource(one) for one in state.resources.values()}
+        self._weight += sum(self._resources.values())
 
     def _inherit(self, estate: Estate) -> None:
         self.incarnation = estate.incarnation
+        self.limit = estate.limit or LIMIT
         self.now = estate.now
         self.letters = list(estate.letters)
         self.refusals = list(estate.refusals)
@@ -87,39 +113,44 @@ class Keeper:
         self.replica.history.extend(estate.recent)
         self._lanes = dict(estate.lanes)
         self._heard = dict(estate.heard)
-        self._graces = dict(estate.graces)
+        self._graces = {
+            one.session: grace for one, grace in zip(estate.image.requests, estate.graces, strict=False) if grace
+        }
         self._mourned = dict(estate.mourned)
         self._quarantine = estate.quarantine
+        self._told = max(estate.told, estate.version - len(estate.recent))
 
     def estate(self) -> Estate:
         """Return all that the next run needs. It holds live records: write it before the next change."""
+        image = self.replica.state.image()
         return Estate(
             FORMAT,
             self.incarnation,
             self.replica.version,
             self.now,
-            self.replica.state.image(),
+            image,
             self._lanes,
             self._heard,
-            self._graces,
+            [self._graces.get(one.session, 0) for one in image.requests] if self._graces else [],
             self._mourned,
             self.letters,
             list(self.replica.history)[-RECENT:],
             self.refusals,
             self._quarantine,
+            self._told,
+            self.limit,
         )
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
     def take(self, batch: Batch, now: int) -> Answer:
         """Run the commands of a batch, once."""
-        self._tell_time(now)
-        base = self.replica.version
+        self.tick(now)
         last = self._lanes.get(batch.lane)
         if last is not None and batch.number < last.number:
             raise ValueError(f"batch {batch.number} of {batch.lane} came after batch {last.number}: it is too late")
         if last is not None and batch.number == last.number:
-            return Answer(self.incarnation, base, base, self.now, last.replies)
+            return Answer(self.incarnation, self._told, self._told, self.now, _with_ids(last.replies, batch.commands))
         if batch.session:
             self._hear(batch.session)
         for session, grace in batch.graces.items():
@@ -128,20 +159,26 @@ class Keeper:
         for death in batch.deaths:
             self.died(death.session, death.at, death.how)
         if batch.number:
-            self._lanes[batch.lane] = Memory(batch.number, self.now, replies)
-        return Answer(self.incarnation, base, self.replica.version, self.now, replies, self._journal_since(base))
+            self._lanes[batch.lane] = Memory(batch.number, self.now, _without_ids(replies, batch.commands))
+        base, self._told = self._told, self.replica.version
+        entries = self._since(base)
+        if len(self._journal) > JOURNAL:
+            self._rebase()
+        return Answer(self.incarnation, base, self._told, self.now, replies, entries)
 
     def apply(self, command: do.Command) -> do.Reply:
         """Run one command, and write the letters that come of it."""
-        if isinstance(command, do.Acquire) and (refusal := self._check(command)) is not None:
+        if (refusal := self._check(command)) is not None:
             return refusal
         try:
             reply, changes = self._step(self.replica.state, command, self.now)
+            entry = Entry(self.now, getattr(command, "session", ""), changes)
+            if changes:
+                _wire.pack([entry])  # it must be possible to carry it on
         except Exception as error:
             self._rebuild()
             return do.Reply("refused", detail=f"{type(error).__name__}: {error}")
         if changes:
-            entry = Entry(self.now, getattr(command, "session", ""), changes)
             self.replica.history.append(entry)
             self.replica.version += 1
             self._journal.append(entry)
@@ -151,7 +188,7 @@ class Keeper:
 
     def tick(self, now: int) -> None:
         """End what is over."""
-        self._tell_time(now)
+        self.now = max(self.now, now)
         due = self.replica.state.due()
         if due is not None and due <= self.now:
             self.apply(do.Tick())
@@ -230,9 +267,6 @@ class Keeper:
 
     # --- small things ------------------------------------------------------------------------------------------
 
-    def _tell_time(self, now: int) -> None:
-        self.now = max(self.now, now)
-
     def _hear(self, session: str) -> None:
         was_silent = self._heard.get(session, 0) + SILENT <= self.now
         self._heard[session] = self.now
@@ -250,21 +284,29 @@ class Keeper:
             elif heard + FORGOTTEN <= self.now:
                 why = f"{_SILENCE} for {FORGOTTEN // SECOND} s"
                 self.apply(do.Withdraw(session, request.id, by="millpond", reason=why))
-        if heard + FORGOTTEN <= self.now:
+        if heard + FORGOTTEN <= self.now and session not in self.replica.state.sessions:
             del self._heard[session]
+            self.apply(do.Bury(session, f"{_SILENCE} for {FORGOTTEN // SECOND} s"))  # its requests' numbers go, too
 
     def _requests_of(self, session: str) -> list[Request]:
         state = self.replica.state
         return [state.requests[known] for known in list(state.sessions.get(session, ()))]
 
-    def _check(self, command: do.Acquire) -> do.Reply | None:
-        """Say why a request cannot be taken."""
-        if command.placement not in POLICIES:
-            why = f"placement {command.placement!r} is not known to the pool's worker: register it there"
-            return do.Reply("refused", command.id, detail=why)
-        if self._weight > MOST and command.id not in self._known:
-            why = f"{len(self._known)} requests hold or wait, and that is all that Temporal can carry"
-            return do.Reply("full", command.id, detail=why)
+    def _check(self, command: do.Command) -> do.Reply | None:
+        """Say why a command cannot be taken."""
+        if (seen := getattr(command, "seen", 0)) > HIGHEST:
+            return do.Reply("refused", detail=f"no pool has a token as high as {seen}")
+        if isinstance(command, do.Acquire):
+            if command.id in self._known:
+                return None
+            if not self._knows(command.placement):
+                why = f"placement {command.placement!r} is not known to the pool's worker: register it there"
+                return do.Reply("refused", command.id, detail=why)
+            if self._weight + _weight(command) > self.limit * 92 // 100:
+                why = f"{len(self._known)} requests hold or wait, and that is all that Temporal can carry"
+                return do.Reply("full", command.id, detail=why)
+        elif isinstance(command, do.Add) and self._weight + _weight_of_resource(command) > self.limit * 92 // 100:
+            return do.Reply("refused", detail="these are all the resources and requests that Temporal can carry")
         return None
 
     def _note(self, change: to.AnyChange, command: do.Command, reply: do.Reply) -> None:
@@ -291,6 +333,11 @@ class Keeper:
                 self._write(before, "ended", change.id, 0, (), told(change.how, change.by or str(change.holder)))
         elif isinstance(change, to.Returned):
             self._known[change.id] = (change.session, self._known[change.id][1])
+        elif isinstance(change, to.Added):
+            self._resources[change.resource.name] = weight = _weight_of_resource(change.resource)
+            self._weight += weight
+        elif isinstance(change, to.Removed):
+            self._weight -= self._resources.pop(change.name, 0)
 
     def _write(
         self, session: str, kind: str, request: str, token: int, shares: tuple[tuple[str, int], ...], detail: str = ""
@@ -299,9 +346,17 @@ class Keeper:
             chain = _sessions.workflow_of(session)[1]
             self.letters.append(Letter(self.pool, chain, kind, request, token, shares, detail, session))
 
-    def _journal_since(self, version: int) -> list[Entry]:
+    def _since(self, version: int) -> list[Entry]:
+        """Return what happened after a version; what timers and signals did goes with the next answer."""
         new = self.replica.version - version
-        return self._journal[-new:] if new else []
+        if new <= len(self._journal):
+            return self._journal[-new:] if new else []
+        return list(self.replica.history)[-new:]
+
+    def _rebase(self) -> None:
+        """Let this be the last state that is surely good."""
+        self._base = _wire.freeze(self.replica.state), self.replica.version
+        self._journal = []
 
     def _rebuild(self) -> None:
         """Come back to the state after the last command that was good."""
@@ -316,7 +371,34 @@ class Keeper:
 _SILENCE: Final = "its process was not heard of"
 
 
-def _weight(request: Request) -> int:
-    """Return how many bytes of a request will not compress, at most."""
-    texts = len(request.reason) + len(request.group) + len(request.holder.id) // 2
-    return 40 + texts + len(request.id) // 2 + sum(len(want.selector) for want in request.wants) // 4
+def _weight(request: Request | do.Acquire) -> int:
+    """Return about how many bytes a request takes when it is compressed: names are mostly numbers, in hex.
+
+    It is measured, not computed, since another build of zlib may find another length in a replay.
+    """
+    chain = _sessions.workflow_of(request.session)[1]
+    holder = request.holder
+    names = len(request.id) + len(chain) + len(holder.id) + (len(holder.host) if holder.host != chain and chain else 0)
+    texts = len(request.reason.encode()) + len(request.group) + sum(len(want.selector) for want in request.wants) // 4
+    lists = sum(map(len, request.rank)) + sum(map(len, request.refused))
+    return 22 + (56 * names + 60 * texts + 25 * lists) // 100
+
+
+def _weight_of_resource(resource: Resource | do.Add) -> int:
+    texts = len(resource.name) + sum(len(key) // 4 + len(value) for key, value in resource.labels.items())
+    return 10 + 60 * texts // 100
+
+
+def _without_ids(replies: Sequence[do.Reply], commands: Sequence[do.Command]) -> list[do.Reply]:
+    """Leave out of replies what the batch says itself when it comes again: ids of requests do not compress."""
+    return [
+        msgspec.structs.replace(one, id="") if one.id and one.id == getattr(command, "id", "") else one
+        for one, command in zip(replies, commands, strict=True)
+    ]
+
+
+def _with_ids(replies: Sequence[do.Reply], commands: Sequence[do.Command]) -> list[do.Reply]:
+    return [
+        one if one.id else msgspec.structs.replace(one, id=getattr(command, "id", ""))
+        for one, command in zip(replies, commands, strict=False)
+    ]

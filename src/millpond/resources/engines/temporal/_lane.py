@@ -108,17 +108,20 @@ class Lane:
         self,
         place: Place,
         loop: asyncio.AbstractEventLoop,
+        name: str = "",
         session: str = "",
         deliver: Callable[[Sequence[Parcel], say.Answer, float], Awaitable[None]] | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        linger: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.place = place
-        self.id = session or f"a:{uuid.uuid4().hex}"
+        self.id = name or f"a:{uuid.uuid4().hex}"
         self.last = 0.0  # when a batch was answered
         self._session = session
         self._loop = loop
         self._deliver = deliver or _deliver
         self._prepare = prepare
+        self._linger = linger
         self._lock = threading.Lock()
         self._parcels: list[Parcel] = []
         self._is_running = False
@@ -126,6 +129,11 @@ class Lane:
         self._number = 0
         self._owed: list[Command] = []
         self._delivery: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a batch is under way."""
+        return self._is_running
 
     def put(self, command: Command | say.Death, done: Done, grace: int = 0) -> Parcel:
         """Send a command with the next batch."""
@@ -182,6 +190,8 @@ class Lane:
 
     async def _run(self, *, beat: bool = False) -> None:
         while True:
+            if delay := self._linger():
+                await asyncio.sleep(delay)
             with self._lock:
                 parcels, self._parcels = self._parcels[:BATCH], self._parcels[BATCH:]
                 if not parcels and not beat:

@@ -7,10 +7,10 @@ carried over continue-as-new always is.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from millpond.resources._commands import Command, Reply
 from millpond.resources._records import Image
@@ -21,6 +21,12 @@ FORMAT: Final = 1
 """Of the estate; a pool refuses one that is newer than it knows."""
 PLAIN: Final = 8_000
 """Bytes up to which a message stays readable."""
+LONG: Final = 1_000_000
+"""Bytes from which on a message is compressed as well as it can be."""
+MOST: Final = 64_000_000
+"""Bytes of a message that was compressed."""
+Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
+"""A number from outside that can be reckoned with, and written."""
 
 # the workflow's names, part of the protocol: never changed
 WORKFLOW: Final = "MillpondResourcePool"
@@ -40,7 +46,7 @@ class Death(Struct, frozen=True, omit_defaults=True):
     """The server says that a workflow is closed, since `at` (microseconds)."""
 
     session: str
-    at: int
+    at: Whole
     how: str
 
 
@@ -48,15 +54,15 @@ class Batch(Struct, frozen=True, omit_defaults=True):
     """Commands of one sender, in order. The same number again is answered as the first time."""
 
     lane: str
-    number: int
+    number: Whole
     commands: list[Command] = []
     session: str = ""  # the process that is hereby heard of
-    graces: dict[str, int] = {}  # session -> microseconds that its work may go on after it closed
+    graces: dict[str, Whole] = {}  # session -> microseconds that its work may go on after it closed
     deaths: list[Death] = []
 
 
 class Answer(Struct, frozen=True, omit_defaults=True):
-    """What came of a batch: the replies, and all that the pool decided meanwhile (entries `base` to `version`)."""
+    """What came of a batch: the replies, and all that happened since the answer before (`base` to `version`)."""
 
     incarnation: str
     base: int
@@ -123,18 +129,21 @@ class Estate(Struct, omit_defaults=True):
     image: Image
     lanes: dict[str, Memory] = {}
     heard: dict[str, int] = {}
-    graces: dict[str, int] = {}
+    graces: list[int] = []  # of the image's requests, in their order: how long work may go on after a death
     mourned: dict[str, tuple[int, str]] = {}  # session -> when what it held ends, and why
     letters: list[Letter] = []
     recent: list[Entry] = []
     refusals: list[Refusal] = []
     quarantine: str = ""  # why the resources were not to be trusted when it was inherited
+    told: int = 0  # the version up to which answers hold what happened
+    limit: int = 0  # bytes that the server lets a payload have, if anybody knows
 
 
 class Opening(Struct, omit_defaults=True):
     """How a pool begins. By hand: nothing at all, or the input of Temporal's sample."""
 
     previous: str | None = None  # the closed run to inherit from, "" when there is none, None when nobody looked
+    limit: int = 0  # bytes that the server lets a payload have, if anybody knows
     resources: dict[str, Any] | list[str] = {}
     waiters: list[Any] = []
 
@@ -152,27 +161,71 @@ class Inheritance(Struct, omit_defaults=True):
     estate: Estate | None = None
     leftovers: list[Leftover] = []
     quarantine: str = ""
+    limit: int = 0
 
 
 def write(message: Struct) -> bytes:
     """Return a message as bytes: JSON, or compressed JSON when it is long."""
     data = msgspec.json.encode(message)
-    return data if len(data) <= PLAIN else zlib.compress(data, 1)
+    return data if len(data) <= PLAIN else zlib.compress(data, 1 if len(data) < LONG else 6)
 
 
 def read(data: bytes, kind: type[T]) -> T:
-    """Return the message that `write` wrote, or a person."""
-    return msgspec.json.decode(zlib.decompress(data) if data[:1] == b"x" else data, type=kind)
+    """Return the message that `write` wrote, or a person; whatever else it is, it is a ValueError."""
+    try:
+        return msgspec.json.decode(_inflate(data) if data[:1] == b"x" else data, type=kind)
+    except (zlib.error, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
-def freeze(estate: Estate) -> bytes:
+def freeze(estate: Estate | Inheritance) -> bytes:
     """Write an estate as small as it can be."""
     return zlib.compress(msgspec.msgpack.encode(estate), 6)
 
 
-def thaw(data: bytes) -> Estate:
+def freeze_to_fit(estate: Estate, size: int) -> bytes:
+    """Write an estate with at most `size` bytes; what is left out if need be only saves others a question.
+
+    It is longer only if what is held and what waits is too much.
+    """
+    data = freeze(estate)
+    for trim in (_forget_history, _forget_endings, _forget_old_lanes):
+        if len(data) <= size:
+            break
+        trim(estate)
+        data = freeze(estate)
+    return data
+
+
+def thaw(data: bytes, kind: type[T] = Estate) -> T:  # type: ignore[assignment]
     """Read an estate."""
-    estate = msgspec.msgpack.decode(zlib.decompress(data), type=Estate)
-    if estate.format > FORMAT:
-        raise ValueError(f"the pool's state has format {estate.format}, and this worker knows {FORMAT}: update it")
-    return estate
+    try:
+        found = msgspec.msgpack.decode(_inflate(data), type=kind)
+    except (zlib.error, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    estate = found.estate if isinstance(found, Inheritance) else found
+    if isinstance(estate, Estate) and estate.format > FORMAT:
+        problem = f"the pool's state has format {estate.format}, and this worker knows {FORMAT}: update it"
+        raise NotImplementedError(problem)
+    return found
+
+
+def _inflate(data: bytes) -> bytes:
+    stream = zlib.decompressobj()
+    found = stream.decompress(data, MOST)
+    if not stream.eof:
+        raise ValueError("a message that is cut off, or far too long")
+    return found
+
+
+def _forget_history(estate: Estate) -> None:
+    estate.recent = []
+
+
+def _forget_endings(estate: Estate) -> None:
+    estate.image.endings = []
+
+
+def _forget_old_lanes(estate: Estate) -> None:
+    """Leave those whose last batch may still come again."""
+    estate.lanes = {lane: one for lane, one in estate.lanes.items() if one.at + 60_000_000 > estate.now}
