@@ -139,14 +139,14 @@ def holders(replica: Replica, now: int) -> list[HolderView]:
     return [_holder(one, now) for one in sorted(held, key=lambda one: (one.since, one.token))]
 
 
-def waiters(replica: Replica, now: int) -> list[WaiterView]:
-    """Return who waits, in the order in which they would be served."""
+def waiters(replica: Replica, now: int, first: int | None = None) -> list[WaiterView]:
+    """Return who waits, in the order in which they would be served; all, or the first ones."""
     state = replica.state
     waiting = _in_order_of_service(state)
     by_resource = _holders_by_resource(state)
     places: dict[object, int] = {}
     views = []
-    for one in waiting:
+    for one in waiting[:first]:
         place = places[one.wants] = places.get(one.wants, 0) + 1
         holder = one.holder
         views.append(

@@ -18,7 +18,7 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._inherit import inherit, last_closed
+from millpond.resources.engines.temporal._inherit import inheritance
 from millpond.resources.engines.temporal._lane import Lane, Place
 from millpond.resources.engines.temporal._orders import Order, raw
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
@@ -92,9 +92,4 @@ class Steward:
     @activity.defn(name=say.INHERIT)
     async def inherit(self, workflow_id: str, run_id: str, previous: str | None) -> RawValue:
         """Return what a closed run of a pool left."""
-        client = activity.client()
-        if previous is None:
-            previous = await last_closed(client, workflow_id, run_id)
-        if not previous:
-            return raw(say.write(say.Inheritance()))
-        return raw(say.write(await inherit(client, workflow_id, previous)))
+        return raw(await inheritance(activity.client(), workflow_id, run_id, previous))

@@ -157,7 +157,10 @@ class Keeper:
             self._graces[session] = max(grace, self._graces.get(session, 0))
         replies = [self.apply(command) for command in batch.commands]
         for death in batch.deaths:
-            self.died(death.session, death.at, death.how)
+            if death.but is None:
+                self.died(death.session, death.at, death.how)
+            else:
+                self.outlived(death.session, death.at, death.how, death.but)
         if batch.number:
             self._lanes[batch.lane] = Memory(batch.number, self.now, _without_ids(replies, batch.commands))
         base, self._told = self._told, self.replica.version
@@ -234,6 +237,17 @@ class Keeper:
             else:
                 self.apply(do.Withdraw(session, request.id, by="millpond", reason=how))
 
+    def outlived(self, session: str, at: int, how: str, but: Sequence[str]) -> None:
+        """Take note of all that a workflow still knows of: the rest was left by earlier runs of it."""
+        grace = self._graces.get(session, 0)
+        for request in self._requests_of(session):
+            if request.id in but or request.asked >= at:
+                continue
+            if grace and request.state == HELD:  # their work is given time to end
+                self.apply(do.Adopt("", request.token, request.holder, "kept", how, grace, by="millpond"))
+            else:
+                self.apply(do.Withdraw(session, request.id, by="millpond", reason=how))
+
     def refuse(self, signal: str, why: str, now: int) -> None:
         """Remember a signal that could not be understood."""
         self.refusals = [*self.refusals[-19:], Refusal(now, signal, why[:500])]
@@ -260,6 +274,14 @@ class Keeper:
         state = self.replica.state
         found = [one for one in state.sessions if _sessions.is_workflow(one) and one not in self._mourned]
         return sorted(found, key=lambda one: not any(state.requests[known].token for known in state.sessions[one]))
+
+    def placements(self) -> set[str]:
+        """Return the placements of all that may still be given something."""
+        return {one.placement for one in self.replica.state.requests.values() if one.state != HELD}
+
+    def is_in_use(self) -> bool:
+        """Tell whether anybody holds or waits."""
+        return bool(self.replica.state.requests)
 
     def has_workflows(self) -> bool:
         """Tell whether any workflow holds or waits."""
@@ -376,9 +398,10 @@ def _weight(request: Request | do.Acquire) -> int:
 
     It is measured, not computed, since another build of zlib may find another length in a replay.
     """
-    chain = _sessions.workflow_of(request.session)[1]
-    holder = request.holder
-    names = len(request.id) + len(chain) + len(holder.id) + (len(holder.host) if holder.host != chain and chain else 0)
+    names, holder = len(request.id) + len(request.holder.id), request.holder
+    if _sessions.is_workflow(request.session):
+        chain = _sessions.workflow_of(request.session)[1]
+        names += len(chain) + (len(holder.host) if holder.host != chain else 0)
     texts = len(request.reason.encode()) + len(request.group) + sum(len(want.selector) for want in request.wants) // 4
     lists = sum(map(len, request.rank)) + sum(map(len, request.refused))
     return 22 + (56 * names + 60 * texts + 25 * lists) // 100

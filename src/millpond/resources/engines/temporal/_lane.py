@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeAlias
 
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -68,7 +69,7 @@ class Place:
                 raise
         await self.client.start_workflow(
             say.WORKFLOW,
-            raw(say.write(say.Opening(previous))),
+            raw(say.write(say.Opening(previous, await payload_limit(self.client)))),
             id=self.workflow_id,
             task_queue=self.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -83,6 +84,15 @@ class Place:
             f"pool {self.workflow_id!r} on Temporal at {server} does not answer ({error}): is the server there, and a "
             f"worker for task queue {self.task_queue!r}? python -m millpond.resources.temporal runs one"
         )
+
+
+async def payload_limit(client: Client) -> int:
+    """Return how many bytes a payload may have on this server, 0 if it does not tell."""
+    try:
+        found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    except RPCError:
+        return 0
+    return found.namespace_info.limits.blob_size_limit_error
 
 
 class Parcel:

@@ -43,11 +43,16 @@ MOVING, BAD_REQUEST = "PoolIsMoving", "BadRequest"
 
 
 class Death(Struct, frozen=True, omit_defaults=True):
-    """The server says that a workflow is closed, since `at` (microseconds)."""
+    """The server says that a workflow is closed, since `at` (microseconds).
+
+    With `but`, the workflow says itself that earlier runs of it are: all that they asked for before `at` is over, but
+    for these requests, which it knows.
+    """
 
     session: str
     at: Whole
     how: str
+    but: tuple[str, ...] | None = None
 
 
 class Batch(Struct, frozen=True, omit_defaults=True):
@@ -197,8 +202,8 @@ def freeze_to_fit(estate: Estate, size: int) -> bytes:
     return data
 
 
-def thaw(data: bytes, kind: type[T] = Estate) -> T:  # type: ignore[assignment]
-    """Read an estate."""
+def thaw(data: bytes, kind: type[T]) -> T:
+    """Read an estate, or an inheritance."""
     try:
         found = msgspec.msgpack.decode(_inflate(data), type=kind)
     except (zlib.error, RecursionError) as error:

@@ -34,8 +34,8 @@ def holders(replica: Replica, now: int) -> dict[str, Any]:
     }
 
 
-def waiters(replica: Replica, now: int) -> list[dict[str, Any]]:
-    """Return who waits, in the order of service."""
+def waiters(replica: Replica, now: int, first: int) -> list[dict[str, Any]]:
+    """Return who waits, in the order of service: the first ones."""
     return [
         {
             "position": one.position,
@@ -46,7 +46,7 @@ def waiters(replica: Replica, now: int) -> list[dict[str, Any]]:
             "reason": one.reason,
             "why": one.why,
         }
-        for one in _views.waiters(replica, now)
+        for one in _views.waiters(replica, now, first)
     ]
 
 

@@ -5,16 +5,23 @@ It decides nothing itself (`_keeper` does) and waits for nothing in a handler. W
 - *time*: one timer for whatever ends first; it is never moved back, so a busy pool does not fill its history with them;
 - *letters* go out side by side; each stays in the state until the server has taken it, also over continue-as-new;
 - *continue-as-new* comes by its own count, long before the limits of the server, whether or not it is busy. From the
-  decision on no batch is taken any more (their senders try again), so none is answered in the task that moves on;
-- *bad input* of any shape is refused and remembered, and harms nobody.
+  decision on no letter is written any more, and when the last one has arrived no batch is taken any more (their senders
+  try again): so none is answered in the task that moves on;
+- *bad input* of any shape is refused and remembered, and harms nobody;
+- *its end*: it ends when it is dropped. When an operator cancels it, it ends if nobody holds or waits, and leaves its
+  resources to the next run. While it is in use it refuses, since nobody would look after those who hold and wait;
+- *what comes after an end that it did not choose* (terminated, timed out): the next run takes over everything from the
+  closed one, or, if that cannot be read, lends nothing before an operator says that it may.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from temporalio import workflow
@@ -22,7 +29,8 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError, FailureError
 
 from millpond.resources import _commands as do
-from millpond.resources._records import HELD
+from millpond.resources._placement import POLICIES
+from millpond.resources._records import HELD, QUARANTINED, Holder, Request
 from millpond.resources.engines.temporal import _keeper, _people, _sessions
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._keeper import Keeper
@@ -31,15 +39,19 @@ from millpond.resources.engines.temporal._url import PREFIX
 
 UPDATES: Final = 1_500
 """Batches of one run; the server allows 2,000."""
+LAST_UPDATES: Final = 1_800
+"""Batches after which it does not wait for letters any more."""
 SIGNALS: Final = 7_000
 """Signals of one run; the server allows 10,000."""
 BYTES: Final = 3_000_000
 EVENTS: Final = 10_000
 DAY: Final = 86_400.0
-PAYLOAD: Final = 1_950_000
-"""Bytes that one payload may have, a little less than the server's limit."""
+LETTERS: Final = 2.0
+"""Seconds for letters to arrive before it moves on; those that did not are written again."""
 IN_FLIGHT: Final = 500
 """Letters under way; the server allows 2,000."""
+ROWS: Final = 500
+"""Waiters that a query shows unless it is asked for more: 20,000 would not fit into its answer."""
 NOTHING: Final = raw(b"null")
 
 
@@ -59,44 +71,84 @@ class PoolWorkflow:
         self._sent = 0
         self._updates = 0
         self._signals = 0
-        self._alarm: int | None = None
+        self._alarms: list[int] = []  # each earlier than the one before
+        self._strange: dict[str, int] = {}  # placement -> how often it was not known
         self._is_watched = False
+        self._is_leaving = False
         self._is_closing = False
         self._is_dropped = False
         self._began = workflow.time()
         self._detailed = 0.0
         self._stay_until = 0
         data = start.payload.data
-        if start.payload.metadata.get("encoding") == b"binary/plain":
-            self._begin(say.thaw(data))
-            return
         try:
-            self._opening = say.read(data, say.Opening) if data != b"null" else self._opening
-        except (msgspec.DecodeError, ValueError) as error:
+            if start.payload.metadata.get("encoding") == b"binary/plain":
+                self._begin(say.thaw(data, say.Estate))
+                return
+            if data not in (b"", b"null"):
+                self._opening = say.read(data, say.Opening)
+        except ValueError as error:
             raise ApplicationError(f"the pool's input is not understood: {error}", non_retryable=True) from error
         if self._opening.previous == "":
             self._begin(None)
 
     def _begin(self, estate: say.Estate | None) -> None:
-        self._keeper = Keeper(self._name, workflow.info().run_id, estate, self._rules)
-        self._keeper.tick(_now())
-        for name in self._opening.resources:
-            self._keeper.apply(do.Add(name, {}, by="the pool's input"))
+        opening = self._opening
+        limit = opening.limit or _keeper.LIMIT
+        keeper = Keeper(self._name, workflow.info().run_id, estate, self._rules, self._knows, limit)
+        if strange := keeper.placements() - POLICIES.keys():
+            raise RuntimeError(f"this worker does not know the placements {strange}: give them to pool_worker()")
+        self._keeper = keeper
+        keeper.tick(_now())
+        for name in opening.resources:
+            keeper.apply(do.Add(name, {}, by="the pool's input"))
+            if isinstance(opening.resources, dict) and opening.resources[name] is not None:
+                why = "the pool's input says that it is held: uncordon it when it is surely free"
+                keeper.apply(do.Mark(name, QUARANTINED, "the pool's input", why))
+        for one in opening.waiters:
+            self._try("the pool's input", PoolWorkflow._acquire, keeper, [msgspec.json.encode(one)])
+
+    def _knows(self, placement: str) -> bool:
+        """Tell whether a placement can be used; a replay, maybe on a worker that knows more, comes to the same."""
+        if placement in _keeper.BUILT_IN:
+            return True
+        times = self._strange.get(placement, 0)
+        if placement in POLICIES and workflow.patched(f"millpond-placement-{placement}-{times}"):
+            return True
+        self._strange[placement] = times + 1
+        return False
 
     @workflow.run
     async def run(self, start: RawValue = NOTHING) -> str:
         """Live until it is dropped."""
+        living = asyncio.create_task(self._live())
+        while True:
+            try:
+                return await asyncio.shield(living)
+            except asyncio.CancelledError:
+                if self._keeper is not None and not self._keeper.is_in_use():
+                    raise
+                self._refuse("(cancel)", "the pool is in use: drop it, or release what is held and cancel what waits")
+
+    async def _live(self) -> str:
         if "millpond" not in workflow.memo():
             workflow.upsert_memo({"millpond": f"resource pool {self._name}"})
         if self._keeper is None:
             await self._inherit()
         self._settle()
         while True:
-            await workflow.wait_condition(lambda: self._is_closing)
+            await workflow.wait_condition(lambda: self._is_leaving)
+            if self._sending:
+                with contextlib.suppress(TimeoutError):
+                    await workflow.wait_condition(self._can_close, timeout=LETTERS)
+            self._is_closing = True
             await workflow.sleep(0.001)  # on to a task in which no batch is answered
             if self._is_dropped:
                 return "dropped"
             self._move_on()
+
+    def _can_close(self) -> bool:
+        return not self._sending or self._updates >= LAST_UPDATES or self._is_dropped
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
@@ -107,11 +159,13 @@ class PoolWorkflow:
         self._updates += 1
         try:
             answer = keeper.take(say.read(batch.payload.data, say.Batch), _now())
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise ApplicationError(f"not a batch: {error}", type=say.BAD_REQUEST, non_retryable=True) from error
-        written = raw(say.write(answer))
+        written = say.write(answer)
+        if len(written) > keeper.limit // 2:  # whoever is behind asks for news
+            written = say.write(msgspec.structs.replace(answer, base=answer.version, entries=[]))
         self._settle()
-        return written
+        return raw(written)
 
     @apply.validator
     def may_apply(self, batch: RawValue) -> None:
@@ -122,7 +176,7 @@ class PoolWorkflow:
     def drop(self) -> None:
         """Forget everything: a pool that starts under this name later is another one."""
         self._ready()
-        self._is_dropped = self._is_closing = True
+        self._is_dropped = self._is_closing = self._is_leaving = True
 
     @workflow.signal(dynamic=True)
     def hear(self, name: str, args: Sequence[RawValue]) -> None:
@@ -132,11 +186,15 @@ class PoolWorkflow:
             self._early.append((name, args))
             return
         self._keeper.tick(_now())
-        try:
-            _SIGNALS.get(name, PoolWorkflow._unknown)(self, self._keeper, [one.payload.data for one in args])
-        except (msgspec.DecodeError, ValueError) as error:
-            self._refuse(name, str(error))
+        data = [one.payload.data for one in args]
+        self._try(name, _SIGNALS.get(name, PoolWorkflow._unknown), self._keeper, data)
         self._settle()
+
+    def _try(self, name: str, handler: _Handler, keeper: Keeper, args: list[bytes]) -> None:
+        try:
+            handler(self, keeper, args)
+        except Exception as error:
+            self._refuse(name, str(error) or type(error).__name__)
 
     def _release(self, keeper: Keeper, args: list[bytes]) -> None:
         """Release by key, or by resource and holder, as the texts of Temporal's samples say."""
@@ -145,20 +203,7 @@ class PoolWorkflow:
         if wanted.release_key is not None:
             token = int(wanted.release_key)
         elif wanted.resource and wanted.workflow_id:
-            runs = {wanted.run_id} - {""}
-            token = next(
-                (
-                    one.token
-                    for one in state.requests.values()
-                    if one.state == HELD
-                    and one.holder.id == wanted.workflow_id
-                    and any(name == wanted.resource for name, _ in one.shares)
-                    and (not runs or runs & {one.holder.host, _sessions.workflow_of(one.session)[1]})
-                ),
-                0,
-            )
-            if not token:
-                raise ValueError(f"{wanted.workflow_id} {wanted.run_id} does not hold {wanted.resource!r}")
+            token = _held_by(keeper, wanted.resource, wanted.workflow_id, wanted.run_id).token
         else:
             raise ValueError('give {"release_key": "..."}, or {"resource", "workflow_id", "run_id"} of the holder')
         request = state.requests.get(state.tokens.get(token, ""))
@@ -184,6 +229,15 @@ class PoolWorkflow:
         elif reply.kind != "waiting":
             raise ValueError(reply.detail or reply.kind)
 
+    def _hand_off(self, keeper: Keeper, args: list[bytes]) -> None:
+        """Let the next run of a workflow have what the last one holds, in the words of the locking sample."""
+        wanted = msgspec.json.decode(_only(args), type=_HandOffSignal)
+        request = _held_by(keeper, wanted.resource, wanted.workflow_id, wanted.old_run_id)
+        session = _sessions.of_workflow(wanted.workflow_id, wanted.new_run_id, "l")
+        holder = Holder("workflow", wanted.workflow_id, wanted.new_run_id)
+        keeper.apply(do.Pass(request.session, request.token))
+        keeper.apply(do.Adopt(session, request.token, holder, "transferred"))
+
     def _add(self, keeper: Keeper, args: list[bytes]) -> None:
         """Add resources: a list of names."""
         for name in msgspec.json.decode(_only(args), type=list[str]):
@@ -194,8 +248,8 @@ class PoolWorkflow:
 
     def _refuse(self, name: str, why: str) -> None:
         """Say no in the history, where whoever sent it looks."""
-        assert self._keeper is not None
-        self._keeper.refuse(name, why, _now())
+        if self._keeper is not None:
+            self._keeper.refuse(name, why, _now())
         workflow.logger.warning("a signal was refused", extra={"signal": name, "why": why})
         workflow.upsert_memo({"millpond_refused": f"{name}: {why}"[:500]})
 
@@ -221,12 +275,12 @@ class PoolWorkflow:
     @workflow.query
     def get_current_holders(self) -> dict[str, Any]:
         """Return who holds what."""
-        return _people.holders(self._ready(moving=False).replica, _now())
+        return _people.holders(self._ready(moving=False).replica, _wall_clock())
 
     @workflow.query
-    def get_waiters(self) -> list[dict[str, Any]]:
-        """Return who waits, in the order of service."""
-        return _people.waiters(self._ready(moving=False).replica, _now())
+    def get_waiters(self, first: int = ROWS) -> list[dict[str, Any]]:
+        """Return who waits, in the order of service: the first ones."""
+        return _people.waiters(self._ready(moving=False).replica, _wall_clock(), first)
 
     @workflow.query
     def get_refusals(self) -> list[dict[str, Any]]:
@@ -253,7 +307,8 @@ class PoolWorkflow:
                 initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10)
             ),
         )
-        left = say.read(found.payload.data, say.Inheritance)
+        left = say.thaw(found.payload.data, say.Inheritance)
+        self._opening.limit = self._opening.limit or left.limit
         self._begin(left.estate)
         assert self._keeper is not None
         if left.quarantine:
@@ -267,10 +322,10 @@ class PoolWorkflow:
     def _settle(self) -> None:
         """See to all that a change may call for."""
         keeper = self._keeper
-        if keeper is None or self._is_closing:
+        if keeper is None or self._is_leaving:
             return
         if self._should_move_on():
-            self._is_closing = True
+            self._is_leaving = True
             return
         self._post(keeper)
         self._set_alarm(keeper)
@@ -292,14 +347,14 @@ class PoolWorkflow:
 
     def _set_alarm(self, keeper: Keeper) -> None:
         due = keeper.due()
-        if due is not None and (self._alarm is None or due < self._alarm):
-            self._alarm = due
+        if due is not None and not (self._alarms and self._alarms[-1] <= due):
+            self._alarms.append(due)
             asyncio.create_task(self._wake(due))  # noqa: RUF006
 
     async def _wake(self, due: int) -> None:
-        await workflow.sleep(max(0.001, (due - _now()) / 1e6))
-        if self._alarm == due:
-            self._alarm = None
+        left = due - _now()
+        await workflow.sleep(left / 1e6 if left > 0 else 1.0)  # what is not over by now has a reason: no hurry
+        self._alarms.remove(due)
         if self._keeper is not None and not self._is_closing:
             self._keeper.tick(_now())
             self._settle()
@@ -321,11 +376,8 @@ class PoolWorkflow:
         except FailureError as failure:
             error = failure
         del self._sending[number]
-        keeper = self._keeper
-        if keeper is None or self._is_closing:
-            return
-        if error is not None and letter.kind == "granted":
-            self._undeliverable(keeper, letter, error)
+        if self._keeper is not None and error is not None and letter.kind == "granted":
+            self._undeliverable(self._keeper, letter, error)
         self._settle()
 
     def _undeliverable(self, keeper: Keeper, letter: say.Letter, error: FailureError) -> None:
@@ -333,6 +385,7 @@ class PoolWorkflow:
         keeper.tick(_now())
         if isinstance(error, ApplicationError) and error.type == "ExternalWorkflowExecutionNotFound":
             keeper.died(letter.session, keeper.now, "its workflow is closed")
+            return
         request = keeper.replica.state.requests.get(letter.request)
         if request is not None and request.token == letter.token and request.session == letter.session:
             keeper.refuse("(grant)", f"{letter.session} could not be told: {error}", keeper.now)
@@ -366,15 +419,13 @@ class PoolWorkflow:
         except FailureError as error:
             workflow.logger.warning("the watch over workflows ended: %s", error)
         self._is_watched = False
-        if not self._is_closing:
-            self._settle()
+        self._settle()
 
     def _show(self, keeper: Keeper) -> None:
         """Let Temporal's UI show who holds what."""
-        if workflow.time() - self._detailed < 1.0 or workflow.unsafe.is_replaying():
-            return
-        self._detailed = workflow.time()
-        workflow.set_current_details(_people.details(keeper.replica))
+        if workflow.time() - self._detailed >= 1.0:
+            self._detailed = workflow.time()
+            workflow.set_current_details(_people.details(keeper.replica))
 
     def _estate(self) -> say.Estate:
         estate = self._ready(moving=False).estate()
@@ -383,18 +434,14 @@ class PoolWorkflow:
 
     def _move_on(self) -> None:
         """Go on in a new run, with everything."""
-        estate = self._estate()
-        data = say.freeze(estate)
-        for trim in _TRIMS:
-            if len(data) <= PAYLOAD:
-                break
-            trim(estate)
-            data = say.freeze(estate)
-        if len(data) > PAYLOAD:  # better a long history than a pool that stands still
+        assert self._keeper is not None
+        size = self._keeper.limit * 975 // 1000
+        data = say.freeze_to_fit(self._estate(), size)
+        if len(data) > size:  # better a long history than a pool that stands still
             workflow.logger.error("the pool is too large to continue as new: %d bytes", len(data))
             self._updates = self._signals = 0
             self._stay_until = workflow.info().get_current_history_length() + 1000
-            self._is_closing = False
+            self._is_closing = self._is_leaving = False
             self._settle()
             return
         workflow.continue_as_new(raw(data))
@@ -413,26 +460,29 @@ class _AcquireSignal(msgspec.Struct):
     run_id: str = ""
 
 
-_SIGNALS: Final[dict[str, Callable[[PoolWorkflow, Keeper, list[bytes]], None]]] = {
+class _HandOffSignal(msgspec.Struct):
+    resource: str
+    workflow_id: str
+    old_run_id: str
+    new_run_id: str
+
+
+_Handler: TypeAlias = Callable[[PoolWorkflow, Keeper, list[bytes]], None]
+_SIGNALS: Final[dict[str, _Handler]] = {
     "release_resource": PoolWorkflow._release,
     "acquire_resource": PoolWorkflow._acquire,
+    "handoff_resource": PoolWorkflow._hand_off,
     "add_resources": PoolWorkflow._add,
 }
 
 
-def _forget_history(estate: say.Estate) -> None:
-    estate.recent = []
-
-
-def _forget_endings(estate: say.Estate) -> None:
-    estate.image.endings = []
-
-
-def _forget_replies(estate: say.Estate) -> None:
-    estate.lanes = {}
-
-
-_TRIMS: Final = (_forget_history, _forget_endings, _forget_replies)
+def _held_by(keeper: Keeper, resource: str, workflow_id: str, run_id: str) -> Request:
+    for one in keeper.replica.state.requests.values():
+        is_held = one.state == HELD and any(name == resource for name, _ in one.shares)
+        runs = ("", one.holder.host, _sessions.workflow_of(one.session)[1])
+        if is_held and one.holder.id == workflow_id and run_id in runs:
+            return one
+    raise ValueError(f"{workflow_id} {run_id} does not hold {resource!r}")
 
 
 def _only(args: list[bytes]) -> bytes:
@@ -443,6 +493,11 @@ def _only(args: list[bytes]) -> bytes:
 
 def _now() -> int:
     return workflow.time_ns() // 1000
+
+
+def _wall_clock() -> int:
+    """Return the time for answers to queries, which change nothing: a quiet pool's own clock stands still."""
+    return max(_now(), time.time_ns() // 1000)
 
 
 def _newest_rules() -> int:
