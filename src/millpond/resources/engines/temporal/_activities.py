@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
+from millpond.resources import _commands as do
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._inherit import inheritance
 from millpond.resources.engines.temporal._lane import Lane, Place
@@ -26,6 +27,7 @@ from millpond.resources.engines.temporal._watch import Watch
 
 ROUND: Final = 0.7
 """Seconds between two looks at the workflows that hold."""
+EARLIER: Final = "an earlier run of its workflow left it"
 IDLE: Final = 30.0
 """Seconds without workflows after which nobody looks any more."""
 
@@ -47,6 +49,8 @@ class Office:
         if lane is None:
             place = Place(activity.client(), self._prefix + wanted.pool, self._task_queue)
             lane = lanes[wanted.pool] = Lane(place, asyncio.get_running_loop())
+        if wanted.at and isinstance(wanted.command, do.Acquire):
+            lane.put(say.Death(wanted.command.session, wanted.at, EARLIER, wanted.but), lambda _: None)
         try:
             reply = await lane.send(wanted.command, wanted.grace)
         except EngineError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -28,18 +28,21 @@ from millpond.resources._requests import Units
 from millpond.resources._selectors import Selector
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal import _sessions
-from millpond.resources.engines.temporal._orders import Order
+from millpond.resources.engines.temporal._orders import Order, raw
 
 T = TypeVar("T")
 FIRST_LOOK: Final = 20.0
 """Seconds after which a waiter makes sure that it stands in line; each time twice as many."""
 LAST_LOOK: Final = 1800.0
+PATIENCE: Final = 10.0
+"""Seconds that who gives up waits for the pool to take note of it."""
+NOTHING: Final = raw(b"null")
 REASON: Final = 300
 """Characters of a reason that a pool on Temporal keeps."""
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100),
     maximum_interval=timedelta(seconds=10),
-    non_retryable_error_types=["NotFoundError"],
+    non_retryable_error_types=["NotFoundError", EngineError.__name__],
 )
 
 
@@ -50,7 +53,7 @@ class Detached:
     pool: str
     request_id: str
     token: int
-    units: dict[str, int] = field(default_factory=dict)
+    session: str
 
 
 def acquire(
@@ -75,7 +78,9 @@ def acquire(
 
     Arguments are those of `ResourcePool.acquire`, and `work_ends_within`: seconds that activities may still run after
     the workflow was closed under them (terminated, timed out); only then is what it held lent again. `reattach` takes
-    up what an earlier run detached. A lease is not renewed by itself here: a lock comes back when its workflow ends.
+    up what an earlier run detached: do that before anything else is acquired from the same pool, for then whatever
+    earlier runs left there (retried, reset, continued as new) goes back to it. A lease is not renewed by itself here: a
+    lock comes back when its workflow ends.
     """
     if reattach is not None:
         if not isinstance(reattach, Detached):
@@ -221,9 +226,10 @@ class WorkflowGrant:
         desk = _desk()
         reply, cancelled = await desk.send(self._pool, do.Release(desk.session, self._token))
         desk.forget(self)
-        self._state, self._how = "over", "released"
-        if reply.kind == "stale":
-            self._state, self._how = "lost", reply.detail
+        if self._state == HELD:
+            self._state, self._how = "over", "released"
+            if reply is not None and reply.kind == "stale":
+                self._state, self._how = "lost", reply.detail
         if cancelled is not None:
             raise cancelled
         if self._state == "lost":
@@ -234,7 +240,7 @@ class WorkflowGrant:
         self.check()
         desk = _desk()
         reply, cancelled = await desk.send(self._pool, do.Renew(desk.session, self._token))
-        if reply.kind != HELD:
+        if reply is not None and reply.kind != HELD and self._state == HELD:
             self._lose(reply.detail or reply.kind)
         if cancelled is not None:
             raise cancelled
@@ -247,8 +253,7 @@ class WorkflowGrant:
         """
         self.check()
         self._state = "detached"
-        _desk().forget(self)
-        return Detached(self._pool, self._id, self._token, dict(self._shares))
+        return Detached(self._pool, self._id, self._token, _desk().session)
 
     async def __aenter__(self) -> WorkflowGrant:
         if self._state == "new":
@@ -259,10 +264,12 @@ class WorkflowGrant:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._state == "lost" and error is not None:
-            error.add_note(str(self._loss()))
-            return
-        await self.release()
+        try:
+            await self.release()
+        except LeaseLost as loss:
+            if error is None:
+                raise
+            error.add_note(str(loss))
 
     def __await__(self) -> Generator[Any, None, WorkflowGrant]:
         if self._state == "new":
@@ -290,9 +297,8 @@ class WorkflowGrant:
         try:
             await self._ask(desk, command)
         except BaseException:
-            if self._state in (WAITING, HELD):
+            if self._state != "over":
                 await self._give_up(desk)
-            desk.forget(self)
             raise
 
     async def _ask(self, desk: _Desk, command: Acquire) -> None:
@@ -300,18 +306,22 @@ class WorkflowGrant:
         deadline = None if self._limit is None else workflow.time() + self._limit
         look = FIRST_LOOK
         while True:
-            reply, cancelled = await desk.send(self._pool, command, self._grace)
+            until = None if deadline is None else deadline + PATIENCE
+            reply, cancelled = await desk.send(self._pool, command, self._grace, until)
             if cancelled is not None:
                 raise cancelled
-            if reply.kind == HELD:
-                self.granted(reply.token, reply.shares)
-            elif reply.kind != WAITING and self._state == WAITING:
-                self._state, self._how = "over", reply.kind
-                raise self._refused(reply)
+            if reply is None:
+                raise AcquireTimeout(f"pool {self._pool!r} did not answer in time: is a worker there that hosts it?")
+            if self._state == WAITING:  # else a letter was quicker
+                if reply.kind == HELD:
+                    self.granted(reply.token, reply.shares)
+                elif reply.kind != WAITING:
+                    self._end(desk, reply.kind)
+                    raise self._refused(reply)
             left = None if deadline is None else max(0.001, deadline - workflow.time())
-            patience = look if left is None else min(look, left)
             try:
                 if self._state == WAITING:
+                    patience = look if left is None else min(look, left)
                     await workflow.wait_condition(lambda: self._state != WAITING, timeout=patience)
             except TimeoutError:
                 if deadline is not None and workflow.time() >= deadline:
@@ -323,27 +333,36 @@ class WorkflowGrant:
             raise self._refused(Reply("ended", self._id, detail=self._how))
 
     async def _give_up(self, desk: _Desk) -> None:
-        """Take the request back, wherever it stands."""
-        _, cancelled = await desk.send(self._pool, do.Withdraw(desk.session, self._id))
-        self._state, self._how = "over", "withdrawn"
+        """Take the request back, wherever it stands; a pool that does not answer is told later."""
+        until = workflow.time() + PATIENCE
+        _, cancelled = await desk.send(self._pool, do.Withdraw(desk.session, self._id), until=until)
+        self._end(desk, self._how or "withdrawn")
         if cancelled is not None:
             raise cancelled
+
+    def _end(self, desk: _Desk, how: str) -> None:
+        self._state, self._how = "over", how
+        desk.forget(self)
 
     async def _take_up(self, desk: _Desk, detached: Detached) -> None:
         """Go on with what an earlier run of this chain held."""
         if detached.pool != self._pool:
-            raise ValueError(f"that grant is of pool {detached.pool!r}, not of {self._pool!r}")
+            raise LeaseLost(f"grant {detached.token} is of pool {detached.pool!r}, not of {self._pool!r}")
+        if detached.session != desk.session:
+            raise LeaseLost(
+                f"grant {detached.token} of pool {self._pool!r} belongs to {detached.session[2:]}, not here"
+            )
         self._id = detached.request_id
+        self._state = WAITING
         desk.expect(self)
         reply, cancelled = await desk.send(self._pool, do.Renew(desk.session, detached.token))
-        if reply.kind == HELD and reply.id == self._id:
-            self.granted(detached.token, reply.shares)
-        else:
-            desk.forget(self)
-            self._state, self._how = "lost", reply.detail or reply.kind
+        if self._state == WAITING and reply is not None:
+            if reply.kind == HELD and reply.id == self._id:
+                self.granted(detached.token, reply.shares)
+            else:
+                self._lose(reply.detail or reply.kind)
         if cancelled is not None:
-            if self._state == HELD:
-                await self._give_up(desk)
+            await self._give_up(desk)
             raise cancelled
         if self._state != HELD:
             raise LeaseLost(f"grant {detached.token} of pool {self._pool!r} was lost meanwhile: {self._how}")
@@ -354,9 +373,7 @@ class WorkflowGrant:
 
     def ended(self, token: int, detail: str) -> None:
         """Take note of a letter that says that it is over."""
-        if self._state == WAITING:
-            self._state, self._how = "over", detail
-        elif self._state == HELD and token in (0, self._token):
+        if self._state == WAITING or (self._state == HELD and token in (0, self._token)):
             self._lose(detail)
 
     def _lose(self, how: str) -> None:
@@ -405,8 +422,8 @@ class _Desk:
         info = workflow.info()
         self._chain = info.first_execution_run_id
         self.session = _sessions.of_workflow(info.workflow_id, self._chain)
-        self._grants: dict[str, WorkflowGrant] = {}
-        self._strays: set[asyncio.Task[None]] = set()
+        self._is_later_run = info.run_id != self._chain
+        self._grants: dict[str, WorkflowGrant] = {}  # also those that are detached
 
     def expect(self, grant: WorkflowGrant) -> None:
         """Have letters about a request brought to its grant."""
@@ -416,11 +433,11 @@ class _Desk:
         """Have them no more."""
         self._grants.pop(grant.request_id, None)
 
-    def hear(self, content: RawValue) -> None:
+    def hear(self, content: RawValue = NOTHING) -> None:
         """Take a letter: for another chain, or about nothing that is known, it is no news of ours."""
         try:
             letter = say.read(content.payload.data, say.Letter)
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             workflow.logger.warning("a signal was not understood: %s", error)
             return
         if letter.chain != self._chain:
@@ -434,33 +451,47 @@ class _Desk:
         else:
             grant.ended(letter.token, letter.detail)
 
-    async def send(self, pool: str, command: Command, grace: int = 0) -> tuple[Reply, asyncio.CancelledError | None]:
-        """Have a command carried out to its end; return a cancellation that came meanwhile with the answer."""
+    async def send(
+        self, pool: str, command: Command, grace: int = 0, until: float | None = None
+    ) -> tuple[Reply | None, asyncio.CancelledError | None]:
+        """Have a command carried out; return a cancellation that came meanwhile with the answer.
+
+        There is no answer (None) when it takes longer than `until`, or much longer than a cancellation: a request is
+        then taken back, if it still can be, and all else goes on by itself.
+        """
         order = Order(pool, command, grace)
-        task = asyncio.ensure_future(_carry(order))
+        if self._is_later_run and isinstance(command, Acquire):
+            order = Order(pool, command, grace, workflow.time_ns() // 1000, tuple(self._grants))
+        carried = _carry(order)
         cancelled: asyncio.CancelledError | None = None
-        while not task.done():
+        while not carried.done():
+            left = None if until is None else until - workflow.time()
+            if left is not None and left <= 0:
+                if isinstance(command, Acquire):
+                    carried.cancel()
+                return None, cancelled
             try:
-                await asyncio.shield(task)
+                await asyncio.wait([carried], timeout=left)
             except asyncio.CancelledError as error:
-                if task.cancelled():
-                    raise
                 cancelled = error
-            except Exception:
-                break
-        return task.result(), cancelled
+                until = workflow.time() + PATIENCE
+        return _answer(pool, carried), cancelled
 
 
-async def _carry(order: Order) -> Reply:
+def _carry(order: Order) -> workflow.ActivityHandle[RawValue]:
+    return workflow.start_local_activity(
+        say.COMMAND,
+        order.write(),
+        result_type=RawValue,
+        start_to_close_timeout=timedelta(seconds=40),
+        retry_policy=_RETRY,
+        summary=f"{type(order.command).__name__} in pool {order.pool}",
+    )
+
+
+def _answer(pool: str, carried: asyncio.Task[RawValue]) -> Reply:
     try:
-        found: RawValue = await workflow.execute_local_activity(
-            say.COMMAND,
-            order.write(),
-            result_type=RawValue,
-            start_to_close_timeout=timedelta(seconds=40),
-            retry_policy=_RETRY,
-            summary=f"{type(order.command).__name__} in pool {order.pool}",
-        )
+        return msgspec.json.decode(carried.result().payload.data, type=Reply)
     except ActivityError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == "NotFoundError":
@@ -469,8 +500,7 @@ async def _carry(order: Order) -> Reply:
                 type="PluginMissing",
                 non_retryable=True,
             ) from error
-        raise EngineError(f"pool {order.pool!r} could not be asked: {cause or error}") from error
-    return msgspec.json.decode(found.payload.data, type=Reply)
+        raise EngineError(f"pool {pool!r} could not be asked: {cause or error}") from error
 
 
 def _desk() -> _Desk:

@@ -10,11 +10,17 @@ from millpond.resources._commands import Command
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A command for a pool; `grace` is how long the workflow's work may go on after it closed, in microseconds."""
+    """A command for a pool; `grace` is how long the workflow's work may go on after it closed, in microseconds.
+
+    `but` are the requests that a later run of a workflow knows, `at` (microseconds): what else it had asked for before
+    was left by earlier runs.
+    """
 
     pool: str
     command: Command
     grace: int = 0
+    at: int = 0
+    but: tuple[str, ...] = ()
 
     def write(self) -> RawValue:
         """Return it as an argument."""
