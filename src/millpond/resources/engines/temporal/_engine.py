@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 from temporalio.client import Client
+from temporalio.runtime import LoggingConfig, Runtime, TelemetryConfig, TelemetryFilter
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond._clock import elapsed
@@ -40,6 +41,8 @@ BEAT: Final = 20.0
 """Seconds between two signs of life, while the process has anything open."""
 GATHER: Final = 0.003
 """Seconds in which the commands of a process that has several requests open come together."""
+FAREWELL: Final = 0.05
+"""Seconds for the threads of Temporal's client to let go: one that calls into an interpreter that ends may never return."""
 ROUND: Final = 0.25
 """Seconds between two looks at which pools need attention."""
 
@@ -137,7 +140,7 @@ class TemporalEngine:
         self._thread.start()
         started.wait()
         try:
-            self._client = self._call(self.address.connect(lazy=True))
+            self._client = self._call(self.address.connect(lazy=True, runtime=_registry.runtime()))
         except BaseException:
             self._stop()
             raise
@@ -222,6 +225,7 @@ class TemporalEngine:
         for task in tasks:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.sleep(FAREWELL))
         self._loop.close()
 
     def _stop(self) -> None:
@@ -314,8 +318,15 @@ class _Registry:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.engines: dict[str, TemporalEngine] = {}
+        self._runtime: Runtime | None = None
+        self._inherited: list[object] = []
 
     def open(self, url: str, address: Address) -> TemporalEngine:
+        if self._inherited:
+            raise RuntimeError(
+                "Temporal's client does not survive a fork, and this is the forked child of a process that used it: start "
+                "processes with multiprocessing's 'spawn', or fork before the first temporal: pool is opened"
+            )
         with self.lock:
             engine = self.engines.get(url)
             if engine is None:
@@ -332,8 +343,18 @@ class _Registry:
         for engine in list(self.engines.values()):
             engine.shut_down()
 
+    def runtime(self) -> Runtime:
+        """Return what runs the clients of this process: quiet about outages, which we tell ourselves."""
+        if self._runtime is None:
+            quiet = LoggingConfig(TelemetryFilter(core_level="ERROR", other_level="ERROR"))
+            self._runtime = Runtime(telemetry=TelemetryConfig(logging=quiet))
+        return self._runtime
+
     def start_over(self) -> None:
-        self.__init__()  # type: ignore[misc]  # in a forked child: the threads are the parent's
+        """Take note in a forked child that the threads are the parent's; to drop what is theirs would wait for them."""
+        inherited = [*self._inherited, *self.engines.values(), *filter(None, [self._runtime])]
+        self.__init__()  # type: ignore[misc]
+        self._inherited = inherited
 
 
 _registry = _Registry()
