@@ -6,7 +6,7 @@ it adds to the rules (`_core.step`):
 - *batches* take effect once: the last one of every lane is remembered with its replies, also over continue-as-new;
 - *letters* to workflows, whose grants come without being asked for again;
 - *silence*: a process that was not heard of for `SILENT` has its grants marked as suspect, and after `FORGOTTEN` loses
-  its places in line (never a lock);
+  its places in line (never a lock); time in which the pool had no worker does not count;
 - *death*: of a workflow that the server closed, after the time that it declared for its work to end;
 - *size*: what waits must fit into one payload, so a request that would not is refused;
 - *rebuilding*: a command that breaks a rule of ours, or could not be written down, leaves no trace.
@@ -48,6 +48,8 @@ SILENT: Final = 60 * SECOND
 """A process that was not heard of for so long may be dead."""
 FORGOTTEN: Final = 600 * SECOND
 """After so long it loses its places in line, and its lane is forgotten."""
+LATE: Final = 5 * SECOND
+"""A pool that does what is due so late was not running."""
 LIMIT: Final = 2 * 1024 * 1024
 """Bytes that one payload may have on a server whose limit nobody knows."""
 HIGHEST: Final = 2**53
@@ -191,6 +193,9 @@ class Keeper:
 
     def tick(self, now: int) -> None:
         """End what is over."""
+        due = self.due()
+        if due is not None and now - max(due, self.now) > LATE:
+            self._oversleep(now)
         self.now = max(self.now, now)
         due = self.replica.state.due()
         if due is not None and due <= self.now:
@@ -288,6 +293,11 @@ class Keeper:
         return any(_sessions.is_workflow(one) for one in self.replica.state.sessions)
 
     # --- small things ------------------------------------------------------------------------------------------
+
+    def _oversleep(self, now: int) -> None:
+        """Hold against nobody that the pool did not hear of them: it had no worker until now."""
+        for session, heard in self._heard.items():
+            self._heard[session] = now if heard + SILENT > self.now else heard + now - self.now
 
     def _hear(self, session: str) -> None:
         was_silent = self._heard.get(session, 0) + SILENT <= self.now
