@@ -522,8 +522,8 @@ def _play(moves: list[Any], breaks: set[int], rare: int) -> Keeper:
     keeper = pool("a", "b", "c")
     keeper.apply(do.Configure(Settings(claim=2 * SECOND)))
     sessions = [WORKFLOW, SAMPLE, "w:other/run", PROCESS, "p:two"]
-    for step, (kind, who, which, span, extra) in enumerate(moves):
-        if step in breaks:
+    for turn, (kind, who, which, span, extra) in enumerate(moves):
+        if turn in breaks:
             keeper = again(keeper)
         session = sessions[who % 5]
         requests = list(keeper.replica.state.requests.values())
@@ -533,7 +533,7 @@ def _play(moves: list[Any], breaks: set[int], rare: int) -> Keeper:
         match kind % 8:
             case 0 | 1 | 2:
                 lease = (span % 20) * SECOND if extra % 3 == 0 else 0
-                commands.append(ask(f"{step}", session, lease=lease, priority=extra % 2))
+                commands.append(ask(f"{turn}", session, lease=lease, priority=extra % 2))
                 if who % 5 < 3 and extra % 4 == 0:
                     options["graces"] = {session: (span % 50) * SECOND}
             case 3 | 4 if some is not None:
@@ -546,10 +546,10 @@ def _play(moves: list[Any], breaks: set[int], rare: int) -> Keeper:
                 later(keeper, span % (700 if rare else 7))
         if session[0] == "p":
             options["session"] = session
-        number = step + 1
+        number = turn + 1
         answer = keeper.take(batch(number, *commands, **options), keeper.now)
         if extra % 5 == 0:  # it comes again
-            if step in breaks:
+            if turn in breaks:
                 keeper = again(keeper)
             assert keeper.take(batch(number, *commands, **options), keeper.now).replies == answer.replies
     return keeper
