@@ -23,6 +23,7 @@ from millpond.errors import (
     LeaseLost,
     PoolClosed,
     PoolError,
+    PoolFull,
     StaleToken,
     Unsatisfiable,
 )
@@ -339,6 +340,8 @@ class Grant(Obtainable):
             return Unsatisfiable(
                 f"no resource of {pool} could ever satisfy {wants!r}: add one that matches, or see resources()"
             )
+        if kind == "full":
+            return PoolFull(f"{pool} is full: {detail}; try again when others are done")
         if kind == "busy" or detail == "timed out":
             return AcquireTimeout(self._timed_out())
         if self._desk.is_closed:

@@ -42,7 +42,7 @@ BEAT: Final = 20.0
 GATHER: Final = 0.003
 """Seconds in which the commands of a process that has several requests open come together."""
 FAREWELL: Final = 0.05
-"""Seconds for the threads of Temporal's client to let go: one that calls into an interpreter that ends may never return."""
+"""Seconds for the threads of Temporal's client to let go: one that calls into an interpreter that ends may hang it."""
 ROUND: Final = 0.25
 """Seconds between two looks at which pools need attention."""
 
@@ -324,8 +324,8 @@ class _Registry:
     def open(self, url: str, address: Address) -> TemporalEngine:
         if self._inherited:
             raise RuntimeError(
-                "Temporal's client does not survive a fork, and this is the forked child of a process that used it: start "
-                "processes with multiprocessing's 'spawn', or fork before the first temporal: pool is opened"
+                "Temporal's client does not survive a fork, and this is the forked child of a process that used it: "
+                "start processes with multiprocessing's 'spawn', or fork before the first temporal: pool is opened"
             )
         with self.lock:
             engine = self.engines.get(url)

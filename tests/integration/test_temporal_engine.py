@@ -1,0 +1,475 @@
+"""Pools on Temporal from plain programs: outages, lost answers, crowds, silence, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+
+from millpond.errors import AcquireTimeout, EngineUnavailable, LeaseLost, PoolClosed
+from millpond.resources import AsyncResourcePool, ResourcePool
+from millpond.resources.engines.temporal import _engine, _keeper, _lane
+from millpond.resources.engines.temporal._follower import Follower
+from millpond.testing import hosted_pools
+from millpond.testing._redis import _free_port
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def name():
+    return f"engine-{next(_numbers)}"
+
+
+def until(question, timeout=5.0):
+    deadline = time.monotonic() + timeout
+    while not question():
+        assert time.monotonic() < deadline, "not so in time"
+        time.sleep(0.01)
+
+
+def in_loop(pool, work):
+    """Run a coroutine in the engine's loop."""
+    return asyncio.run_coroutine_threadsafe(work, pool._engine._loop).result(20)
+
+
+def lane_of(pool):
+    return pool._engine._pool(pool.name).lane
+
+
+def handle_of(pool):
+    return lane_of(pool).place.handle()
+
+
+# --- reaching the pool -----------------------------------------------------------------------------------------------
+
+
+def test_without_a_server_the_error_says_what_to_do(monkeypatch, name):
+    monkeypatch.setattr(_lane, "PATIENCE", 0.2)
+    monkeypatch.setattr(_engine, "PATIENCE", 0.2)
+    monkeypatch.setattr("millpond.resources.engines.temporal._follower.PATIENCE", 0.2)
+    url = f"temporal://127.0.0.1:{_free_port()}/default"
+    with ResourcePool(name, url) as pool, pytest.raises(EngineUnavailable, match="is the server there"):
+        pool.add("a")
+
+
+def test_without_a_worker_the_error_says_what_to_run(monkeypatch, temporal, name):
+    monkeypatch.setattr(_lane, "PATIENCE", 1.0)
+    monkeypatch.setattr(_lane, "ATTEMPT", _lane.timedelta(seconds=0.5))
+    url = f"{temporal.url()}?task_queue=nobody-listens&prefix=lonely:"
+    with (
+        ResourcePool(name, url) as pool,
+        pytest.raises(EngineUnavailable, match=r"worker for task queue 'nobody-listens'.*python -m millpond"),
+    ):
+        pool.add("a")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("temporal://", "does not name a server"),
+        ("temporal://host:port/ns", "Port could not be cast"),
+        ("temporal://host/a/b", "does not name a server"),
+        ("temporal://host/ns?nonsense=1", "nonsense=1 is not known"),
+        ("temporal://host/ns?tls=maybe", "must be true or false"),
+        ("temporal://host/ns?task_queue=", "must not be empty"),
+        ("temporal://host/ns?data_converter=nowhere:none", "cannot be had"),
+        ("temporal://host/ns?data_converter=json", "package.module:name"),
+        ("temporal://host/ns?api_key_env=NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_a_bad_url_is_told_at_once(url, said):
+    with pytest.raises(ValueError, match=said):
+        ResourcePool("x", url)
+
+
+# --- every command takes effect once ---------------------------------------------------------------------------------
+
+
+class Lossy:
+    """Lets updates through to the server and loses their answers, some of the time."""
+
+    def __init__(self, monkeypatch, lose):
+        self.lost = 0
+        real = _lane.Place.handle
+
+        def handle(place, run_id=None):
+            found = real(place, run_id)
+            update = found.execute_update
+
+            async def execute_update(*args, **options):
+                answer = await update(*args, **options)
+                if lose(self.lost):
+                    self.lost += 1
+                    raise WorkflowUpdateRPCTimeoutOrCancelledError()
+                return answer
+
+            found.execute_update = execute_update
+            return found
+
+        monkeypatch.setattr(_lane.Place, "handle", handle)
+
+
+def test_a_lost_answer_is_asked_for_again_and_the_batch_takes_effect_once(monkeypatch, pools, name):
+    coin = itertools.cycle([True, True, False])
+    lossy = Lossy(monkeypatch, lambda lost: next(coin))
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        pool.add("b")
+        tokens = []
+        for _ in range(5):
+            with pool.acquire(timeout=10) as grant:
+                tokens.append(grant.token)
+        assert tokens == sorted(set(tokens))
+        assert pool.statistics().grants_total == 5
+        assert [one.name for one in pool.resources()] == ["a", "b"]
+        assert not pool.holders()
+    assert lossy.lost > 10
+
+
+def test_what_a_given_up_batch_asked_for_is_taken_back(monkeypatch, pools, name):
+    monkeypatch.setattr(_lane, "PATIENCE", 0.1)
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        Lossy(monkeypatch, lambda lost: lost < 6)
+        with pytest.raises(EngineUnavailable):
+            pool.acquire()
+        monkeypatch.undo()
+        assert pool.try_acquire() is not None, "the ghost of a request holds what nobody knows of"
+
+
+# --- crowds ----------------------------------------------------------------------------------------------------------
+
+
+def test_more_processes_than_updates_in_flight_are_all_served(pools, name):
+    """Sixteen engines, each as another process would have it; the server takes ten updates at a time."""
+    url = pools.url()
+    engines = [_engine.TemporalEngine(url, _engine_address(url)) for _ in range(16)]
+    held = threading.Semaphore(2)
+    served = []
+    try:
+        with contextlib.ExitStack() as stack:
+            faces = []
+            for engine in engines:
+                monkey = pytest.MonkeyPatch()
+                monkey.setattr("millpond.resources._pool.open_engine", lambda url, engine=engine: engine)
+                stack.callback(monkey.undo)
+                engine.retain()
+                faces.append(stack.enter_context(ResourcePool(name, url)))
+            faces[0].add("a")
+            faces[0].add("b")
+
+            def work(pool):
+                for _ in range(3):
+                    with pool.acquire(timeout=30):
+                        assert held.acquire(blocking=False), "more than two hold two resources"
+                        held.release()
+                    served.append(1)
+
+            threads = [threading.Thread(target=work, args=(pool,)) for pool in faces]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len(served) == 48
+            assert not faces[0].holders() and not faces[0].waiters()
+    finally:
+        for engine in engines:
+            engine.shut_down()
+
+
+def _engine_address(url):
+    from millpond.resources.engines.temporal._url import parse
+
+    return parse(url)
+
+
+def test_tasks_of_two_loops_share_a_pool(pools, name):
+    async def main():
+        async with AsyncResourcePool(name, pools.url()) as pool:
+            await pool.add("a", exist_ok=True)
+
+            async def one():
+                async with pool.acquire(timeout=20) as grant:
+                    return grant.token
+
+            return await asyncio.gather(*(one() for _ in range(20)))
+
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(asyncio.run(main()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(found)) == 40
+
+
+def test_a_cancelled_task_leaves_no_ghost(pools, name):
+    async def main():
+        async with AsyncResourcePool(name, pools.url()) as pool:
+            await pool.add("a")
+            for delay in (0.0, 0.001, 0.003, 0.006, 0.01, 0.02, 0.05):
+                async with pool.acquire():
+                    task = asyncio.ensure_future(_hold(pool))
+                    await asyncio.sleep(delay)
+                    task.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+                    assert await pool.waiters() == []
+                assert await pool.holders() == []
+
+    asyncio.run(main())
+
+
+async def _hold(pool):
+    async with pool.acquire():
+        pass
+
+
+# --- following -------------------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_is_woken_by_the_tail_of_the_history(monkeypatch, pools, name):
+    monkeypatch.setattr("millpond.resources._desk.AUDIT", 60.0)  # nothing else wakes it
+    other = _other(pools.url(), name)
+    with ResourcePool(name, pools.url()) as pool, other as there:
+        pool.add("a")
+        took = []
+        for _ in range(5):
+            grant = there.acquire()
+            thread = threading.Thread(target=lambda: pool.acquire(timeout=20).release())
+            thread.start()
+            until(lambda: len(there.waiters()) == 1)
+            start = time.monotonic()
+            grant.release()
+            thread.join()
+            took.append(time.monotonic() - start)
+        assert min(took) < 0.25, took
+
+
+@contextlib.contextmanager
+def _other(url, name):
+    """A pool object in an engine of its own, as another process has it."""
+    engine = _engine.TemporalEngine(url, _engine_address(url))
+    engine.retain()
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr("millpond.resources._pool.open_engine", lambda url: engine)
+    try:
+        pool = ResourcePool(name, url)
+    finally:
+        monkey.undo()
+    with pool:
+        yield pool
+
+
+def test_what_an_operator_does_by_signal_is_heard(pools, name):
+    with ResourcePool(name, pools.url(), on_lost="ignore") as pool:
+        pool.add("a")
+        grant = pool.acquire()
+        in_loop(pool, handle_of(pool).signal("release_resource", {"release_key": str(grant.token)}))
+        until(lambda: not grant.is_held)
+        with pytest.raises(LeaseLost, match="revoked by signal"):
+            grant.check()
+
+
+def test_a_pool_that_is_terminated_goes_on_and_waiters_keep_their_place(pools, name):
+    with ResourcePool(name, pools.url()) as pool, _other(pools.url(), name) as there:
+        pool.add("a")
+        grant = there.acquire()
+        order = []
+
+        def wait(number):
+            with pool.acquire(timeout=30):
+                order.append(number)
+
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(3)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            until(lambda number=number: len(pool.waiters()) == number + 1)
+        in_loop(pool, handle_of(pool).terminate())
+        time.sleep(0.5)
+        assert not order, "a terminated pool lent what was held"
+        token = grant.token
+        grant.release()
+        for thread in threads:
+            thread.join()
+        assert order == [0, 1, 2]
+        with pool.acquire() as again:
+            assert again.token > token
+
+
+def test_a_gap_is_filled_by_a_query(monkeypatch, pools, name):
+    """An engine that does not listen hears of others' doings with its next answer."""
+    monkeypatch.setattr(Follower, "follow_on", lambda self: None)
+    with ResourcePool(name, pools.url()) as pool, _other(pools.url(), name) as there:
+        pool.add("a")
+        for number in range(5):
+            there.add(f"there-{number}")
+        pool.add("z")
+        replica = pool._engine._pool(name).follower.replica
+        assert sorted(replica.state.resources) == ["a", *(f"there-{number}" for number in range(5)), "z"]
+
+
+# --- silence ---------------------------------------------------------------------------------------------------------
+
+_HOLD = """
+import sys, time
+from millpond.resources import ResourcePool
+pool = ResourcePool(sys.argv[1], sys.argv[2], holder="doomed")
+grant = pool.acquire(lease=float(sys.argv[3]) or None)
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def _killed(pools, name, lease=0.0):
+    """Let a process hold, and kill it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLD, name, pools.url(), str(lease)], stdout=subprocess.PIPE
+    ) as doomed:
+        assert doomed.stdout is not None and doomed.stdout.readline() == b"held\n"
+        doomed.kill()
+
+
+def test_a_silent_lock_is_shown_as_suspect_and_stays(monkeypatch, pools, name):
+    monkeypatch.setattr(_keeper, "SILENT", 1_000_000)
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        _killed(pools, name)
+        until(lambda: "not heard of" in pool.holders()[0].suspect, 10)
+        with pytest.raises(AcquireTimeout):
+            pool.acquire(timeout=0.3)
+        [holder] = pool.holders()
+        pool.admin.release("a", token=holder.token, reason="its process was killed")
+        with pool.acquire(timeout=5):
+            pass
+
+
+def test_a_silent_lease_expires(pools, name):
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        _killed(pools, name, lease=1.0)
+        start = time.monotonic()
+        with pool.acquire(timeout=10):
+            assert time.monotonic() - start < 2.5
+
+
+def test_a_process_that_beats_is_not_suspect(monkeypatch, pools, name):
+    monkeypatch.setattr(_keeper, "SILENT", 1_000_000)
+    monkeypatch.setattr(_engine, "BEAT", 0.3)
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        with pool.acquire():
+            for _ in range(10):
+                time.sleep(0.25)
+                assert not pool.holders()[0].suspect
+
+
+def test_a_dead_waiter_holds_nobody_up_and_is_forgotten(monkeypatch, pools, name):
+    monkeypatch.setattr(_keeper, "SILENT", 500_000)
+    monkeypatch.setattr(_keeper, "FORGOTTEN", 1_500_000)
+    monkeypatch.setattr(_engine, "BEAT", 0.2)
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        grant = pool.acquire()
+        with subprocess.Popen([sys.executable, "-c", _HOLD, name, pools.url(), "0"], stdout=subprocess.PIPE) as doomed:
+            until(lambda: len(pool.waiters()) == 1, 10)
+            doomed.kill()
+        grant.release()
+        with pool.acquire(timeout=10):  # the offer to the dead one lapses
+            pass
+        until(lambda: not pool.waiters(), 10)
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_pool_refuses_and_holds_nothing(pools, name):
+    pool = ResourcePool(name, pools.url())
+    pool.add("a")
+    grant = pool.acquire()
+    pool.close()
+    with pytest.raises(PoolClosed):
+        pool.acquire()
+    assert not grant.is_held
+    with ResourcePool(name, pools.url()) as again:
+        assert not again.holders()
+
+
+_FORK = """
+import os, sys
+from millpond.resources import ResourcePool
+pool = ResourcePool(sys.argv[1], sys.argv[2])
+grant = pool.acquire()
+if os.fork() == 0:
+    try:
+        pool.acquire()
+    except RuntimeError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.wait()
+grant.release()
+pool.close()
+print("released", flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_is_told_to_be_spawned(pools, name):
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+    done = subprocess.run(
+        [sys.executable, "-c", _FORK, name, pools.url()], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert "'spawn'" in done.stdout and done.stdout.endswith("released\n")
+
+
+_CHURN = """
+import asyncio, sys
+from millpond.resources import AsyncResourcePool
+
+async def main():
+    async with AsyncResourcePool(sys.argv[1], sys.argv[2]) as pool:
+        async def one():
+            for _ in range(3):
+                async with pool.acquire():
+                    pass
+        await asyncio.gather(*(one() for _ in range(4)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_programs_that_come_and_go_under_load_all_end(pools, name):
+    """A thread of Temporal's client that calls into an interpreter which ends can hang it."""
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        pool.add("b")
+        for _ in range(5):
+            programs = [subprocess.Popen([sys.executable, "-c", _CHURN, name, pools.url()]) for _ in range(4)]
+            assert [program.wait(30) for program in programs] == [0] * 4
+        assert not pool.holders() and not pool.waiters()
+
+
+def test_what_travels_goes_through_the_users_codec(temporal, name, monkeypatch):
+    monkeypatch.syspath_prepend(os.path.dirname(__file__))
+    url = f"{temporal.url()}?task_queue=secret&prefix=secret:&data_converter=temporal_codec:converter"
+    with hosted_pools(url), ResourcePool(name, url) as pool, _other(url, name) as there:
+        pool.add("a-secret-name")
+        grant = there.acquire()
+        thread = threading.Thread(target=lambda: pool.acquire(timeout=20).release())
+        thread.start()
+        until(lambda: len(pool.waiters()) == 1)
+        grant.release()
+        thread.join()
+        history = in_loop(pool, handle_of(pool).fetch_history())
+        assert not [event for event in history.events if b"a-secret-name" in event.SerializeToString()]
