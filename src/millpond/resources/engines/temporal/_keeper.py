@@ -125,6 +125,7 @@ class Keeper:
     def estate(self) -> Estate:
         """Return all that the next run needs. It holds live records: write it before the next change."""
         image = self.replica.state.image()
+        graces = [self._graces.get(one.session, 0) for one in image.requests]
         return Estate(
             FORMAT,
             self.incarnation,
@@ -133,7 +134,7 @@ class Keeper:
             image,
             self._lanes,
             self._heard,
-            [self._graces.get(one.session, 0) for one in image.requests] if self._graces else [],
+            graces if any(graces) else [],
             self._mourned,
             self.letters,
             list(self.replica.history)[-RECENT:],
