@@ -156,9 +156,10 @@ class Keeper:
             return Answer(self.incarnation, self._told, self._told, self.now, _with_ids(last.replies, batch.commands))
         if batch.session:
             self._hear(batch.session)
-        for session, grace in batch.graces.items():
-            self._graces[session] = max(grace, self._graces.get(session, 0))
         replies = [self.apply(command) for command in batch.commands]
+        for session, grace in batch.graces.items():
+            if session in self.replica.state.sessions:
+                self._graces[session] = max(grace, self._graces.get(session, 0))
         for death in batch.deaths:
             if death.but is None:
                 self.died(death.session, death.at, death.how)
@@ -204,7 +205,6 @@ class Keeper:
         for session, (at, why) in list(self._mourned.items()):
             if at <= self.now:
                 del self._mourned[session]
-                self._graces.pop(session, None)
                 self.apply(do.Bury(session, why))
         for session, heard in list(self._heard.items()):
             if heard + SILENT <= self.now:
@@ -232,7 +232,6 @@ class Keeper:
             return
         grace = self._graces.get(session, 0)
         if at + grace <= self.now:
-            self._graces.pop(session, None)
             self.apply(do.Bury(session, how))
             return
         self._mourned[session] = (at + grace, how)
@@ -355,6 +354,7 @@ class Keeper:
         elif isinstance(change, to.Ended):
             session, weight = self._known.pop(change.id)
             self._weight -= weight
+            self._forgive(session)
             asked_for = isinstance(command, do.Release | do.Withdraw) and command.session == session
             if not asked_for and change.how != "died":
                 detail = ": ".join(filter(None, (told(change.how, change.by), change.reason)))
@@ -362,6 +362,7 @@ class Keeper:
         elif isinstance(change, to.Adopted):
             before, weight = self._known[change.id]
             self._known[change.id] = (change.session, weight)
+            self._forgive(before)
             if before != change.session:
                 self._write(before, "ended", change.id, 0, (), told(change.how, change.by or str(change.holder)))
         elif isinstance(change, to.Returned):
@@ -371,6 +372,11 @@ class Keeper:
             self._weight += weight
         elif isinstance(change, to.Removed):
             self._weight -= self._resources.pop(change.name, 0)
+
+    def _forgive(self, session: str) -> None:
+        """Forget how long the work of somebody may go on who has nothing any more."""
+        if session not in self.replica.state.sessions:
+            self._graces.pop(session, None)
 
     def _write(
         self, session: str, kind: str, request: str, token: int, shares: tuple[tuple[str, int], ...], detail: str = ""
