@@ -112,7 +112,7 @@ class Lossy:
                     raise WorkflowUpdateRPCTimeoutOrCancelledError()
                 return answer
 
-            found.execute_update = execute_update
+            found.execute_update = execute_update  # type: ignore[method-assign]
             return found
 
         monkeypatch.setattr(_lane.Place, "handle", handle)
@@ -314,7 +314,7 @@ def test_a_gap_is_filled_by_a_query(monkeypatch, pools, name):
         for number in range(5):
             there.add(f"there-{number}")
         pool.add("z")
-        replica = pool._engine._pool(name).follower.replica
+        replica = pool._engine._pool(name).follower.replica  # type: ignore[attr-defined]
         assert sorted(replica.state.resources) == ["a", *(f"there-{number}" for number in range(5)), "z"]
 
 
