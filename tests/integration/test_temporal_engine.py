@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
@@ -63,7 +64,7 @@ def test_without_a_server_the_error_says_what_to_do(monkeypatch, name):
 
 def test_without_a_worker_the_error_says_what_to_run(monkeypatch, temporal, name):
     monkeypatch.setattr(_lane, "PATIENCE", 1.0)
-    monkeypatch.setattr(_lane, "ATTEMPT", _lane.timedelta(seconds=0.5))
+    monkeypatch.setattr(_lane, "ATTEMPT", timedelta(seconds=0.5))
     url = f"{temporal.url()}?task_queue=nobody-listens&prefix=lonely:"
     with (
         ResourcePool(name, url) as pool,

@@ -32,3 +32,4 @@ async def _serve(url: str) -> None:
     async with pool_worker(client, task_queue=address.task_queue):
         print(f"hosting resource pools of {address.target}/{address.namespace} on {address.task_queue!r}", flush=True)
         await stop.wait()
+    await asyncio.sleep(0.2)  # a thread of Temporal's client that calls into an interpreter which ends would break it
