@@ -52,7 +52,7 @@ IN_FLIGHT: Final = 500
 """Letters under way; the server allows 2,000."""
 ROWS: Final = 500
 """Waiters that a query shows unless it is asked for more: 20,000 would not fit into its answer."""
-NOTHING: Final = raw(b"null")
+NOTHING: Final = raw(b"{}")
 
 
 @workflow.defn(name=say.WORKFLOW, sandboxed=False)
@@ -80,6 +80,7 @@ class PoolWorkflow:
         self._began = workflow.time()
         self._detailed = 0.0
         self._stay_until = 0
+        self._problem = ""
         data = start.payload.data
         try:
             if start.payload.metadata.get("encoding") == b"binary/plain":
@@ -88,7 +89,8 @@ class PoolWorkflow:
             if data not in (b"", b"null"):
                 self._opening = say.read(data, say.Opening)
         except ValueError as error:
-            raise ApplicationError(f"the pool's input is not understood: {error}", non_retryable=True) from error
+            self._problem = f"the pool's input is not understood: {error}"
+            return
         if self._opening.previous == "":
             self._begin(None)
 
@@ -121,6 +123,8 @@ class PoolWorkflow:
     @workflow.run
     async def run(self, start: RawValue = NOTHING) -> str:
         """Live until it is dropped."""
+        if self._problem:
+            raise ApplicationError(self._problem, non_retryable=True)
         living = asyncio.create_task(self._live())
         while True:
             try:
@@ -251,7 +255,7 @@ class PoolWorkflow:
         if self._keeper is not None:
             self._keeper.refuse(name, why, _now())
         workflow.logger.warning("a signal was refused", extra={"signal": name, "why": why})
-        workflow.upsert_memo({"millpond_refused": f"{name}: {why}"[:500]})
+        workflow.upsert_memo({"millpond_refused": f"{name[:100]}: {why}"[:500]})
 
     # --- what is asked -----------------------------------------------------------------------------------------
 

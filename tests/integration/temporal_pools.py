@@ -1,0 +1,143 @@
+"""What tests of pools on Temporal share: a pool's workflow by hand, without the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from millpond.resources import _commands as do
+from millpond.resources._records import Holder, Want
+from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal._lane import Place
+from millpond.resources.engines.temporal._orders import raw
+from millpond.testing._temporal import TemporalServer
+
+T = TypeVar("T")
+
+
+def run(address: str, main: Callable[[Client], Awaitable[T]]) -> T:
+    """Run a coroutine function with a client of its own."""
+
+    async def connected() -> T:
+        return await main(await Client.connect(address))
+
+    return asyncio.run(connected())
+
+
+def cli(server: TemporalServer, *args: str) -> str:
+    """Run Temporal's own tool as a person would."""
+    command = [server.binary, *args, "--address", server.address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def ask(name: str, session: str = "p:test", **options: Any) -> do.Acquire:
+    """Return a request; what it is given it has, without a claim."""
+    holder = options.pop("holder", Holder("process", session, "here", 1))
+    return do.Acquire(name, session, 0, holder, options.pop("wants", (Want(),)), sure=True, **options)
+
+
+class Desk:
+    """One sender to one pool, which sends each batch as it is told, and as often."""
+
+    def __init__(self, client: Client, pool: str, lane: str = "") -> None:
+        self.client = client
+        self.id = f"millpond:{pool}"
+        self.place = Place(client, self.id, "millpond")
+        self.lane = lane or f"test:{uuid.uuid4().hex}"
+        self.number = 0
+
+    @property
+    def handle(self) -> WorkflowHandle[Any, Any]:
+        return self.client.get_workflow_handle(self.id)
+
+    async def start(self, *resources: str) -> None:
+        await self.place.start()
+        await self.send(*(do.Add(name, {}) for name in resources))
+
+    async def send(self, *commands: do.Command, **options: Any) -> list[do.Reply]:
+        self.number += 1
+        return (await self.exchange(say.Batch(self.lane, self.number, list(commands), **options))).replies
+
+    async def exchange(self, batch: say.Batch, update: str | None = None) -> say.Answer:
+        """Send a batch until it is answered, as a lane does."""
+        for _ in range(200):
+            try:
+                found = await self.handle.execute_update(
+                    say.APPLY, raw(say.write(batch)), id=update, result_type=RawValue
+                )
+                return say.read(found.payload.data, say.Answer)
+            except WorkflowUpdateFailedError as error:
+                cause = error.cause
+                if isinstance(cause, ApplicationError) and cause.type == say.BAD_REQUEST:
+                    raise
+            except RPCError:
+                await self.place.start()
+            await asyncio.sleep(0.05)
+        raise AssertionError("the pool does not answer")
+
+    async def held(self) -> dict[str, Any]:
+        """Return the key of whoever holds each resource."""
+        found: dict[str, Any] = await self.query("get_current_holders")
+        return {name: one and one["holder"] for name, one in found.items()}
+
+    async def query(self, name: str, *args: Any) -> Any:
+        async def ask_once() -> Any:
+            try:
+                return await self.handle.query(name, args=args)
+            except Exception as error:
+                if "moving on" not in str(error):
+                    raise
+                return _NOT_YET
+
+        return await until(ask_once, lambda found: found is not _NOT_YET)
+
+    async def runs(self) -> int:
+        """Return in which run the pool is, by following the chain back."""
+        count, run_id = 1, (await self.handle.describe()).run_id
+        while True:
+            handle = self.client.get_workflow_handle(self.id, run_id=run_id)
+            start = await anext(aiter(handle.fetch_history_events()))
+            run_id = start.workflow_execution_started_event_attributes.continued_execution_run_id
+            if not run_id:
+                return count
+            count += 1
+
+    async def events(self, run_id: str | None = None) -> Counter[str]:
+        """Return how many events of each type a run has."""
+        handle = self.client.get_workflow_handle(self.id, run_id=run_id)
+        names = [EventType.Name(event.event_type) async for event in handle.fetch_history_events()]
+        return Counter(name.removeprefix("EVENT_TYPE_") for name in names)
+
+
+_NOT_YET = object()
+
+
+async def until(look: Callable[[], Awaitable[T]], good: Callable[[T], bool], seconds: float = 10.0) -> T:
+    """Look until it is good."""
+    deadline = time.monotonic() + seconds
+    while not good(found := await look()):
+        assert time.monotonic() < deadline, f"it stays {found!r}"
+        await asyncio.sleep(0.02)
+    return found
+
+
+@contextlib.contextmanager
+def measured(limit: float) -> Iterator[None]:
+    """Fail if the block takes longer."""
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < limit
