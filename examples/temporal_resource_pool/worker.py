@@ -22,6 +22,7 @@ async def main() -> None:
     async with temporal.pool_worker(client), users:  # two programs would do as well
         print("worker is ready", flush=True)
         await stop.wait()
+    await asyncio.sleep(0.2)  # threads of Temporal's client that outlive the interpreter would crash it
 
 
 if __name__ == "__main__":
