@@ -507,7 +507,7 @@ def test_workflows_that_speak_as_the_samples_do_are_served(pools, kind):
                     if kind is LockUser:
                         handle = client.get_workflow_handle(one)
                         first = users[int(one.rpartition("-")[2])].first_execution_run_id
-                        while (await handle.describe()).run_id == first:  # noqa: ASYNC110
+                        while (await handle.describe()).run_id == first:
                             await asyncio.sleep(0.02)
                         await handle.signal("go")
             assert {await one.result() for one in users} <= {"a", "b"}

@@ -1,0 +1,277 @@
+"""Pools at the limits of a server, which are scaled down here: nothing is lost, nothing is granted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from temporalio import workflow
+from temporalio.client import Client
+from temporalio.common import RawValue
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from millpond.errors import PoolFull
+from millpond.resources import ResourcePool
+from millpond.resources import _commands as do
+from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal._orders import raw
+from millpond.testing._temporal import TUNED, TemporalServer, temporal_server
+from millpond.testing._temporal_host import hosted_pools
+
+sys.path.insert(0, str(Path(__file__).parent))
+from temporal_pools import Desk, ask, run, until
+
+
+@pytest.fixture(scope="module")
+def small(temporal: TemporalServer) -> Iterator[TemporalServer]:
+    """A server with a tenth of the usual limits."""
+    limits = {
+        "limit.historyCount.suggestContinueAsNew": 410,
+        "limit.historyCount.error": 5120,
+        "history.maximumSignalsPerExecution": 1000,
+        "history.maxTotalUpdates": 200,
+    }
+    with temporal_server(dynamic_config={**TUNED, **limits}) as server, hosted_pools(server.url()):
+        yield server
+
+
+class Ledger:
+    """Who holds what, as the holders themselves see it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside: dict[str, int] = {}
+        self.tokens: dict[str, int] = {}
+        self.problems: list[str] = []
+        self.cycles = 0
+
+    def enter(self, resource: str, token: int) -> None:
+        with self.lock:
+            if resource in self.inside:
+                self.problems.append(f"{resource} has two holders: {self.inside[resource]}, {token}")
+            if token <= self.tokens.get(resource, 0):
+                self.problems.append(f"{resource} went from token {self.tokens[resource]} to {token}")
+            self.inside[resource] = self.tokens[resource] = token
+
+    def leave(self, resource: str) -> None:
+        with self.lock:
+            del self.inside[resource]
+            self.cycles += 1
+
+
+def engines(url: str, count: int) -> list[str]:
+    """Return URLs that mean the same, each of which has an engine of its own, as another process would."""
+    return [f"{url}?{'&'.join(['task_queue=millpond'] * number)}" for number in range(1, count + 1)]
+
+
+def test_3_a_pool_continues_as_new_under_steady_load(small):
+    ledger, name = Ledger(), "steady"
+    pools = [ResourcePool(name, url) for url in engines(small.url(), 4)]
+    for number in range(6):
+        pools[0].add(f"gpu-{number}")
+
+    def work(pool: ResourcePool, seed: int) -> None:
+        dice = random.Random(seed)
+        for _ in range(25):
+            with pool.acquire(timeout=60) as grant:
+                ledger.enter(grant.resource, grant.token)
+                if dice.random() < 0.3:
+                    threading.Event().wait(dice.random() * 0.01)
+                ledger.leave(grant.resource)
+
+    threads = [threading.Thread(target=work, args=(pools[n % 4], n)) for n in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert ledger.problems == []
+        assert ledger.cycles == 400
+        assert pools[0].holders() == []
+        assert pools[0].waiters() == []
+    finally:
+        for pool in pools:
+            pool.close()
+
+    async def main(client: Client) -> None:
+        desk = Desk(client, name)
+        assert await desk.runs() >= 3
+        assert (await desk.events())["WORKFLOW_TASK_FAILED"] == 0
+        async for one in client.list_workflows(f"WorkflowId = '{desk.id}'"):
+            assert (await desk.events(one.run_id)).total() < 1000
+
+    run(small.address, main)
+
+
+def test_3_signals_do_not_hold_continue_as_new_off(small):
+    async def main(client: Client) -> None:
+        desk = Desk(client, "signalled")
+        await desk.start("a")
+        token = (await desk.send(ask("1")))[0].token
+        for _ in range(20):
+            await asyncio.gather(*(desk.handle.signal("release_resource", {"release_key": "1"}) for _ in range(50)))
+        assert await desk.runs() >= 3
+        assert await desk.held() == {"a": "p:test"}
+        await desk.handle.signal("release_resource", {"release_key": str(token)})
+        await until(desk.held, lambda held: held == {"a": None})
+
+    run(small.address, main)
+
+
+@workflow.defn
+class Tired:
+    """A workflow that has had all the signals that it may have."""
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.signal(dynamic=True)
+    def hear(self, name: str, args: Sequence[RawValue]) -> None:
+        pass
+
+
+def test_4_a_requester_that_cannot_be_signalled_any_more_does_not_end_the_pool(small):
+    async def main(client: Client) -> None:
+        desk = Desk(client, "tired")
+        await desk.start("a")
+        runner = UnsandboxedWorkflowRunner()
+        async with Worker(client, task_queue="tired", workflows=[Tired], workflow_runner=runner):
+            tired = await client.start_workflow(Tired.run, id="tired", task_queue="tired")
+            for _ in range(20):
+                await asyncio.gather(*(tired.signal("x") for _ in range(50)))
+            [first] = await desk.send(ask("1"))
+            await desk.send(ask("2", f"w:tired/{tired.first_execution_run_id}"), ask("3", "s:tired/"), ask("4"))
+            await desk.send(do.Release("p:test", first.token))
+            await until(lambda: desk.query("get_waiters"), lambda found: not found)
+            await until(desk.held, lambda held: held == {"a": "p:test"})
+            refusals = await desk.query("get_refusals")
+            assert [one["signal"] for one in refusals] == ["(grant)", "(grant)"]
+            assert "could not be told" in refusals[0]["why"]
+            await tired.terminate()
+
+    run(small.address, main)
+
+
+@workflow.defn
+class Counts:
+    """A workflow that counts what it is told."""
+
+    def __init__(self) -> None:
+        self.heard = 0
+
+    @workflow.run
+    async def run(self) -> None:
+        await workflow.wait_condition(lambda: False)
+
+    @workflow.signal(dynamic=True)
+    def hear(self, name: str, args: Sequence[RawValue]) -> None:
+        self.heard += 1
+
+    @workflow.query
+    def count(self) -> int:
+        return self.heard
+
+
+def test_letters_survive_continue_as_new_exactly_once_for_users_of_the_sample(small, monkeypatch):
+    from millpond.resources.engines.temporal import _workflow
+
+    monkeypatch.setattr(_workflow, "UPDATES", 3)
+
+    async def main(client: Client) -> None:
+        desk = Desk(client, "lettered")
+        await desk.start()
+        runner = UnsandboxedWorkflowRunner()
+        async with Worker(client, task_queue="counts", workflows=[Counts], workflow_runner=runner):
+            users = [await client.start_workflow(Counts.run, id=f"counts-{n}", task_queue="counts") for n in range(30)]
+            for one in users:
+                await desk.handle.signal("acquire_resource", {"workflow_id": one.id})
+            for number in range(30):
+                await desk.send(do.Add(f"gpu-{number}", {}))
+            for one in users:
+                await until(partial(one.query, Counts.count), bool)
+            assert [await one.query(Counts.count) for one in users] == [1] * 30
+            assert await desk.runs() > 5
+            await asyncio.gather(*(one.terminate() for one in users))
+
+    run(small.address, main)
+
+
+def crowd(count: int) -> list[list[do.Command]]:
+    """Return batches of requests as workflows have them."""
+    names = [(f"train-{uuid.uuid4()}", str(uuid.uuid4())) for _ in range(count)]
+    wanted: list[do.Command] = [
+        ask(f"#{uuid.uuid4().hex}", f"p:{name}/{run}", reason=f"run {index}") for index, (name, run) in enumerate(names)
+    ]
+    return [wanted[start : start + 1000] for start in range(0, count, 1000)]
+
+
+@pytest.mark.slow
+def test_9_twenty_thousand_waiters_continue_as_new(pools, monkeypatch):
+    from millpond.resources.engines.temporal import _workflow
+
+    async def main(client: Client) -> None:
+        desk = Desk(client, f"crowd-{uuid.uuid4().hex[:8]}")
+        await desk.start("a")
+        [first] = await desk.send(ask("first"))
+        for commands in crowd(20_000):
+            replies = await desk.send(*commands)
+            assert {one.kind for one in replies} == {"waiting"}
+        monkeypatch.setattr(_workflow, "UPDATES", 1)
+        await desk.send()
+        await until(desk.runs, lambda runs: runs >= 2, 30)
+        monkeypatch.setattr(_workflow, "UPDATES", 1500)
+        await desk.send(do.Release("p:test", first.token))
+        held = await desk.held()
+        assert held["a"] not in (None, "p:test")
+        assert len(await desk.query("get_waiters")) == 500
+        assert "WORKFLOW_TASK_FAILED" not in await desk.events()
+        # and the whole of it is inherited, too
+        await desk.handle.terminate()
+        await desk.place.start()
+        assert await until(desk.held, lambda _: True, 30) == held
+        found = await desk.handle.query(say.NEWS, raw(b"{}"), result_type=RawValue)
+        news = say.read(found.payload.data, say.News)
+        assert news.image is not None
+        assert len(news.image.requests) == 20_000
+
+    run(pools.address, main)
+
+
+def test_9_a_pool_on_a_server_with_smaller_payloads_is_full_earlier(temporal):
+    limits = {**TUNED, "limit.blobSize.error": 65_536, "limit.blobSize.warn": 65_536}
+    with temporal_server(dynamic_config=limits) as server, hosted_pools(server.url()):
+
+        async def main(client: Client) -> None:
+            desk = Desk(client, "narrow")
+            await desk.start("a")
+            kinds: list[str] = []
+            for _ in range(20):
+                kinds += [one.kind for one in await desk.send(*(ask(f"#{uuid.uuid4().hex}") for _ in range(100)))]
+            assert kinds[0] == "held"
+            assert kinds[-1] == "full"
+            assert kinds.count("waiting") > 500
+            from millpond.resources.engines.temporal import _workflow
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(_workflow, "UPDATES", 1)
+                await desk.send()
+                await until(desk.runs, lambda runs: runs >= 2)
+            [full] = await desk.send(ask("one more", reason="x" * 200))
+            assert full.kind == "full"
+            assert await desk.held() == {"a": "p:test"}
+            assert "WORKFLOW_TASK_FAILED" not in await desk.events()
+            await desk.handle.terminate()
+            [full] = await desk.send(ask("one more", reason="x" * 200))
+            assert full.kind == "full"
+
+        run(server.address, main)
+        with ResourcePool("narrow", server.url()) as pool, pytest.raises(PoolFull, match="all that Temporal can carry"):
+            pool.acquire(timeout=5, reason="x" * 200)
