@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import assert_type
 
+from temporalio.client import Client
+from temporalio.worker import Worker
+
 from millpond import CancelToken, Group, ProcessPool, Statistics, Task, ThreadPool, as_completed
 from millpond._events import Event
 from millpond.resources import (
@@ -19,6 +22,7 @@ from millpond.resources import (
     ResourcePool,
     ResourceView,
     WaiterView,
+    temporal,
     want,
 )
 
@@ -120,3 +124,25 @@ async def resources_awaited() -> None:
     assert_type(await pool.admin.steal("gpu-0", token=1, reason="mine"), AsyncGrant)
     assert_type(await pool.admin.drain("gpu-0", timeout=5), None)
     assert_type(await pool.admin.history(), list[Event])
+
+
+async def resources_in_workflows(client: Client) -> None:
+    assert_type(temporal.acquire("gpus", {"model": "a100"}, work_ends_within=5), temporal.WorkflowGrant)
+    assert_type(await temporal.acquire("gpus", name="gpu-0"), temporal.WorkflowGrant)
+    assert_type(temporal.acquire_all("gpus", [{"model": "a100"}, want(name="licence")]), temporal.WorkflowGrant)
+    async with temporal.acquire("gpus", timeout=5) as grant:
+        assert_type(grant.resource, str)
+        assert_type(grant.resources, tuple[str, ...])
+        assert_type(grant.units, Mapping[str, int])
+        assert_type(grant.token, int)
+        assert_type(grant.is_held, bool)
+        assert_type(grant.check(), None)
+        assert_type(await grant.lost(), str)
+        assert_type(await grant.release(), None)
+        held = grant.detach()
+        assert_type(held, temporal.Detached)
+        assert_type(await temporal.acquire("gpus", reattach=held), temporal.WorkflowGrant)
+    assert_type(temporal.pool_worker(client, placements={"any": lambda resource, request: (resource.slot,)}), Worker)
+    Worker(client, task_queue="q", workflows=[temporal.PoolWorkflow], plugins=[temporal.Plugin(task_queue="q")])
+    temporal.acquire("gpus", timeout="5")  # type: ignore[arg-type]
+    temporal.acquire("gpus", reattach=17)  # type: ignore[arg-type]
