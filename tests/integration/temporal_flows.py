@@ -261,7 +261,9 @@ class FailsOnce(Steered):
     async def run(self, pool: str, where: str) -> dict[str, Any]:
         if workflow.info().attempt == 1:
             if where == "holding":
-                await temporal.acquire(pool)
+                self.grant = await temporal.acquire(pool)
+                if workflow.info().retry_policy is None:
+                    await self.step()
             else:
                 waiting = asyncio.ensure_future(_wait_for(temporal.acquire(pool)))
                 await self.step()
@@ -360,7 +362,17 @@ class Cancelled(Steered):
             await grant.execute_activity(use, grant.resource, seconds, workflow.info().workflow_id, **OPTIONS)
 
 
+@workflow.defn
+class Leaves(Steered):
+    """Ends without giving anything back."""
+
+    @workflow.run
+    async def run(self, pool: str) -> int:
+        return (await temporal.acquire(pool, timeout=10)).token
+
+
 FLOWS = [
+    Leaves,
     Hold,
     HoldAll,
     HoldTwo,

@@ -3,99 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-import pytest_asyncio
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ApplicationError
 
 from millpond.resources import AsyncResourcePool
-from millpond.testing._temporal import TUNED, TemporalServer, temporal_server
+from millpond.testing._temporal import TUNED, temporal_server
 from millpond.testing._temporal_host import hosted_pools
 
 sys.path.insert(0, str(Path(__file__).parent))
 import temporal_flows as flows
+from temporal_play import (
+    assert_no_overlap,
+    failure,
+    has_holders,
+    has_pending_activity,
+    has_said,
+    holds,
+    is_free,
+    let_go,
+    start,
+    until,
+    waits,
+    waits_for,
+)
 
+pytest_plugins = ["temporal_fixtures"]
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture(scope="module")
-def server(pools: TemporalServer) -> Iterator[TemporalServer]:
-    with flows.serving(pools.address):
-        yield pools
-
-
-@pytest_asyncio.fixture
-async def client(server: TemporalServer) -> Client:
-    return await Client.connect(server.address)
-
-
-@pytest_asyncio.fixture
-async def pool(server: TemporalServer) -> AsyncIterator[AsyncResourcePool]:
-    """A pool with one resource, "a"."""
-    async with AsyncResourcePool(f"flows-{uuid.uuid4().hex}", server.url()) as pool:
-        await pool.add("a")
-        yield pool
-
-
-async def start(client: Client, flow: Any, *args: Any, **options: Any) -> WorkflowHandle[Any, Any]:
-    options = {"id": uuid.uuid4().hex, "task_queue": flows.TASK_QUEUE, **options}
-    return await client.start_workflow(flow.run, args=list(args), **options)
-
-
-async def until(question: Any, patience: float = 10.0) -> float:
-    """Wait until an answer is true; return how long that took."""
-    began = time.monotonic()
-    while not await question():
-        if time.monotonic() - began > patience:
-            pytest.fail("that never came true")
-        await asyncio.sleep(0.01)
-    return time.monotonic() - began
-
-
-async def holds(flow: WorkflowHandle[Any, Any], patience: float = 10.0) -> dict[str, Any]:
-    """Wait until a workflow holds, and return what."""
-    found: dict[str, Any] = {}
-
-    async def is_held() -> bool:
-        found.update(await flow.query("standing"))
-        return bool(found["held"])
-
-    await until(is_held, patience)
-    return found
-
-
-async def waits(pool: AsyncResourcePool, count: int = 1) -> None:
-    async def all_wait() -> bool:
-        return len(await pool.waiters()) == count
-
-    await until(all_wait)
-
-
-async def is_free(pool: AsyncResourcePool) -> bool:
-    return not await pool.holders() and not await pool.waiters()
-
-
-async def let_go(*handles: WorkflowHandle[Any, Any]) -> list[Any]:
-    for one in handles:
-        await one.signal("go_on")
-    return [await one.result() for one in handles]
-
-
-async def failure(flow: WorkflowHandle[Any, Any]) -> ApplicationError:
-    with pytest.raises(WorkflowFailureError) as caught:
-        await flow.result()
-    assert isinstance(caught.value.cause, ApplicationError), caught.value.cause
-    return caught.value.cause
 
 
 # --- the defects, by number --------------------------------------------------------------------------------------
@@ -155,19 +95,11 @@ async def test_6_a_waiter_terminated_and_restarted_under_its_id_gets_one(client,
         await waits(pool)
         await old.terminate()
         new = await start(client, flows.Hold, pool.name, {}, id=old.id)
-        await until(lambda: _waits_for(pool, new))
+        await until(lambda: waits_for(pool, new))
     await holds(new)
-    await until(lambda: _holders(pool, 1), 2.5)
+    await until(lambda: has_holders(pool, 1), 2.5)
     await let_go(new)
     assert await is_free(pool)
-
-
-async def _waits_for(pool: AsyncResourcePool, flow: WorkflowHandle[Any, Any]) -> bool:
-    return any(one.id == flow.id and one.host == flow.first_execution_run_id for one in await pool.waiters())
-
-
-async def _holders(pool: AsyncResourcePool, count: int) -> bool:
-    return len(await pool.holders()) == count
 
 
 async def test_6_a_grant_on_its_way_to_a_terminated_waiter_goes_to_the_new_one(client, pool):
@@ -193,16 +125,12 @@ async def test_6_a_retried_run_holds_once(client, pool, where):
     if first is not None:
         await waits(pool)
         await flow.signal("go_on")
-        await until(lambda: _said(flow, "again"))
+        await until(lambda: has_said(flow, "again"))
         await let_go(first)
     assert (await holds(flow))["on"] == "a"
     assert len(await pool.holders()) == 1 and await pool.waiters() == []
     await let_go(flow)
     assert await is_free(pool)
-
-
-async def _said(flow: WorkflowHandle[Any, Any], word: str) -> bool:
-    return word in (await flow.query("standing"))["said"]
 
 
 async def test_6_continue_as_new_while_waiting_holds_once(client, pool):
@@ -233,13 +161,6 @@ async def test_7_concurrent_acquires_in_one_workflow(client, pool, count):
     assert await is_free(pool)
 
 
-def assert_no_overlap(found: list[flows.Use], count: int) -> None:
-    assert len(found) == count
-    for resource in {one.resource for one in found}:
-        mine = sorted((one for one in found if one.resource == resource), key=lambda one: one.began)
-        assert all(one.ended <= other.began for one, other in itertools.pairwise(mine)), mine
-
-
 async def test_12_a_repeated_request_is_the_same_request(client, pool):
     async with pool.acquire():
         flow = await start(client, flows.Hold, pool.name, {})
@@ -258,7 +179,7 @@ async def test_12_a_repeated_request_is_the_same_request(client, pool):
     assert await is_free(pool)
 
 
-async def test_13_operators_see_waiters_and_holders(client, pool):
+async def test_13_operators_see_waiters_andholders(client, pool):
     first = await start(client, flows.Hold, pool.name, {"reason": "first"})
     await holds(first)
     second = await start(client, flows.Hold, pool.name, {"reason": "second"})
@@ -273,10 +194,10 @@ async def test_13_operators_see_waiters_and_holders(client, pool):
     await let_go(second)
 
 
-async def test_14_the_pool_is_started_on_first_use(client, server):
+async def test_14_the_pool_is_started_on_first_use(client, worker):
     name = f"fresh-{uuid.uuid4().hex}"
     flow = await start(client, flows.Hold, name, {"wait_for_capacity": True})
-    async with AsyncResourcePool(name, server.url()) as pool:
+    async with AsyncResourcePool(name, worker.url()) as pool:
         await waits(pool)
         await pool.add("a")
         assert (await holds(flow))["on"] == "a"
@@ -305,7 +226,7 @@ async def _hold(pool: AsyncResourcePool) -> None:
 async def test_16_cancelled_while_holding_it_waits_for_its_activity(client, pool):
     flow = await start(client, flows.Cancelled, pool.name, 10.0)
     await holds(flow)
-    await until(lambda: _has_pending_activity(flow))
+    await until(lambda: has_pending_activity(flow))
     next_one = await start(client, flows.Using, pool.name, 0.01)
     await waits(pool)
     await flow.cancel()
@@ -314,11 +235,6 @@ async def test_16_cancelled_while_holding_it_waits_for_its_activity(client, pool
     assert [one.who for one in mine] == [flow.id, next_one.id]
     assert_no_overlap(mine, 2)
     assert await is_free(pool)
-
-
-async def _has_pending_activity(flow: WorkflowHandle[Any, Any]) -> bool:
-    found = (await flow.describe()).raw_description.pending_activities
-    return any(one.state == 2 for one in found)  # started
 
 
 # --- a first user's questions -------------------------------------------------------------------------------------
@@ -361,8 +277,8 @@ async def test_priority_goes_first(client, pool):
     await let_go(low if expected is high else high)
 
 
-async def test_several_pools_in_one_workflow(client, pool, server):
-    async with AsyncResourcePool(f"other-{uuid.uuid4().hex}", server.url()) as other:
+async def test_several_pools_in_one_workflow(client, pool, worker):
+    async with AsyncResourcePool(f"other-{uuid.uuid4().hex}", worker.url()) as other:
         await other.add("x")
         flow = await start(client, flows.HoldTwo, pool.name, other.name)
         assert await flow.result() == ["a", "x"]

@@ -25,6 +25,8 @@ from millpond.resources.engines.temporal._orders import Order, raw
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._watch import Watch
 
+ATTEMPT: Final = 4.0
+"""Seconds after which a command of a workflow is tried again; until then it hears of nothing else."""
 ROUND: Final = 0.7
 """Seconds between two looks at the workflows that hold."""
 EARLIER: Final = "an earlier run of its workflow left it"
@@ -52,7 +54,10 @@ class Office:
         if wanted.at and isinstance(wanted.command, do.Acquire):
             lane.put(say.Death(wanted.command.session, wanted.at, EARLIER, wanted.but), lambda _: None)
         try:
-            reply = await lane.send(wanted.command, wanted.grace)
+            async with asyncio.timeout(ATTEMPT):
+                reply = await lane.send(wanted.command, wanted.grace)
+        except TimeoutError as error:
+            raise ApplicationError(str(lane.place.unavailable("in time")), type="EngineUnavailable") from error
         except EngineError as error:
             raise ApplicationError(str(error), type=type(error).__name__) from error
         return raw(msgspec.json.encode(reply))
@@ -85,8 +90,7 @@ class Steward:
             activity.heartbeat()
             try:
                 sessions = await place.handle().query(say.CHAINS, result_type=list[str])
-                for death in await watch.look(sessions):
-                    await lane.send(death)
+                await asyncio.gather(*(lane.send(death) for death in await watch.look(sessions)))
                 if sessions:
                     busy = elapsed()
             except (RPCError, WorkflowQueryFailedError, EngineError) as error:

@@ -40,7 +40,7 @@ NOTHING: Final = raw(b"null")
 REASON: Final = 300
 """Characters of a reason that a pool on Temporal keeps."""
 _RETRY: Final = RetryPolicy(
-    initial_interval=timedelta(milliseconds=100),
+    initial_interval=timedelta(milliseconds=300),
     maximum_interval=timedelta(seconds=10),
     non_retryable_error_types=["NotFoundError", EngineError.__name__],
 )
@@ -334,9 +334,9 @@ class WorkflowGrant:
 
     async def _give_up(self, desk: _Desk) -> None:
         """Take the request back, wherever it stands; a pool that does not answer is told later."""
+        self._end(desk, self._how or "withdrawn")
         until = workflow.time() + PATIENCE
         _, cancelled = await desk.send(self._pool, do.Withdraw(desk.session, self._id), until=until)
-        self._end(desk, self._how or "withdrawn")
         if cancelled is not None:
             raise cancelled
 
@@ -479,14 +479,20 @@ class _Desk:
 
 
 def _carry(order: Order) -> workflow.ActivityHandle[RawValue]:
-    return workflow.start_local_activity(
-        say.COMMAND,
-        order.write(),
-        result_type=RawValue,
-        start_to_close_timeout=timedelta(seconds=40),
-        retry_policy=_RETRY,
-        summary=f"{type(order.command).__name__} in pool {order.pool}",
-    )
+    try:
+        return workflow.start_local_activity(
+            say.COMMAND,
+            order.write(),
+            result_type=RawValue,
+            start_to_close_timeout=timedelta(seconds=40),
+            retry_policy=_RETRY,
+            local_retry_threshold=timedelta(milliseconds=200),  # between attempts the workflow hears of all else
+            summary=f"{type(order.command).__name__} in pool {order.pool}",
+        )
+    except ValueError as error:
+        if "not registered" in str(error):
+            raise _no_plugin() from error
+        raise
 
 
 def _answer(pool: str, carried: asyncio.Task[RawValue]) -> Reply:
@@ -495,12 +501,16 @@ def _answer(pool: str, carried: asyncio.Task[RawValue]) -> Reply:
     except ActivityError as error:
         cause = error.cause
         if isinstance(cause, ApplicationError) and cause.type == "NotFoundError":
-            raise ApplicationError(
-                "this worker cannot speak with resource pools: give it plugins=[millpond.resources.temporal.Plugin()]",
-                type="PluginMissing",
-                non_retryable=True,
-            ) from error
+            raise _no_plugin() from error
         raise EngineError(f"pool {pool!r} could not be asked: {cause or error}") from error
+
+
+def _no_plugin() -> ApplicationError:
+    return ApplicationError(
+        "this worker cannot speak with resource pools: give it plugins=[millpond.resources.temporal.Plugin()]",
+        type="PluginMissing",
+        non_retryable=True,
+    )
 
 
 def _desk() -> _Desk:

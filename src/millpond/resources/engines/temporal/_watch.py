@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from datetime import datetime
 from typing import Final
 
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from millpond._events import logger
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal import _sessions
 from millpond.resources.engines.temporal._lane import Place
 
 EACH: Final = 20
-"""So many workflows are looked at one by one every time; of more, those that Temporal's visibility says are closed."""
+"""So many workflows are looked at one by one every time; of the rest, those that Temporal's visibility calls closed."""
 
 
 class Watch:
@@ -24,12 +27,13 @@ class Watch:
         self._turn = 0
 
     async def look(self, sessions: list[str]) -> list[say.Death]:
-        """Return who is dead, as the server says."""
-        if len(sessions) > EACH:
-            suspects = await self._suspects(sessions)
-            some = [sessions[(self._turn + index) % len(sessions)] for index in range(EACH // 2)]
+        """Return who is dead, as the server says. The first are looked at first: those are who hold."""
+        rest = sessions[EACH:]
+        if rest:
+            suspects = await self._suspects(rest)
+            some = [rest[(self._turn + index) % len(rest)] for index in range(EACH // 2)]
             self._turn += EACH // 2
-            sessions = list(dict.fromkeys([*suspects, *some]))
+            sessions = list(dict.fromkeys([*sessions[:EACH], *suspects, *some]))
         deaths = await asyncio.gather(*(self._judge(one) for one in sessions))
         return [one for one in deaths if one is not None]
 
@@ -40,7 +44,10 @@ class Watch:
             part = {_sessions.workflow_of(one)[0]: one for one in sessions[start : start + 100]}
             names = ", ".join("'" + name.replace("'", "''") + "'" for name in part)
             query = f"WorkflowId IN ({names}) AND ExecutionStatus != 'Running' AND ExecutionStatus != 'ContinuedAsNew'"
-            found += [part[one.id] async for one in self._client.list_workflows(query, limit=200)]
+            try:
+                found += [part[one.id] async for one in self._client.list_workflows(query, limit=200)]
+            except RPCError as error:  # not all servers can say so; then it takes longer
+                logger.warning("no list of closed workflows", extra={"millpond": {"error": str(error)}})
         return found
 
     async def _judge(self, session: str) -> say.Death | None:
@@ -49,16 +56,21 @@ class Watch:
         try:
             found = await self._client.get_workflow_handle(workflow_id).describe()
         except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                return say.Death(session, 0, "its workflow is gone from the server")
-            raise
+            if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):  # no such id, or no id at all
+                return say.Death(session, int(time.time() * 1_000_000), "its workflow is gone from the server")
+            logger.warning("a workflow cannot be seen", extra={"millpond": {"id": workflow_id, "error": str(error)}})
+            return None
         info = found.raw_description.workflow_execution_info
         first = info.first_run_id or found.run_id
         if session.startswith("w:") and first != chain:
-            return say.Death(session, 0, f"another workflow runs under the id {workflow_id!r}")
+            return say.Death(session, _micro(found.start_time), f"another workflow has the id {workflow_id!r} since")
         if found.status in (WorkflowExecutionStatus.RUNNING, None):
             return None
         if found.close_time is None:  # paused, or whatever else is not an end
             return None
         how = found.status.name.lower().replace("_", " ")
-        return say.Death(session, int(found.close_time.timestamp() * 1_000_000), f"its workflow is closed: {how}")
+        return say.Death(session, _micro(found.close_time), f"its workflow is closed: {how}")
+
+
+def _micro(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)

@@ -52,6 +52,9 @@ class Plugin(SimplePlugin):
 
     It adds the activity that speaks with pools, lets `millpond` and `msgspec` pass the sandbox, and makes errors of
     pools fail a workflow (instead of its task). `task_queue` is where pools are hosted that are started on first use.
+
+    Workflows ask by local activities, so let the worker's cache hold all that are busy at once: one that is evicted
+    while it asks does so again, but only after its task has timed out.
     """
 
     def __init__(self, *, task_queue: str = TASK_QUEUE, prefix: str = PREFIX) -> None:
