@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
+import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from temporalio.api.enums.v1 import EventType
@@ -53,11 +53,11 @@ def ask(name: str, session: str = "p:test", **options: Any) -> do.Acquire:
 class Desk:
     """One sender to one pool, which sends each batch as it is told, and as often."""
 
-    def __init__(self, client: Client, pool: str, lane: str = "") -> None:
+    def __init__(self, client: Client, pool: str, queue: str = "millpond") -> None:
         self.client = client
         self.id = f"millpond:{pool}"
-        self.place = Place(client, self.id, "millpond")
-        self.lane = lane or f"test:{uuid.uuid4().hex}"
+        self.place = Place(client, self.id, queue)
+        self.lane = f"test:{uuid.uuid4().hex}"
         self.number = 0
 
     @property
@@ -123,6 +123,37 @@ class Desk:
         return Counter(name.removeprefix("EVENT_TYPE_") for name in names)
 
 
+class Ledger:
+    """Who holds what, as the holders themselves see it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.inside: dict[str, int] = {}
+        self.tokens: dict[str, int] = {}
+        self.problems: list[str] = []
+        self.cycles = 0
+        self.ends = 0
+
+    def enter(self, resource: str, token: int) -> None:
+        with self.lock:
+            if resource in self.inside:
+                self.problems.append(f"{resource} has two holders: {self.inside[resource]}, {token}")
+            if token <= self.tokens.get(resource, 0):
+                self.problems.append(f"{resource} went from token {self.tokens[resource]} to {token}")
+            self.inside[resource] = self.tokens[resource] = token
+
+    def leave(self, resource: str) -> None:
+        with self.lock:
+            del self.inside[resource]
+            self.cycles += 1
+
+
+def engines(url: str, count: int) -> list[str]:
+    """Return URLs that mean the same, each of which has an engine of its own, as another process would."""
+    base, _, option = url.partition("?")
+    return [f"{base}?{'&'.join([option or 'task_queue=millpond'] * number)}" for number in range(1, count + 1)]
+
+
 _NOT_YET = object()
 
 
@@ -133,11 +164,3 @@ async def until(look: Callable[[], Awaitable[T]], good: Callable[[T], bool], sec
         assert time.monotonic() < deadline, f"it stays {found!r}"
         await asyncio.sleep(0.02)
     return found
-
-
-@contextlib.contextmanager
-def measured(limit: float) -> Iterator[None]:
-    """Fail if the block takes longer."""
-    begin = time.monotonic()
-    yield
-    assert time.monotonic() - begin < limit

@@ -26,7 +26,7 @@ from millpond.testing._temporal import TUNED, TemporalServer, temporal_server
 from millpond.testing._temporal_host import hosted_pools
 
 sys.path.insert(0, str(Path(__file__).parent))
-from temporal_pools import Desk, ask, run, until
+from temporal_pools import Desk, Ledger, ask, engines, run, until
 
 
 @pytest.fixture(scope="module")
@@ -40,35 +40,6 @@ def small(temporal: TemporalServer) -> Iterator[TemporalServer]:
     }
     with temporal_server(dynamic_config={**TUNED, **limits}) as server, hosted_pools(server.url()):
         yield server
-
-
-class Ledger:
-    """Who holds what, as the holders themselves see it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.inside: dict[str, int] = {}
-        self.tokens: dict[str, int] = {}
-        self.problems: list[str] = []
-        self.cycles = 0
-
-    def enter(self, resource: str, token: int) -> None:
-        with self.lock:
-            if resource in self.inside:
-                self.problems.append(f"{resource} has two holders: {self.inside[resource]}, {token}")
-            if token <= self.tokens.get(resource, 0):
-                self.problems.append(f"{resource} went from token {self.tokens[resource]} to {token}")
-            self.inside[resource] = self.tokens[resource] = token
-
-    def leave(self, resource: str) -> None:
-        with self.lock:
-            del self.inside[resource]
-            self.cycles += 1
-
-
-def engines(url: str, count: int) -> list[str]:
-    """Return URLs that mean the same, each of which has an engine of its own, as another process would."""
-    return [f"{url}?{'&'.join(['task_queue=millpond'] * number)}" for number in range(1, count + 1)]
 
 
 def test_3_a_pool_continues_as_new_under_steady_load(small):
