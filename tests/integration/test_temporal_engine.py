@@ -15,7 +15,7 @@ from datetime import timedelta
 import pytest
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
-from millpond.errors import AcquireTimeout, EngineUnavailable, LeaseLost, PoolClosed
+from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable, LeaseLost, PoolClosed
 from millpond.resources import AsyncResourcePool, ResourcePool
 from millpond.resources.engines.temporal import _engine, _keeper, _lane
 from millpond.resources.engines.temporal._follower import Follower
@@ -474,3 +474,38 @@ def test_what_travels_goes_through_the_users_codec(temporal, name, monkeypatch):
         thread.join()
         history = in_loop(pool, handle_of(pool).fetch_history())
         assert not [event for event in history.events if b"a-secret-name" in event.SerializeToString()]
+
+
+def test_a_time_limit_holds_although_the_pool_does_not_answer(monkeypatch, temporal, name):
+    monkeypatch.setattr(_engine, "LEAVE", 0.3)
+    url = f"{temporal.url()}?task_queue=nobody-listens-here&prefix=silent:"
+    start = time.monotonic()
+    with ResourcePool(name, url) as pool, pytest.raises(AcquireTimeout, match="did not answer within 0.5 s"):
+        pool.acquire(timeout=0.5)
+    assert time.monotonic() - start < 5
+
+
+def test_a_namespace_that_is_not_there_is_told_at_once(monkeypatch, temporal, name):
+    monkeypatch.setattr(_engine, "LEAVE", 0.3)
+    start = time.monotonic()
+    with (
+        ResourcePool(name, temporal.url("no-such-namespace")) as pool,
+        pytest.raises(EngineUnavailable, match="no-such-namespace"),
+    ):
+        pool.add("a")
+    assert time.monotonic() - start < 5
+
+
+def test_a_program_may_name_a_placement_of_the_pools_worker(temporal, name):
+    url = f"{temporal.url()}?task_queue=placed&prefix=placed:"
+    with hosted_pools(url, placements={"engine-tests-last": lambda resource, request: (-resource.slot,)}):
+        with ResourcePool(name, url, placement="engine-tests-last") as pool:
+            for one in ("a", "b", "c"):
+                pool.add(one)
+            with pool.acquire() as grant:
+                assert grant.resource == "c"
+        with (
+            ResourcePool(name, url, placement="nobody-knows") as pool,
+            pytest.raises(EngineError, match="nobody-knows"),
+        ):
+            pool.acquire()

@@ -252,7 +252,7 @@ class AsyncGrant(AsyncObtainable):
             while True:
                 left = None if deadline is None else deadline - elapsed()
                 if not await latch.wait(left) and case.state != _case.HELD:
-                    raise AcquireTimeout(self._timed_out())
+                    raise AcquireTimeout(self._unanswered(ticket) or self._timed_out())
                 if case.state != _case.OFFERED:
                     break
                 latch = await self._look_at_offer()
@@ -278,6 +278,16 @@ class AsyncGrant(AsyncObtainable):
         self._desk.forget(case, case.how or "withdrawn")
         if interrupt is not None:
             raise interrupt
+
+    def _unanswered(self, ticket: Ticket) -> str:
+        """Leave a request that the engine has not answered yet to be taken back later, and say so; else ""."""
+        case = self._case
+        if case.state != _case.ASKING:
+            return ""
+        if not ticket.cancel():
+            self._desk.owe(self._desk.withdrawal(case))
+        self._desk.forget(case, "not answered in time")
+        return f"pool {self._desk.pool!r} on {self._desk.engine.url} did not answer within {self._timeout:g} s"
 
     def _hang_latch(self) -> AsyncLatch[Case]:
         """Be told of the next step."""

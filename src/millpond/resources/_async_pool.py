@@ -16,7 +16,7 @@ from typing import TypeAlias, TypeVar
 from millpond._clock import elapsed
 from millpond._events import Event
 from millpond._fork import this
-from millpond.errors import AcquireTimeout, AlreadyExists, StaleToken
+from millpond.errors import AcquireTimeout, AlreadyExists, EngineUnavailable, StaleToken
 from millpond.resources import _commands as do
 from millpond.resources import _history, _requests, _views
 from millpond.resources._async_admin import AsyncAdmin
@@ -30,7 +30,7 @@ from millpond.resources._requests import Units
 from millpond.resources._selectors import Labels, Selector
 from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView
 from millpond.resources._wire import Entry
-from millpond.resources.engines import open_engine
+from millpond.resources.engines import has_registry, open_engine
 
 T = TypeVar("T")
 Placement: TypeAlias = str | Chooser
@@ -44,9 +44,9 @@ class AsyncResourcePool:
     machine. Pools of one name and URL are one pool, in however many objects and processes.
 
     `holder` names you to others (else host and pid do). `placement` is `first`, `lru`, `mru`, `random`, `pack`,
-    `spread` or a function that ranks the free candidates and may decline an offer. `on_lost` says what happens when a
-    lease is lost or a grant taken away while it is used: see the docs; `suspect_after` seconds a grant counts as held
-    too long.
+    `spread` or a function that ranks the free candidates and may decline an offer; on Temporal also the name of one
+    that is registered with the pool's worker. `on_lost` says what happens when a lease is lost or a grant taken away
+    while it is used: see the docs; `suspect_after` seconds a grant counts as held too long.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AsyncResourcePool:
         self.name = _requests.name(name, "a pool's name")
         self.url = url
         self._chooser = placement if callable(placement) else None
-        self._policy = "first" if callable(placement) else _requests.policy(placement)
+        self._policy = "first" if callable(placement) else _requests.policy(placement, registered=has_registry(url))
         self._on_lost = on_lost
         self._holder = _requests.text(holder, "holder")
         self._suspect_after = suspect_after
@@ -245,9 +245,11 @@ class AsyncResourcePool:
         for stream in self._streams:
             stream.close()
         interrupt: BaseException | None = None
+        answer: Reply | Exception | None = None
         for command in self._desk.close():
-            answer, again = await self._port.finish(command)
-            interrupt = again or interrupt
+            if not isinstance(answer, EngineUnavailable):  # else the next one would not be answered either
+                answer, again = await self._port.finish(command)
+                interrupt = again or interrupt
             if isinstance(answer, Exception):
                 self._desk.owe(command)
         await self._port.call(self._engine.close)

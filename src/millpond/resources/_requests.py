@@ -109,9 +109,9 @@ def whole(value: int, name: str, least: int | None = None) -> int:
     return value
 
 
-def policy(placement: str) -> str:
-    """Return the name of a placement policy."""
-    if placement not in POLICIES:
+def policy(placement: object, *, registered: bool = False) -> str:
+    """Return the name of a placement policy; of any, if the pool has some of its own."""
+    if not isinstance(placement, str) or not (placement in POLICIES or (registered and placement)):
         raise ValueError(f"placement {placement!r} is not known: use a callable or one of {', '.join(POLICIES)}")
     return placement
 

@@ -25,3 +25,8 @@ def open_engine(url: str) -> Engine:
         )
     engine: Engine = importlib.import_module(home).open(url)
     return engine
+
+
+def has_registry(url: object) -> bool:
+    """Tell whether pools of a URL can have placements of their own, registered with whoever hosts them."""
+    return isinstance(url, str) and url.startswith("temporal:")

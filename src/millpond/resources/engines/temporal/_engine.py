@@ -41,6 +41,8 @@ BEAT: Final = 20.0
 """Seconds between two signs of life, while the process has anything open."""
 GATHER: Final = 0.003
 """Seconds in which the commands of a process that has several requests open come together."""
+LEAVE: Final = 5.0
+"""Seconds for a pool to take back what a process held that is closed; else it is left to silence."""
 FAREWELL: Final = 0.05
 """Seconds for the threads of Temporal's client to let go: one that calls into an interpreter that ends may hang it."""
 ROUND: Final = 0.25
@@ -209,7 +211,7 @@ class TemporalEngine:
         self._is_closed = True
         _registry.forget(self)
         try:
-            self._call(self._leave(), timeout=PATIENCE)
+            self._call(self._leave(), timeout=LEAVE)
         except Exception as error:
             logger.warning("an engine was closed uncleanly", extra={"millpond": {"url": self.url, "error": str(error)}})
         self._stop()

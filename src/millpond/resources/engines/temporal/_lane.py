@@ -260,6 +260,9 @@ class Lane:
                 elif error.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED):
                     raise self.place.unavailable(error) from error
             except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise asyncio.CancelledError from error
                 failure = error
             if elapsed() - start > PATIENCE:
                 raise self.place.unavailable(failure) from failure
@@ -270,6 +273,8 @@ class Lane:
         try:
             await self.place.start()
         except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                raise self.place.unavailable(error) from error  # there is no such namespace
             return error
         return None
 
