@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.client import Client
+from temporalio.common import RawValue
 
 from millpond.resources import ResourcePool
 from millpond.resources import _commands as do
@@ -215,6 +216,27 @@ def test_8_a_run_that_never_began_is_passed_over(pools):
         assert second.shares == (("b", 1),)
         assert third.kind == "waiting"
         assert second.token > first.token
+
+    run(pools.address, main)
+
+
+def test_8_a_run_that_was_ended_before_its_first_task_leaves_what_it_was_given(pools):
+    async def main(client: Client) -> None:
+        desk = Desk(client, fresh("stillborn"))
+        await desk.start("a", "b")
+        await desk.send(ask("1"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_workflow, "UPDATES", 1)
+            await desk.send()
+            await until(desk.runs, lambda runs: runs >= 2)
+        data = (await anext(aiter(desk.handle.fetch_history_events()))).workflow_execution_started_event_attributes
+        await desk.handle.terminate()
+        given = RawValue(data.input.payloads[0])
+        await client.start_workflow(say.WORKFLOW, given, id=desk.id, task_queue="nowhere")
+        await desk.handle.signal("add_resources", ["c"])
+        await desk.handle.terminate()
+        replies = await desk.send(ask("2"), ask("3"), ask("4"))
+        assert [one.shares for one in replies] == [(("b", 1),), (("c", 1),), ()]
 
     run(pools.address, main)
 

@@ -17,7 +17,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFailedError
 from temporalio.common import RawValue
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from millpond.resources import _changes as to
 from millpond.resources._replica import Replica
@@ -64,7 +64,7 @@ class _Search:
         except (WorkflowQueryFailedError, ValueError) as error:
             return await self._salvage(run_id, str(error))
         except RPCError as error:
-            if activity.info().attempt < 5:
+            if error.status != RPCStatusCode.FAILED_PRECONDITION and activity.info().attempt < 5:
                 raise
             return await self._salvage(run_id, str(error))
         return say.Inheritance(estate, await self._signals(await self._history(run_id)))
@@ -121,6 +121,9 @@ class _Search:
             left = await self.inherit(beginning)
             left.leftovers += await self._signals(events, all_of_them=True)
             return left
+        if all(event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
+            beginning.leftovers = await self._signals(events)
+            return beginning  # it did nothing
         replica = Replica()
         if beginning.estate is not None:
             replica = Replica(State.load(beginning.estate.image), beginning.estate.version)
