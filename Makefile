@@ -32,7 +32,7 @@ check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute o
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/unit tests/conformance tests/docs
+	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/unit tests/replay tests/conformance tests/docs
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not soak and slow" tests

@@ -323,6 +323,7 @@ def host(url: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_loses_nothing(temporal):
     queue, name = fresh("killed"), fresh("killed")
     url = f"{temporal.url()}?task_queue={queue}"
@@ -352,7 +353,7 @@ def test_a_server_that_is_killed_loses_nothing(temporal, tmp_path):
             time.sleep(0.3)
             stack.enter_context(temporal_server(dynamic_config=TUNED, database=database, port=first.port))
 
-        assert load(first.url(), name, 5.0, kill_and_restart).cycles > 20
+        assert load(first.url(), name, 3.0, kill_and_restart).cycles > 20
 
 
 def test_without_a_cache_every_task_replays_everything_and_comes_to_the_same(temporal):

@@ -161,15 +161,15 @@ def test_letters_survive_continue_as_new_exactly_once_for_users_of_the_sample(sm
         await desk.start()
         runner = UnsandboxedWorkflowRunner()
         async with Worker(client, task_queue="counts", workflows=[Counts], workflow_runner=runner):
-            users = [await client.start_workflow(Counts.run, id=f"counts-{n}", task_queue="counts") for n in range(30)]
+            users = [await client.start_workflow(Counts.run, id=f"counts-{n}", task_queue="counts") for n in range(15)]
             for one in users:
                 await desk.handle.signal("acquire_resource", {"workflow_id": one.id})
-            for number in range(30):
+            for number in range(15):
                 await desk.send(do.Add(f"gpu-{number}", {}))
             for one in users:
                 await until(partial(one.query, Counts.count), bool)
-            assert [await one.query(Counts.count) for one in users] == [1] * 30
-            assert await desk.runs() > 5
+            assert [await one.query(Counts.count) for one in users] == [1] * 15
+            assert await desk.runs() > 3
             await asyncio.gather(*(one.terminate() for one in users))
 
     run(small.address, main)

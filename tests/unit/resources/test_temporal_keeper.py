@@ -592,3 +592,21 @@ def test_9_twenty_thousand_waiters_fit_into_one_payload(kind):
     assert len(say.write(thawed.news(say.Since()))) < 2_000_000
     assert len(_people.waiters(thawed.replica, thawed.now, 500)) == 500
     assert thawed.take(batch(1, *commands, lane=f"l{start}"), thawed.now).replies == answer.replies
+
+
+def test_17_a_cycle_costs_the_same_in_a_large_pool():
+    def cycles(resources: int, waiters: int) -> float:
+        keeper = pool(*(f"gpu-{number}" for number in range(resources)))
+        for number in range(resources + waiters):
+            keeper.apply(ask(f"w{number}", f"w:{number}/run"))
+        keeper.letters.clear()
+        holders = iter([one for one in list(keeper.replica.state.requests.values()) if one.token])
+        begin = time.perf_counter()
+        for number in range(50):
+            one = next(holders)
+            release, request = do.Release(one.session, one.token), ask(f"n{number}", "p:new")
+            keeper.take(batch(number + 1, release, request), keeper.now)
+        return time.perf_counter() - begin
+
+    small = min(cycles(60, 60) for _ in range(3))
+    assert min(cycles(2000, 20_000) for _ in range(2)) < 6 * small + 0.01

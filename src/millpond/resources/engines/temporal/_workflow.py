@@ -12,6 +12,10 @@ It decides nothing itself (`_keeper` does) and waits for nothing in a handler. W
   resources to the next run. While it is in use it refuses, since nobody would look after those who hold and wait;
 - *what comes after an end that it did not choose* (terminated, timed out): the next run takes over everything from the
   closed one, or, if that cannot be read, lends nothing before an operator says that it may.
+
+A run is replayed by whatever version of this code a worker has, so whatever changes the commands that it gives (also
+the numbers below) goes behind `workflow.patched`; what the rules decide has numbers of its own (`_keeper.RULES`). The
+histories in tests/replay show whether that was forgotten.
 """
 
 from __future__ import annotations

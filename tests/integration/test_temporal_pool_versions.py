@@ -1,0 +1,100 @@
+"""Pools live for years: workers with other rules, other placements and other limits of their own take them over."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+from temporalio.worker import Replayer
+from temporalio.workflow import NondeterminismError
+
+from millpond.resources import _commands as do
+from millpond.resources._core import Outcome, step
+from millpond.resources._placement import POLICIES
+from millpond.resources._state import State
+from millpond.resources.engines.temporal import _keeper, _workflow
+from millpond.resources.engines.temporal._workflow import PoolWorkflow
+from millpond.testing._temporal_host import hosted_pools
+
+sys.path.insert(0, str(Path(__file__).parent))
+from temporal_pools import Desk, ask, run, until
+
+
+def fresh(name: str) -> str:
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def rules_of_tomorrow(state: State, command: do.Command, now: int) -> Outcome:
+    if isinstance(command, do.Add):
+        command = do.Add(command.name.upper(), command.labels, command.capacity)
+    return step(state, command, now)
+
+
+def test_18_new_rules_begin_with_a_new_run_and_stay_with_it(temporal):
+    name, queue = fresh("rules"), fresh("rules")
+    url = f"{temporal.url()}?task_queue={queue}"
+
+    async def begin(client: Client) -> None:
+        await Desk(client, name, queue).start("a")
+
+    async def go_on(client: Client) -> None:
+        desk = Desk(client, name, queue)
+        await desk.send(do.Add("b", {}))
+        assert sorted(await desk.held()) == ["a", "b"]
+        with pytest.MonkeyPatch.context() as once:
+            once.setattr(_workflow, "UPDATES", 1)
+            await desk.send()
+            await until(desk.runs, lambda runs: runs >= 2)
+        await desk.send(do.Add("c", {}))
+        assert sorted(await desk.held()) == ["C", "a", "b"]
+
+    async def go_back(client: Client) -> None:
+        history = await Desk(client, name, queue).handle.fetch_history()
+        with pytest.raises((NondeterminismError, KeyError)):
+            await Replayer(workflows=[PoolWorkflow]).replay_workflow(history)
+
+    with hosted_pools(url):
+        run(temporal.address, begin)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_keeper.RULES, 2, rules_of_tomorrow)
+        with hosted_pools(url):
+            run(temporal.address, go_on)
+    run(temporal.address, go_back)
+
+
+def test_18_a_placement_that_is_registered_later_does_not_change_what_was_decided(temporal, monkeypatch):
+    name, queue = fresh("placed"), fresh("placed")
+    url = f"{temporal.url()}?task_queue={queue}"
+
+    async def begin(client: Client) -> None:
+        desk = Desk(client, name, queue)
+        await desk.start("a", "b", "c")
+        replies = await desk.send(ask("1", placement="last"), ask("2"))
+        assert [one.kind for one in replies] == ["refused", "held"]
+
+    async def go_on(client: Client) -> None:
+        desk = Desk(client, name, queue)
+        [reply] = await desk.send(ask("3", placement="last"))
+        assert reply.shares == (("c", 1),)
+        assert await desk.held() == {"a": "p:test", "b": None, "c": "p:test"}
+        await desk.send(ask("4"), ask("5", placement="last"))
+
+    async def look(client: Client) -> None:
+        desk = Desk(client, name, queue)
+        assert await desk.held() == {"a": "p:test", "b": "p:test", "c": "p:test"}
+        assert [one["request"] for one in await desk.query("get_waiters")] == ["5"]
+        history = await desk.handle.fetch_history()
+        await Replayer(workflows=[PoolWorkflow]).replay_workflow(history)
+        monkeypatch.delitem(POLICIES, "last")
+        with pytest.raises(NondeterminismError):  # a worker that does not know it leaves the pool to others
+            await Replayer(workflows=[PoolWorkflow]).replay_workflow(history)
+
+    with hosted_pools(url):
+        run(temporal.address, begin)
+    monkeypatch.setitem(POLICIES, "last", lambda resource, request: (-resource.slot,))
+    for stage in (go_on, look):
+        with hosted_pools(url):
+            run(temporal.address, stage)
