@@ -53,7 +53,7 @@ async def use(resource: str, seconds: float, who: str) -> str:
 
 OPTIONS: dict[str, Any] = {
     "start_to_close_timeout": timedelta(seconds=20),
-    "heartbeat_timeout": timedelta(seconds=1),
+    "heartbeat_timeout": timedelta(seconds=10),
     "retry_policy": RetryPolicy(maximum_attempts=1),
 }
 
@@ -401,7 +401,8 @@ def serving(address: str, task_queue: str = TASK_QUEUE, **options: Any) -> Itera
     started = threading.Event()
     stop = asyncio.Event()
     failures: list[BaseException] = []
-    settings: dict[str, Any] = {"plugins": [temporal.Plugin()], "workflows": FLOWS, "activities": [use], **options}
+    settings: dict[str, Any] = {"plugins": [temporal.Plugin()], "workflows": FLOWS, "activities": [use]}
+    settings |= {"max_heartbeat_throttle_interval": timedelta(seconds=0.2), **options}
 
     async def serve() -> None:
         client = await Client.connect(address)

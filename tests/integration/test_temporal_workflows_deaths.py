@@ -164,6 +164,7 @@ async def test_what_an_operator_released_is_not_taken_up(client, pool):
     assert await is_free(pool)
 
 
+@pytest.mark.slow
 async def test_detached_is_held_until_it_is_taken_up(client, pool):
     flow = await start(client, flows.DetachesThen, pool.name)
     flow = client.get_workflow_handle(flow.id)
@@ -219,6 +220,7 @@ async def is_in_its_second_run(flow: WorkflowHandle[Any, Any], first: str) -> bo
     return (await flow.describe()).run_id != first
 
 
+@pytest.mark.slow
 async def test_a_run_that_timed_out_and_is_retried_holds_once(client, pool):
     retry = RetryPolicy(initial_interval=timedelta(seconds=0.1), maximum_attempts=3)
     flow = await start(client, flows.Hold, pool.name, {}, retry_policy=retry, run_timeout=timedelta(seconds=1))
@@ -232,6 +234,7 @@ async def test_a_run_that_timed_out_and_is_retried_holds_once(client, pool):
     await until(lambda: is_free(pool))
 
 
+@pytest.mark.slow
 async def test_the_next_run_of_a_cron_gets_what_the_last_one_left(client, pool):
     flow = await start(client, flows.Leaves, pool.name, cron_schedule="@every 1s")
 
