@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from millpond.resources import temporal
 with workflow.unsafe.imports_passed_through():
     from temporalio.client import Client
     from temporalio.worker import Worker
+
+    from millpond.resources import AsyncResourcePool
 
 TASK_QUEUE = "flows"
 
@@ -49,6 +52,12 @@ async def use(resource: str, seconds: float, who: str) -> str:
     finally:
         uses.append(Use(resource, who, began, time.time()))
     return resource
+
+
+@activity.defn
+async def borrow(pool: str, url: str) -> str:
+    async with AsyncResourcePool(pool, url) as mine, mine.acquire(reason="in an activity") as grant:
+        return grant.resource
 
 
 OPTIONS: dict[str, Any] = {
@@ -363,6 +372,15 @@ class Cancelled(Steered):
 
 
 @workflow.defn
+class Borrows:
+    """Lets an activity acquire."""
+
+    @workflow.run
+    async def run(self, pool: str, url: str) -> str:
+        return await workflow.execute_activity(borrow, args=[pool, url], **OPTIONS)
+
+
+@workflow.defn
 class Leaves(Steered):
     """Ends without giving anything back."""
 
@@ -372,6 +390,7 @@ class Leaves(Steered):
 
 
 FLOWS = [
+    Borrows,
     Leaves,
     Hold,
     HoldAll,
@@ -398,10 +417,11 @@ FLOWS = [
 def serving(address: str, task_queue: str = TASK_QUEUE, **options: Any) -> Iterator[None]:
     """Run a worker for all these workflows, in a thread of its own."""
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="temporal_flows"))  # it may serve many tests
     started = threading.Event()
     stop = asyncio.Event()
     failures: list[BaseException] = []
-    settings: dict[str, Any] = {"plugins": [temporal.Plugin()], "workflows": FLOWS, "activities": [use]}
+    settings: dict[str, Any] = {"plugins": [temporal.Plugin()], "workflows": FLOWS, "activities": [use, borrow]}
     settings |= {"max_heartbeat_throttle_interval": timedelta(seconds=0.2), **options}
 
     async def serve() -> None:
@@ -417,6 +437,7 @@ def serving(address: str, task_queue: str = TASK_QUEUE, **options: Any) -> Itera
             failures.append(error)
         finally:
             started.set()
+            loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
     thread = threading.Thread(target=run, name="flows", daemon=True)

@@ -204,17 +204,21 @@ async def test_14_the_pool_is_started_on_first_use(client, worker):
         await let_go(flow)
 
 
-async def test_15_programs_activities_and_workflows_queue_in_one_line(client, pool):
+async def test_15_programs_activities_and_workflows_queue_in_one_line(client, pool, worker):
     first = await start(client, flows.Hold, pool.name, {})
     await holds(first)
     program = asyncio.ensure_future(_hold(pool))
     await waits(pool, 1)
     second = await start(client, flows.Hold, pool.name, {})
     await waits(pool, 2)
+    third = await start(client, flows.Borrows, pool.name, worker.url())
+    await waits(pool, 3)
+    assert [one.kind for one in await pool.waiters()] == ["process", "workflow", "process"]
     await let_go(first)
     await asyncio.wait_for(program, 10)
     await holds(second)
     await let_go(second)
+    assert await third.result() == "a"
     assert await is_free(pool)
 
 
@@ -265,16 +269,15 @@ async def test_first_come_first_served(client, pool):
 
 async def test_priority_goes_first(client, pool):
     async with pool.acquire():
-        low = await start(client, flows.Hold, pool.name, {"priority": 5})
+        low = await start(client, flows.Hold, pool.name, {"priority": 0})
         await waits(pool, 1)
-        high = await start(client, flows.Hold, pool.name, {"priority": 0})
+        high = await start(client, flows.Hold, pool.name, {"priority": 5})
         await waits(pool, 2)
-        [first, _] = await pool.waiters()
-        assert first.id in (low.id, high.id)
-    expected = {low.id: low, high.id: high}[first.id]
-    await holds(expected)
-    await let_go(expected)
-    await let_go(low if expected is high else high)
+    await holds(high)
+    assert not (await low.query("standing"))["held"]
+    await let_go(high)
+    await holds(low)
+    await let_go(low)
 
 
 async def test_several_pools_in_one_workflow(client, pool, worker):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-
 pytest.importorskip("temporalio")
 
 from temporalio import workflow
