@@ -16,7 +16,10 @@ from temporalio import workflow
 from millpond.errors import AcquireTimeout, LeaseLost, StaleToken
 from millpond.resources import _commands as do
 from millpond.resources._commands import Reply
+from millpond.resources._records import Holder, Want
 from millpond.resources.engines.temporal import _inside
+from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal._keeper import Keeper
 
 SHARES = (("a", 1),)
 
@@ -148,3 +151,26 @@ def test_outside_of_workflows_it_says_what_to_use_instead():
 
     with pytest.raises(RuntimeError, match="ResourcePool"):
         asyncio.run(main())
+
+
+@pytest.mark.parametrize("grace", [0, 5_000_000], ids=["at once", "when its work had time to end"])
+def test_what_an_earlier_run_left_goes_back_when_a_later_one_asks(grace):
+    keeper = Keeper("pool", "incarnation")
+    session = "w:flow/chain"
+
+    def send(now: int, *commands: do.Command, deaths: tuple[say.Death, ...] = (), number: int = 0) -> list[Reply]:
+        graces = {session: grace} if grace else {}
+        return keeper.take(say.Batch("lane", number, list(commands), "", graces, list(deaths)), now).replies
+
+    def ask(name: str, run: str) -> do.Acquire:
+        return do.Acquire(name, session, 0, Holder("workflow", "flow", run), (Want(),), sure=True)
+
+    send(1_000_000, do.Add("a", {}), do.Add("b", {}), do.Add("c", {}))
+    assert [one.kind for one in send(2_000_000, ask("#left", "1"), ask("#kept", "1"))] == ["held", "held"]
+    later = say.Death(session, 4_000_000, "an earlier run left it", ("#kept", "#new"))
+    zombie = say.Death(session, 1_500_000, "an earlier run left it", ())
+    send(5_000_000, ask("#new", "2"), deaths=(later, zombie))
+    held = {one.id: one.session for one in keeper.replica.state.requests.values()}
+    assert held == {"#kept": session, "#new": session} | ({"#left": ""} if grace else {})
+    keeper.tick(5_000_000 + grace)
+    assert set(keeper.replica.state.requests) == {"#kept", "#new"}
