@@ -20,6 +20,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from millpond.errors import PoolFull
 from millpond.resources import ResourcePool
 from millpond.resources import _commands as do
+from millpond.resources.engines.temporal import _keeper, _workflow
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw
 from millpond.testing._temporal import TUNED, TemporalServer, temporal_server
@@ -152,8 +153,6 @@ class Counts:
 
 
 def test_letters_survive_continue_as_new_exactly_once_for_users_of_the_sample(small, monkeypatch):
-    from millpond.resources.engines.temporal import _workflow
-
     monkeypatch.setattr(_workflow, "UPDATES", 3)
 
     async def main(client: Client) -> None:
@@ -186,8 +185,6 @@ def crowd(count: int) -> list[list[do.Command]]:
 
 @pytest.mark.slow
 def test_9_twenty_thousand_waiters_continue_as_new(pools, monkeypatch):
-    from millpond.resources.engines.temporal import _workflow
-
     async def main(client: Client) -> None:
         desk = Desk(client, f"crowd-{uuid.uuid4().hex[:8]}")
         await desk.start("a")
@@ -229,8 +226,6 @@ def test_9_a_pool_on_a_server_with_smaller_payloads_is_full_earlier(temporal):
             assert kinds[0] == "held"
             assert kinds[-1] == "full"
             assert kinds.count("waiting") > 500
-            from millpond.resources.engines.temporal import _workflow
-
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(_workflow, "UPDATES", 1)
                 await desk.send()
@@ -246,3 +241,23 @@ def test_9_a_pool_on_a_server_with_smaller_payloads_is_full_earlier(temporal):
         run(server.address, main)
         with ResourcePool("narrow", server.url()) as pool, pytest.raises(PoolFull, match="all that Temporal can carry"):
             pool.acquire(timeout=5, reason="x" * 200)
+
+
+def test_9_a_pool_that_is_too_large_to_continue_as_new_goes_on(temporal, monkeypatch):
+    limits = {**TUNED, "limit.blobSize.error": 65_536, "limit.blobSize.warn": 65_536}
+    monkeypatch.setattr(_keeper, "_weight", lambda request: 1)  # as if it had been taken for lighter than it is
+    monkeypatch.setattr(_workflow, "UPDATES", 50)
+    with temporal_server(dynamic_config=limits) as server, hosted_pools(server.url()):
+
+        async def main(client: Client) -> None:
+            desk = Desk(client, "bursting")
+            await desk.start("a")
+            for _ in range(55):
+                await desk.send(*(ask(f"#{uuid.uuid4().hex}") for _ in range(80)))
+            assert await desk.runs() == 1
+            held = (await desk.query("get_current_holders"))["a"]
+            await desk.send(do.Release("p:test", held["token"]))
+            assert (await desk.query("get_current_holders"))["a"]["token"] > held["token"]
+            assert "WORKFLOW_TASK_FAILED" not in await desk.events()
+
+        run(server.address, main)

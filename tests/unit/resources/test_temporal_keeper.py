@@ -35,10 +35,16 @@ def pool(*resources: str, **options: Any) -> Keeper:
     return keeper
 
 
+def test_numbers_of_every_day_are_a_batch():
+    commands = [ask("1" * 40, lease=3600 * SECOND, seen=START, reason="1" * 100) for _ in range(100)]
+    found = say.read_batch(say.write(batch(10**15, *commands)))
+    assert found.commands == commands
+
+
 def ask(name: str, session: str = PROCESS, **options: Any) -> do.Acquire:
     sure = session[0] in "wsl"
     holder = Holder("workflow", session[2:].partition("/")[0], session.rpartition("/")[2]) if sure else Holder(host="h")
-    return do.Acquire(name, session, 0, holder, (Want(),), sure=sure, **options)
+    return do.Acquire(name, session, 0, holder, options.pop("wants", (Want(),)), sure=sure, **options)
 
 
 def batch(number: int, *commands: do.Command, lane: str = "lane", **options: Any) -> say.Batch:
@@ -408,6 +414,15 @@ def test_a_command_that_breaks_the_rules_leaves_no_trace(monkeypatch):
     assert keeper.apply(ask("2", WORKFLOW)).shares == (("b", 1),)
 
 
+def test_a_batch_that_breaks_the_rules_again_and_again_is_not_tried_to_its_end():
+    keeper = pool("a")
+    commands = [*(ask(str(number), lease=2**70) for number in range(10)), ask("good")]
+    answer = keeper.take(batch(1, *commands), START)
+    assert [one.kind for one in answer.replies] == ["refused"] * 11
+    assert "too often" in answer.replies[-1].detail
+    assert keeper.take(batch(2, ask("good")), START).replies[0].kind == "held"
+
+
 @pytest.mark.parametrize("command", [ask("1", lease=2**70), ask("1", priority=2**70), ask("1", timeout=2**64 - 1)])
 def test_what_could_not_be_written_leaves_no_trace(command):
     keeper = pool("a")
@@ -429,6 +444,9 @@ def test_tokens_cannot_be_used_up():
     [
         b'{"lane": "x", "number": 18446744073709551616}',
         b'{"lane": "x", "number": -1}',
+        say.write(batch(1, do.Configure(Settings(claim=2**60)))),
+        say.write(batch(1, ask("1", wants=(Want(units=2**60),)))),
+        say.write(batch(1, *(ask("1", priority=-(2**60)) for _ in range(100)))),
         b'{"lane": "x", "number": 1, "graces": {"w:a/b": 9999999999999999999}}',
         b'{"lane": "x", "number": 1, "deaths": [{"session": "w:a/b", "at": 9999999999999999999, "how": ""}]}',
         b'{"lane": "x", "number": 1, "other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -442,7 +460,7 @@ def test_tokens_cannot_be_used_up():
 )
 def test_what_is_not_a_batch_is_a_value_error(data):
     with pytest.raises(ValueError, match=r"."):
-        say.read(data, say.Batch)
+        say.read_batch(data)
 
 
 def test_an_estate_of_a_newer_version_waits_for_a_newer_worker():
@@ -600,6 +618,7 @@ def test_17_a_cycle_costs_the_same_in_a_large_pool():
         for number in range(resources + waiters):
             keeper.apply(ask(f"w{number}", f"w:{number}/run"))
         keeper.letters.clear()
+        keeper.take(batch(1, lane="first"), keeper.now)
         holders = iter([one for one in list(keeper.replica.state.requests.values()) if one.token])
         begin = time.perf_counter()
         for number in range(50):

@@ -23,7 +23,7 @@ from millpond.resources import _changes as to
 from millpond.resources._replica import Replica
 from millpond.resources._state import State
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._keeper import Keeper
+from millpond.resources.engines.temporal._keeper import LIMIT, Keeper
 from millpond.resources.engines.temporal._lane import payload_limit
 
 LAG: Final = 1.0
@@ -37,7 +37,7 @@ async def inheritance(client: Client, workflow_id: str, heir: str, previous: str
     found.limit = limit
     if found.estate is not None:
         found.estate.limit = limit
-        say.freeze_to_fit(found.estate, (limit or say.LONG) * 9 // 10)  # leaves out what can be left out
+        say.freeze_to_fit(found.estate, min(limit or LIMIT, LIMIT) * 95 // 100)  # leaves out what can be left out
     return say.freeze(found)
 
 

@@ -51,11 +51,13 @@ FORGOTTEN: Final = 600 * SECOND
 LATE: Final = 5 * SECOND
 """A pool that does what is due so late was not running."""
 LIMIT: Final = 2 * 1024 * 1024
-"""Bytes that one payload may have on a server whose limit nobody knows."""
+"""Bytes that one payload may have, unless the server says that it is less. More would be a burden to it."""
 HIGHEST: Final = 2**53
 """A token beyond the next two centuries."""
 JOURNAL: Final = 5000
 """Entries after which the way back to the last good state is cut short."""
+BROKEN: Final = 5
+"""Commands of one batch that may break the rules: coming back from each takes a while in a large pool."""
 BUILT_IN: Final = frozenset(POLICIES)
 """Placements that every worker knows."""
 RECENT: Final = 300
@@ -78,11 +80,11 @@ class Keeper:
         estate: Estate | None = None,
         rules: int = 1,
         knows: Callable[[str], bool] = POLICIES.__contains__,
-        limit: int = LIMIT,
+        limit: int = 0,
     ) -> None:
         self.pool = pool
         self.incarnation = incarnation
-        self.limit = limit
+        self.limit = min(limit or LIMIT, LIMIT)
         self.replica = Replica()
         self.now = 0
         self.letters: list[Letter] = []
@@ -98,6 +100,7 @@ class Keeper:
         self._step = RULES[rules]
         self._knows = knows  # a placement
         self._journal: list[Entry] = []
+        self._broken = 0
         self._rebase()
         state = self.replica.state
         self._known = {one.id: (one.session, _weight(one)) for one in state.requests.values()}
@@ -107,7 +110,7 @@ class Keeper:
 
     def _inherit(self, estate: Estate) -> None:
         self.incarnation = estate.incarnation
-        self.limit = estate.limit or LIMIT
+        self.limit = min(estate.limit or LIMIT, LIMIT)
         self.now = estate.now
         self.letters = list(estate.letters)
         self.refusals = list(estate.refusals)
@@ -177,12 +180,15 @@ class Keeper:
         """Run one command, and write the letters that come of it."""
         if (refusal := self._check(command)) is not None:
             return refusal
+        if self._broken >= BROKEN:
+            return do.Reply("refused", detail="commands before it, in the same batch, broke the rules too often")
         try:
             reply, changes = self._step(self.replica.state, command, self.now)
             entry = Entry(self.now, getattr(command, "session", ""), changes)
             if changes:
                 _wire.pack([entry])  # it must be possible to carry it on
         except Exception as error:
+            self._broken += 1
             self._rebuild()
             return do.Reply("refused", detail=f"{type(error).__name__}: {error}")
         if changes:
@@ -195,6 +201,7 @@ class Keeper:
 
     def tick(self, now: int) -> None:
         """End what is over."""
+        self._broken = 0
         due = self.due()
         if due is not None and now - max(due, self.now) > LATE:
             self._oversleep(now)
@@ -326,7 +333,7 @@ class Keeper:
 
     def _check(self, command: do.Command) -> do.Reply | None:
         """Say why a command cannot be taken."""
-        if (seen := getattr(command, "seen", 0)) > HIGHEST:
+        if (seen := getattr(command, "seen", 0)) > max(HIGHEST, self.replica.state.token):
             return do.Reply("refused", detail=f"no pool has a token as high as {seen}")
         if isinstance(command, do.Acquire):
             if command.id in self._known:

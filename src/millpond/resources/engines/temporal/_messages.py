@@ -6,6 +6,7 @@ carried over continue-as-new always is.
 
 from __future__ import annotations
 
+import re
 import zlib
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
@@ -25,8 +26,10 @@ LONG: Final = 1_000_000
 """Bytes from which on a message is compressed as well as it can be."""
 MOST: Final = 64_000_000
 """Bytes of a message that was compressed."""
-Whole: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
-"""A number from outside that can be reckoned with, and written."""
+HIGHEST: Final = 10**16
+"""Of numbers from outside: more microseconds than anybody needs, and sums of them still fit into 64 bits."""
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{16}")
+Whole: TypeAlias = Annotated[int, Meta(ge=0)]
 
 # the workflow's names, part of the protocol: never changed
 WORKFLOW: Final = "MillpondResourcePool"
@@ -181,6 +184,25 @@ def read(data: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(_inflate(data) if data[:1] == b"x" else data, type=kind)
     except (zlib.error, RecursionError) as error:
         raise ValueError(str(error)) from error
+
+
+def read_batch(data: bytes) -> Batch:
+    """Return a batch; numbers in it can be reckoned with, and written."""
+    try:
+        text = _inflate(data) if data[:1] == b"x" else data
+        if _LONG_NUMBER.search(text) and _is_beyond(msgspec.json.decode(text)):
+            raise ValueError(f"a number in it is beyond {HIGHEST}")
+        return msgspec.json.decode(text, type=Batch)
+    except (zlib.error, RecursionError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _is_beyond(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(map(_is_beyond, value.values()))
+    if isinstance(value, list):
+        return any(map(_is_beyond, value))
+    return isinstance(value, int) and abs(value) > HIGHEST
 
 
 def freeze(estate: Estate | Inheritance) -> bytes:

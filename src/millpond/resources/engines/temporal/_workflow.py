@@ -100,8 +100,7 @@ class PoolWorkflow:
 
     def _begin(self, estate: say.Estate | None) -> None:
         opening = self._opening
-        limit = opening.limit or _keeper.LIMIT
-        keeper = Keeper(self._name, workflow.info().run_id, estate, self._rules, self._knows, limit)
+        keeper = Keeper(self._name, workflow.info().run_id, estate, self._rules, self._knows, opening.limit)
         if strange := keeper.placements() - POLICIES.keys():
             raise RuntimeError(f"this worker does not know the placements {strange}: give them to pool_worker()")
         self._keeper = keeper
@@ -166,7 +165,7 @@ class PoolWorkflow:
         keeper = self._ready()
         self._updates += 1
         try:
-            answer = keeper.take(say.read(batch.payload.data, say.Batch), _now())
+            answer = keeper.take(say.read_batch(batch.payload.data), _now())
         except ValueError as error:
             raise ApplicationError(f"not a batch: {error}", type=say.BAD_REQUEST, non_retryable=True) from error
         written = say.write(answer)
@@ -241,6 +240,8 @@ class PoolWorkflow:
         """Let the next run of a workflow have what the last one holds, in the words of the locking sample."""
         wanted = msgspec.json.decode(_only(args), type=_HandOffSignal)
         request = _held_by(keeper, wanted.resource, wanted.workflow_id, wanted.old_run_id)
+        if not request.session.startswith("l:"):
+            raise ValueError(f"{wanted.workflow_id} does not speak as the locking sample does")
         session = _sessions.of_workflow(wanted.workflow_id, wanted.new_run_id, "l")
         holder = Holder("workflow", wanted.workflow_id, wanted.new_run_id)
         keeper.apply(do.Pass(request.session, request.token))
@@ -249,7 +250,9 @@ class PoolWorkflow:
     def _add(self, keeper: Keeper, args: list[bytes]) -> None:
         """Add resources: a list of names."""
         for name in msgspec.json.decode(_only(args), type=list[str]):
-            keeper.apply(do.Add(name, {}, by="signal"))
+            reply = keeper.apply(do.Add(name, {}, by="signal"))
+            if reply.kind == "refused":
+                raise ValueError(reply.detail)
 
     def _unknown(self, keeper: Keeper, args: list[bytes]) -> None:
         raise ValueError(f"no such signal; there are {', '.join(_SIGNALS)}")
