@@ -19,30 +19,11 @@ Programs and activities use `ResourcePool("gpus", "temporal://host:port/namespac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from millpond._lazy import lazy
+from millpond.resources.engines.temporal._inside import Detached, WorkflowGrant, acquire, acquire_all
+from millpond.resources.engines.temporal._worker import Plugin, pool_worker
+from millpond.resources.engines.temporal._workflow import PoolWorkflow
 
 __all__ = ["Detached", "Plugin", "PoolWorkflow", "WorkflowGrant", "acquire", "acquire_all", "pool_worker"]
-
-_HOME = "millpond.resources.engines.temporal"
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "Detached": f"{_HOME}._inside",
-        "Plugin": f"{_HOME}._worker",
-        "PoolWorkflow": f"{_HOME}._workflow",
-        "WorkflowGrant": f"{_HOME}._inside",
-        "acquire": f"{_HOME}._inside",
-        "acquire_all": f"{_HOME}._inside",
-        "pool_worker": f"{_HOME}._worker",
-    },
-)
-
-if TYPE_CHECKING:
-    from millpond.resources.engines.temporal._inside import Detached, WorkflowGrant, acquire, acquire_all
-    from millpond.resources.engines.temporal._worker import Plugin, pool_worker
-    from millpond.resources.engines.temporal._workflow import PoolWorkflow
 
 if __name__ == "__main__":
     from millpond.resources.engines.temporal._host import main

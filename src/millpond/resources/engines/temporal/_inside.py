@@ -192,6 +192,11 @@ class WorkflowGrant:
         """Whether it is held, as far as this workflow was told."""
         return self._state == HELD
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it was asked for and not granted yet."""
+        return self._state == WAITING
+
     def check(self) -> None:
         """Raise `LeaseLost` unless the grant is held."""
         if self._state != HELD:
@@ -446,7 +451,7 @@ class _Desk:
         if grant is None:
             return
         if letter.kind == "granted":
-            if not grant.is_held:
+            if grant.is_waiting:  # else it is known: a pool that moves on may write twice
                 grant.granted(letter.token, letter.shares)
         else:
             grant.ended(letter.token, letter.detail)
@@ -471,7 +476,7 @@ class _Desk:
                     carried.cancel()
                 return None, cancelled
             try:
-                await asyncio.wait([carried], timeout=left)
+                await workflow.wait([carried], timeout=left)
             except asyncio.CancelledError as error:
                 cancelled = error
                 until = workflow.time() + PATIENCE
