@@ -38,8 +38,8 @@ def replay(path: Path) -> tuple[list[say.Answer], list[say.Answer]]:
     now: list[say.Answer] = []
     take = Keeper.take
 
-    def remember(self: Keeper, batch: say.Batch, at: int) -> say.Answer:
-        answer = take(self, batch, at)
+    def remember(self: Keeper, batch: say.Batch, at: int, beyond: frozenset[int]) -> say.Answer:
+        answer = take(self, batch, at, beyond)
         now.append(say.read(say.write(answer), say.Answer))
         return answer
 

@@ -37,8 +37,24 @@ def pool(*resources: str, **options: Any) -> Keeper:
 
 def test_numbers_of_every_day_are_a_batch():
     commands = [ask("1" * 40, lease=3600 * SECOND, seen=START, reason="1" * 100) for _ in range(100)]
-    found = say.read_batch(say.write(batch(10**15, *commands)))
+    found, beyond = say.read_batch(say.write(batch(10**15, *commands)))
     assert found.commands == commands
+    assert not beyond
+
+
+def test_numbers_beyond_reckoning_harm_nobody_else_in_the_batch():
+    commands: list[do.Command] = [
+        ask("1", reason="1" * 100),
+        do.Configure(Settings(claim=2**60)),
+        ask("2", wants=(Want(units=2**60),)),
+        ask("3", priority=-(2**60)),
+        ask("4"),
+    ]
+    found, beyond = say.read_batch(say.write(batch(1, *commands)))
+    keeper = pool("a", "b")
+    answer = keeper.take(found, START, beyond)
+    assert [one.kind for one in answer.replies] == ["held", "refused", "refused", "refused", "held"]
+    assert keeper.take(found, START, beyond).replies == answer.replies
 
 
 def ask(name: str, session: str = PROCESS, **options: Any) -> do.Acquire:
@@ -444,9 +460,6 @@ def test_tokens_cannot_be_used_up():
     [
         b'{"lane": "x", "number": 18446744073709551616}',
         b'{"lane": "x", "number": -1}',
-        say.write(batch(1, do.Configure(Settings(claim=2**60)))),
-        say.write(batch(1, ask("1", wants=(Want(units=2**60),)))),
-        say.write(batch(1, *(ask("1", priority=-(2**60)) for _ in range(100)))),
         b'{"lane": "x", "number": 1, "graces": {"w:a/b": 9999999999999999999}}',
         b'{"lane": "x", "number": 1, "deaths": [{"session": "w:a/b", "at": 9999999999999999999, "how": ""}]}',
         b'{"lane": "x", "number": 1, "other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",

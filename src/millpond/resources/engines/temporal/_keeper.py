@@ -16,7 +16,7 @@ All that it keeps is bounded: by what is held and waits now, or by who was heard
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -149,8 +149,8 @@ class Keeper:
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
-    def take(self, batch: Batch, now: int) -> Answer:
-        """Run the commands of a batch, once."""
+    def take(self, batch: Batch, now: int, beyond: Collection[int] = ()) -> Answer:
+        """Run the commands of a batch, once; but not those whose numbers are beyond reckoning."""
         self.tick(now)
         last = self._lanes.get(batch.lane)
         if last is not None and batch.number < last.number:
@@ -159,7 +159,7 @@ class Keeper:
             return Answer(self.incarnation, self._told, self._told, self.now, _with_ids(last.replies, batch.commands))
         if batch.session:
             self._hear(batch.session)
-        replies = [self.apply(command) for command in batch.commands]
+        replies = [_BEYOND if index in beyond else self.apply(command) for index, command in enumerate(batch.commands)]
         for session, grace in batch.graces.items():
             if session in self.replica.state.sessions:
                 self._graces[session] = max(grace, self._graces.get(session, 0))
@@ -414,6 +414,7 @@ class Keeper:
         self.replica.history = history
 
 
+_BEYOND: Final = do.Reply("refused", detail="a number in it is beyond all reckoning")
 _SILENCE: Final = "its process was not heard of"
 
 

@@ -186,13 +186,17 @@ def read(data: bytes, kind: type[T]) -> T:
         raise ValueError(str(error)) from error
 
 
-def read_batch(data: bytes) -> Batch:
-    """Return a batch; numbers in it can be reckoned with, and written."""
+def read_batch(data: bytes) -> tuple[Batch, frozenset[int]]:
+    """Return a batch, and which of its commands have numbers in them that cannot be reckoned with, or written."""
     try:
         text = _inflate(data) if data[:1] == b"x" else data
-        if _LONG_NUMBER.search(text) and _is_beyond(msgspec.json.decode(text)):
+        batch = msgspec.json.decode(text, type=Batch)
+        if not _LONG_NUMBER.search(text):
+            return batch, frozenset()
+        if _is_beyond([batch.number, batch.graces, [one.at for one in batch.deaths]]):
             raise ValueError(f"a number in it is beyond {HIGHEST}")
-        return msgspec.json.decode(text, type=Batch)
+        found = enumerate(batch.commands)
+        return batch, frozenset(index for index, one in found if _is_beyond(msgspec.to_builtins(one)))
     except (zlib.error, RecursionError) as error:
         raise ValueError(str(error)) from error
 
@@ -200,7 +204,7 @@ def read_batch(data: bytes) -> Batch:
 def _is_beyond(value: object) -> bool:
     if isinstance(value, dict):
         return any(map(_is_beyond, value.values()))
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return any(map(_is_beyond, value))
     return isinstance(value, int) and abs(value) > HIGHEST
 

@@ -165,7 +165,8 @@ class PoolWorkflow:
         keeper = self._ready()
         self._updates += 1
         try:
-            answer = keeper.take(say.read_batch(batch.payload.data), _now())
+            wanted, beyond = say.read_batch(batch.payload.data)
+            answer = keeper.take(wanted, _now(), beyond)
         except ValueError as error:
             raise ApplicationError(f"not a batch: {error}", type=say.BAD_REQUEST, non_retryable=True) from error
         written = say.write(answer)
