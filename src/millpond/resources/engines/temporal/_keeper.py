@@ -414,6 +414,7 @@ class Keeper:
         self.replica.history = history
 
 
+_SAME: Final = "="
 _BEYOND: Final = do.Reply("refused", detail="a number in it is beyond all reckoning")
 _SILENCE: Final = "its process was not heard of"
 
@@ -440,13 +441,13 @@ def _weight_of_resource(resource: Resource | do.Add) -> int:
 def _without_ids(replies: Sequence[do.Reply], commands: Sequence[do.Command]) -> list[do.Reply]:
     """Leave out of replies what the batch says itself when it comes again: ids of requests do not compress."""
     return [
-        msgspec.structs.replace(one, id="") if one.id and one.id == getattr(command, "id", "") else one
+        msgspec.structs.replace(one, id=_SAME) if one.id and one.id == getattr(command, "id", "") else one
         for one, command in zip(replies, commands, strict=True)
     ]
 
 
 def _with_ids(replies: Sequence[do.Reply], commands: Sequence[do.Command]) -> list[do.Reply]:
     return [
-        one if one.id else msgspec.structs.replace(one, id=getattr(command, "id", ""))
+        msgspec.structs.replace(one, id=getattr(command, "id", "")) if one.id == _SAME else one
         for one, command in zip(replies, commands, strict=False)
     ]
