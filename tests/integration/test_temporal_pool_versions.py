@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
@@ -21,6 +22,11 @@ from millpond.testing._temporal_host import hosted_pools
 
 sys.path.insert(0, str(Path(__file__).parent))
 from temporal_pools import Desk, ask, run, until
+
+
+async def replay(history: WorkflowHistory) -> None:
+    with ThreadPoolExecutor(1) as executor:  # whose threads end with the block
+        await Replayer(workflows=[PoolWorkflow], workflow_task_executor=executor).replay_workflow(history)
 
 
 def fresh(name: str) -> str:
@@ -54,7 +60,7 @@ def test_18_new_rules_begin_with_a_new_run_and_stay_with_it(temporal):
     async def go_back(client: Client) -> None:
         history = await Desk(client, name, queue).handle.fetch_history()
         with pytest.raises((NondeterminismError, KeyError)):
-            await Replayer(workflows=[PoolWorkflow]).replay_workflow(history)
+            await replay(history)
 
     with hosted_pools(url):
         run(temporal.address, begin)
@@ -87,10 +93,10 @@ def test_18_a_placement_that_is_registered_later_does_not_change_what_was_decide
         assert await desk.held() == {"a": "p:test", "b": "p:test", "c": "p:test"}
         assert [one["request"] for one in await desk.query("get_waiters")] == ["5"]
         history = await desk.handle.fetch_history()
-        await Replayer(workflows=[PoolWorkflow]).replay_workflow(history)
+        await replay(history)
         monkeypatch.delitem(POLICIES, "last")
         with pytest.raises(NondeterminismError):  # a worker that does not know it leaves the pool to others
-            await Replayer(workflows=[PoolWorkflow]).replay_workflow(history)
+            await replay(history)
 
     with hosted_pools(url):
         run(temporal.address, begin)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,10 @@ def replay(path: Path) -> tuple[list[say.Answer], list[say.Answer]]:
         now.append(say.read(say.write(answer), say.Answer))
         return answer
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as executor:  # whose threads end with the block
         patch.setattr(Keeper, "take", remember)
-        asyncio.run(Replayer(workflows=[PoolWorkflow]).replay_workflow(history))
+        replayer = Replayer(workflows=[PoolWorkflow], workflow_task_executor=executor)
+        asyncio.run(replayer.replay_workflow(history))
     return then, now
 
 
