@@ -179,7 +179,7 @@ async def test_12_a_repeated_request_is_the_same_request(client, pool):
     assert await is_free(pool)
 
 
-async def test_13_operators_see_waiters_andholders(client, pool):
+async def test_13_operators_see_waiters_and_holders(client, pool):
     first = await start(client, flows.Hold, pool.name, {"reason": "first"})
     await holds(first)
     second = await start(client, flows.Hold, pool.name, {"reason": "second"})

@@ -423,7 +423,7 @@ class PoolWorkflow:
                 say.WATCH,
                 workflow.info().workflow_id,
                 start_to_close_timeout=timedelta(days=2),
-                heartbeat_timeout=timedelta(seconds=15),
+                heartbeat_timeout=timedelta(seconds=5),
                 retry_policy=RetryPolicy(
                     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10)
                 ),
