@@ -66,7 +66,7 @@ class Workload:
 WORKLOADS = {
     "alone": Workload(1, 50, {"stock": 40, "tuned": 100}),
     "crowd": Workload(200, 50, {"stock": 1, "tuned": 3}),
-    "processes": Workload(100, 10, {"stock": 2, "tuned": 4}, processes=4),
+    "processes": Workload(100, 10, {"stock": 2, "tuned": 4}, processes=4, seconds=8.0),
 }
 
 

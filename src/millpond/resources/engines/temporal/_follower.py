@@ -15,6 +15,7 @@ something, and each fills the gaps of the others:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
@@ -41,7 +42,7 @@ GAP: Final = 0.03
 """Seconds in which the tail usually brings what is missing."""
 ALONE: Final = 2.0
 """Seconds without a gap after which own answers are enough, for as long as they come."""
-REST: Final = 0.003
+REST: Final = 0.005
 """Seconds between two polls, in which a busy pool does several things."""
 LINGER: Final = 5.0
 """Seconds that the tail goes on without interest."""
@@ -124,6 +125,7 @@ class Follower:
         self._tell_time(answer.now, sent)
         if answer.incarnation == self._incarnation and answer.base > self.replica.version:
             self._gap = elapsed()
+            self.follow_on()
             await self._wait_for(answer.base)
         if not self._take(answer):
             await self.sync()
@@ -148,15 +150,16 @@ class Follower:
         self._tell(new)
 
     async def _wait_for(self, version: int) -> None:
-        if self._tail is None:
-            return
-        deadline = elapsed() + GAP
-        while self.replica.version < version and (left := deadline - elapsed()) > 0:
-            try:
-                async with asyncio.timeout(left):
+        """Wait until a version is known: the tail brings it soon, or else a query, which is slow in a busy pool."""
+        query: asyncio.Future[None] | None = None
+        start = elapsed()
+        while self.replica.version < version and (query is None or not query.done()):
+            if query is None and elapsed() - start > GAP:
+                query = self.sync()
+                query.add_done_callback(_look_at)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GAP):
                     await self._moved.wait()
-            except TimeoutError:
-                return
 
     # --- news --------------------------------------------------------------------------------------------------
 
@@ -346,3 +349,9 @@ class Follower:
             return self._take(say.read(value.payload.data, say.Answer))
         except Exception:  # the outcome of something else
             return True
+
+
+def _look_at(future: asyncio.Future[None]) -> None:
+    """Take note of an error that nobody waits for."""
+    if not future.cancelled():
+        future.exception()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, Final
 
 from temporalio.client import Client
@@ -42,6 +43,7 @@ def pool_worker(
         if not callable(key):
             raise TypeError(f"placement {name!r} must be a function of a resource and a request, not {key!r}")
         POLICIES[name] = key
+    options.setdefault("sticky_queue_schedule_to_start_timeout", timedelta(seconds=2))  # a dead host costs no more
     activities = [*options.pop("activities", ()), *Steward(task_queue).activities]
     workflows = [*options.pop("workflows", ()), PoolWorkflow]
     return Worker(client, task_queue=task_queue, workflows=workflows, activities=activities, **options)
