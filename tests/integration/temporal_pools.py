@@ -20,8 +20,8 @@ from temporalio.service import RPCError
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Want
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._lane import Place
 from millpond.resources.engines.temporal._orders import raw
+from millpond.resources.engines.temporal._place import Place
 from millpond.testing._temporal import TemporalServer
 
 T = TypeVar("T")

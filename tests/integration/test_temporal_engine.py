@@ -13,12 +13,13 @@ import time
 from datetime import timedelta
 
 import pytest
-from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.service import RPCError, RPCStatusCode
 
 from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable, LeaseLost, PoolClosed
 from millpond.resources import AsyncResourcePool, ResourcePool
-from millpond.resources.engines.temporal import _engine, _keeper, _lane
+from millpond.resources.engines.temporal import _engine, _keeper, _lane, _place
 from millpond.resources.engines.temporal._follower import Follower
+from millpond.resources.engines.temporal._place import Place
 from millpond.testing import hosted_pools
 from millpond.testing._redis import _free_port
 
@@ -64,7 +65,7 @@ def test_without_a_server_the_error_says_what_to_do(monkeypatch, name):
 
 def test_without_a_worker_the_error_says_what_to_run(monkeypatch, temporal, name):
     monkeypatch.setattr(_lane, "PATIENCE", 1.0)
-    monkeypatch.setattr(_lane, "ATTEMPT", timedelta(seconds=0.5))
+    monkeypatch.setattr(_place, "ATTEMPT", timedelta(seconds=0.5))
     url = f"{temporal.url()}?task_queue=nobody-listens&prefix=lonely:"
     with (
         ResourcePool(name, url) as pool,
@@ -100,23 +101,16 @@ class Lossy:
 
     def __init__(self, monkeypatch, lose):
         self.lost = 0
-        real = _lane.Place.handle
+        real = Place.update
 
-        def handle(place, run_id=None):
-            found = real(place, run_id)
-            update = found.execute_update
+        async def update(place, update_id, message):
+            answer = await real(place, update_id, message)
+            if lose(self.lost):
+                self.lost += 1
+                raise RPCError("lost on purpose", RPCStatusCode.DEADLINE_EXCEEDED, b"")
+            return answer
 
-            async def execute_update(*args, **options):
-                answer = await update(*args, **options)
-                if lose(self.lost):
-                    self.lost += 1
-                    raise WorkflowUpdateRPCTimeoutOrCancelledError()
-                return answer
-
-            found.execute_update = execute_update  # type: ignore[method-assign]
-            return found
-
-        monkeypatch.setattr(_lane.Place, "handle", handle)
+        monkeypatch.setattr(Place, "update", update)
 
 
 def test_a_lost_answer_is_asked_for_again_and_the_batch_takes_effect_once(monkeypatch, pools, name):

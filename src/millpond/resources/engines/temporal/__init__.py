@@ -4,6 +4,7 @@ _url          what the URL says
 _messages     what travels between a pool's workflow and the world
 _keeper       what a pool does, without Temporal: pure
 _workflow     the pool as a workflow
+_place        where a pool is: starting and calling its workflow
 _lane         how commands travel to it: batches by update
 _follower     how a process keeps up with it: the workflow's history is the log
 _engine       both, behind the protocol of engines

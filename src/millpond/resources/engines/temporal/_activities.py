@@ -20,8 +20,9 @@ from millpond.errors import EngineError
 from millpond.resources import _commands as do
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._inherit import inheritance
-from millpond.resources.engines.temporal._lane import Lane, Place
+from millpond.resources.engines.temporal._lane import Lane
 from millpond.resources.engines.temporal._orders import Order, raw
+from millpond.resources.engines.temporal._place import Place
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._watch import Watch
 

@@ -33,7 +33,8 @@ from millpond.resources._records import HELD, OFFERED, WAITING, Holder
 from millpond.resources._wire import Entry
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._follower import Follower
-from millpond.resources.engines.temporal._lane import PATIENCE, Lane, Parcel, Place, hand_out
+from millpond.resources.engines.temporal._lane import PATIENCE, Lane, Parcel, hand_out
+from millpond.resources.engines.temporal._place import Place
 from millpond.resources.engines.temporal._url import Address
 
 T = TypeVar("T")

@@ -35,8 +35,9 @@ from millpond.resources._replica import Replica
 from millpond.resources._state import State
 from millpond.resources._wire import Entry
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._lane import PATIENCE, Place
+from millpond.resources.engines.temporal._lane import PATIENCE
 from millpond.resources.engines.temporal._orders import raw
+from millpond.resources.engines.temporal._place import Place
 
 GAP: Final = 0.03
 """Seconds in which the tail usually brings what is missing."""

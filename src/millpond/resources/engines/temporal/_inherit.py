@@ -24,7 +24,7 @@ from millpond.resources._replica import Replica
 from millpond.resources._state import State
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._keeper import LIMIT, Keeper
-from millpond.resources.engines.temporal._lane import payload_limit
+from millpond.resources.engines.temporal._place import payload_limit
 
 LAG: Final = 1.0
 """Seconds after which Temporal's visibility usually knows of a run."""

@@ -12,87 +12,23 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from typing import Final, TypeAlias
 
-from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import (
-    Client,
-    WorkflowExecutionStatus,
-    WorkflowHandle,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
-from temporalio.common import RawValue, WorkflowIDConflictPolicy
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond._clock import elapsed
 from millpond._events import logger
-from millpond.errors import EngineError, EngineUnavailable
+from millpond.errors import EngineError
 from millpond.resources import _commands as do
 from millpond.resources._commands import Command, Reply
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._orders import raw
+from millpond.resources.engines.temporal._place import Place, Refused
 
 BATCH: Final = 1000
 """Commands of one batch."""
-ATTEMPT: Final = timedelta(seconds=10)
 PATIENCE: Final = 30.0
 """Seconds after which a batch that nobody answers is given up."""
 Done: TypeAlias = Callable[[Reply | Exception], None]
-
-
-class Place:
-    """Where a pool is."""
-
-    def __init__(self, client: Client, workflow_id: str, task_queue: str) -> None:
-        self.client = client
-        self.workflow_id = workflow_id
-        self.task_queue = task_queue
-
-    def handle(self, run_id: str | None = None) -> WorkflowHandle[object, object]:
-        """Return what calls it, in whichever run."""
-        return self.client.get_workflow_handle(self.workflow_id, run_id=run_id)
-
-    async def start(self) -> None:
-        """Start the pool unless it runs; it inherits from a run that was ended against its will."""
-        previous = ""
-        try:
-            last = await self.handle().describe()
-            if last.status == WorkflowExecutionStatus.RUNNING:
-                return
-            if last.status != WorkflowExecutionStatus.COMPLETED:  # that is how a pool ends that was dropped
-                previous = last.run_id
-        except RPCError as error:
-            if error.status != RPCStatusCode.NOT_FOUND:
-                raise
-        await self.client.start_workflow(
-            say.WORKFLOW,
-            raw(say.write(say.Opening(previous, await payload_limit(self.client)))),
-            id=self.workflow_id,
-            task_queue=self.task_queue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            memo={"millpond": "resource pool"},
-            static_summary=f"Millpond resource pool {self.workflow_id}",
-        )
-
-    def unavailable(self, error: BaseException | str) -> EngineUnavailable:
-        """Say that the pool does not answer, and what to do."""
-        server = self.client.service_client.config.target_host
-        return EngineUnavailable(
-            f"pool {self.workflow_id!r} on Temporal at {server} does not answer ({error}): is the server there, and a "
-            f"worker for task queue {self.task_queue!r}? python -m millpond.resources.temporal runs one"
-        )
-
-
-async def payload_limit(client: Client) -> int:
-    """Return how many bytes a payload may have on this server, 0 if it does not tell."""
-    try:
-        found = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
-    except RPCError:
-        return 0
-    return found.namespace_info.limits.blob_size_limit_error
 
 
 class Parcel:
@@ -239,19 +175,15 @@ class Lane:
 
     async def _exchange(self, batch: say.Batch) -> say.Answer:
         """Send a batch until it is answered."""
-        message = raw(say.write(batch))
+        message = say.write(batch)
         start = elapsed()
         delay = 0.005
         while True:
             try:
-                found = await self.place.handle().execute_update(
-                    say.APPLY, message, id=f"{batch.lane}-{batch.number}", result_type=RawValue, rpc_timeout=ATTEMPT
-                )
-                return say.read(found.payload.data, say.Answer)
-            except WorkflowUpdateFailedError as error:
-                cause = error.cause
-                if isinstance(cause, ApplicationError) and cause.type == say.BAD_REQUEST:
-                    raise EngineError(f"pool {self.place.workflow_id!r} refused a batch: {cause.message}") from error
+                return say.read(await self.place.update(f"{batch.lane}-{batch.number}", message), say.Answer)
+            except Refused as error:
+                if error.kind == say.BAD_REQUEST:
+                    raise EngineError(f"pool {self.place.workflow_id!r} refused a batch: {error}") from error
                 failure: Exception = error
             except RPCError as error:
                 failure = error
@@ -259,11 +191,6 @@ class Lane:
                     failure = await self._revive() or error
                 elif error.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED):
                     raise self.place.unavailable(error) from error
-            except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                task = asyncio.current_task()
-                if task is not None and task.cancelling():
-                    raise asyncio.CancelledError from error
-                failure = error
             if elapsed() - start > PATIENCE:
                 raise self.place.unavailable(failure) from failure
             await asyncio.sleep(delay)

@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from millpond._events import logger
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal import _sessions
-from millpond.resources.engines.temporal._lane import Place
+from millpond.resources.engines.temporal._place import Place
 
 EACH: Final = 20
 """So many workflows are looked at one by one every time; of the rest, those that Temporal's visibility calls closed."""

@@ -41,9 +41,9 @@ from millpond.resources.engines.temporal._keeper import Keeper
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._url import PREFIX
 
-UPDATES: Final = 1_500
-"""Batches of one run; the server allows 2,000."""
-LAST_UPDATES: Final = 1_800
+UPDATES: Final = 300
+"""Batches of one run. The server allows 2,000, but each makes the next one slower: it remembers them all."""
+LAST_UPDATES: Final = 1_000
 """Batches after which it does not wait for letters any more."""
 SIGNALS: Final = 7_000
 """Signals of one run; the server allows 10,000."""
