@@ -84,6 +84,40 @@ def draw_resources() -> None:
     figure.savefig(HERE.parent / "docs" / "img" / "resources.svg", metadata={"Date": None})
 
 
+TEMPORAL = [
+    ("resources_temporal_workflows", "200 workflows, 50 resources"),
+    ("resources_temporal_clients", "200 tasks of one process, 50 resources"),
+    ("resources_temporal_processes", "100 tasks of 4 processes, 10 resources"),
+]
+
+
+def draw_temporal() -> None:
+    """How many cycles a second pools on Temporal make, ours beside the sample's protocol."""
+    figure, panels = pyplot.subplots(1, 2, figsize=(7.5, 2.6), sharex=True, sharey=True)
+    for axes, server in zip(panels, ("stock", "tuned"), strict=True):
+        for place, (key, _) in enumerate(TEMPORAL):
+            file = HERE / "results" / f"{key}-3.11.json"
+            if not file.exists():
+                return
+            [row] = [one for one in json.loads(file.read_text())["rows"] if one["params"]["server"] == server]
+            for offset, side in ((-0.2, "resource_pool sample"), (0.2, "millpond")):
+                rate = 1000 / row["figures"][side]
+                axes.barh(place + offset, rate, 0.38, color="#2563eb" if side == "millpond" else "#9ca3af")
+                axes.text(rate * 1.12, place + offset, f"{rate:,.0f}", va="center", fontsize=8, color="#555")
+        axes.set_yticks(range(len(TEMPORAL)), [label for _, label in TEMPORAL], fontsize=8)
+        axes.set_xscale("log")
+        axes.set_xlim(1, 30_000)
+        axes.set_title(f"{server} development server", fontsize=9)
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+    panels[0].invert_yaxis()
+    label = "acquire + release per second (log scale): the protocol of Temporal's sample, and Millpond; 2 cores"
+    figure.supxlabel(label, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(HERE.parent / "docs" / "img" / "temporal.svg", metadata={"Date": None})
+
+
 if __name__ == "__main__":
     draw()
     draw_resources()
+    draw_temporal()

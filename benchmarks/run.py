@@ -131,12 +131,13 @@ def main(arguments: list[str]) -> None:
     if not smoke:
         (HERE / "README.md").write_text(table())
         try:
-            from plot import draw, draw_resources
+            from plot import draw, draw_resources, draw_temporal
         except ImportError:
             print("no picture: matplotlib is not installed")
         else:
             draw()
             draw_resources()
+            draw_temporal()
 
 
 if __name__ == "__main__":
