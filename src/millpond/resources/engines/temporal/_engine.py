@@ -200,9 +200,10 @@ class TemporalEngine:
 
     def close(self) -> None:
         """Give up one use; with the last one, what the process holds is released."""
-        self.users -= 1
-        if self.users > 0:
-            return
+        with _registry.lock:
+            self.users -= 1
+            if self.users > 0:
+                return
         self.shut_down()
 
     def shut_down(self) -> None:

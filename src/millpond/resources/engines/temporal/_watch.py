@@ -7,7 +7,7 @@ import time
 from datetime import datetime
 from typing import Final
 
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond._events import logger
@@ -55,14 +55,13 @@ class Watch:
         workflow_id, chain = _sessions.workflow_of(session)
         try:
             found = await self._client.get_workflow_handle(workflow_id).describe()
+            is_other = session.startswith("w:") and await self._first_run(found) != chain
         except RPCError as error:
             if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):  # no such id, or no id at all
                 return say.Death(session, int(time.time() * 1_000_000), "its workflow is gone from the server")
             logger.warning("a workflow cannot be seen", extra={"millpond": {"id": workflow_id, "error": str(error)}})
             return None
-        info = found.raw_description.workflow_execution_info
-        first = info.first_run_id or found.run_id
-        if session.startswith("w:") and first != chain:
+        if is_other:
             return say.Death(session, _micro(found.start_time), f"another workflow has the id {workflow_id!r} since")
         if found.status in (WorkflowExecutionStatus.RUNNING, None):
             return None
@@ -70,6 +69,16 @@ class Watch:
             return None
         how = found.status.name.lower().replace("_", " ")
         return say.Death(session, _micro(found.close_time), f"its workflow is closed: {how}")
+
+    async def _first_run(self, found: WorkflowExecutionDescription) -> str:
+        """Return the run with which a chain began; of a server that does not tell, by the first event."""
+        known = found.raw_description.workflow_execution_info.first_run_id
+        if known:
+            return known
+        events = self._client.get_workflow_handle(found.id, run_id=found.run_id).fetch_history_events(page_size=1)
+        async for event in events:
+            return event.workflow_execution_started_event_attributes.first_execution_run_id
+        raise RuntimeError(f"workflow {found.id!r} has no first event")
 
 
 def _micro(moment: datetime) -> int:
