@@ -38,7 +38,10 @@ def start(version: str, python: str) -> tuple[str, subprocess.Popen[str], IO[str
     command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-m", "not soak and not slow", "-p", "no:cacheprovider"]
     # What one Python shows for all is spared the others.
     command += [f"--ignore=tests/{part}" for part in ("docs", "property", "stress")]
-    command += ["--ignore-glob=tests/integration/test_*_storm.py"]
+    command += [
+        "--ignore-glob=tests/integration/test_*_storm.py",
+        "--ignore-glob=tests/integration/test_temporal_[epw]*",
+    ]
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the tests have ended)
     environment = {**os.environ, "MILLPOND_MATRIX": version}
     tests = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment)
