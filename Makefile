@@ -36,7 +36,11 @@ check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute o
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m "not soak and slow" tests
-	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/property tests/integration tests/stress
+	@# the rules need a core and no clock, the rest mostly waits for servers: side by side
+	@$(BIN)/python -m pytest -q -m "not soak and not slow" tests/property >$(VENV)/property.log 2>&1 & rules=$$!; \
+	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/integration; others=$$?; \
+	wait $$rules; rules=$$?; cat $(VENV)/property.log; exit $$((rules + others))
+	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/stress
 
 coverage: $(STAMP)  ## report the branch coverage of the quick tests
 	$(BIN)/python -m pytest -q -m "not soak and not slow" --cov --cov-report=term:skip-covered --timeout 120 tests/unit

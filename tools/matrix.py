@@ -11,6 +11,13 @@ import tempfile
 from typing import IO
 
 SUPPORTED = ("3.11", "3.12", "3.13")
+SPARED = (
+    "integration/test_*_storm.py",
+    "integration/test_temporal_[epw]*",
+    "unit/resources/test_temporal_*",
+    "unit/test_parity.py",
+)
+"""Tests of which one Python is enough: long, and about servers or rules rather than Python."""
 
 
 def version_of(python: str) -> str | None:

@@ -449,7 +449,7 @@ def test_programs_that_come_and_go_under_load_all_end(pools, name):
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
         pool.add("b")
-        for _ in range(5):
+        for _ in range(3):
             programs = [subprocess.Popen([sys.executable, "-c", _CHURN, name, pools.url()]) for _ in range(4)]
             assert [program.wait(30) for program in programs] == [0] * 4
         assert not pool.holders() and not pool.waiters()
