@@ -324,6 +324,8 @@ class Desk:
 
     def _keep_watch(self, case: Case) -> None:
         """Make the appointments of a grant. The lock is held."""
+        if case.is_forgotten:
+            return  # a renewal was under way when it was
         appointments = []
         if case.lease:
             case.deadline = case.sent + 0.9 * case.lease
@@ -336,7 +338,7 @@ class Desk:
             case.keep(*appointments)
 
     def _renew(self, case: Case) -> None:
-        if case.state != _case.HELD:
+        if case.state != _case.HELD or case.is_forgotten:
             return
         sent = elapsed()
         self.engine.apply(
@@ -378,6 +380,7 @@ class Desk:
         Called by the garbage collector, so maybe from within an engine: only appointments are made here.
         """
         if case.state == _case.HELD and not case.is_passed_on and not sys.is_finalizing():
+            case.is_forgotten = True
             case.keep()
             why = "the grant was forgotten: nobody can release it any more"
             _alarm.call_at(0.0, lambda: self._suspect(case, why))

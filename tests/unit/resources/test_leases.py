@@ -13,6 +13,7 @@ import warnings
 import pytest
 from faces import Faces, eventually, raw, soon, url_of
 
+from millpond._clock import elapsed
 from millpond.errors import LeaseLost
 from millpond.resources import AsyncResourcePool, ResourcePool
 from millpond.resources import _commands as do
@@ -394,6 +395,19 @@ async def test_a_forgotten_lease_is_not_renewed_any_more(lab):
         del grant
         gc.collect()
         async with pool.acquire(timeout=5):
+            pass
+
+
+def test_a_renewal_that_was_under_way_does_not_revive_a_forgotten_lease():
+    with ResourcePool("lab", "memory:forgotten") as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pool.add("a")
+        grant = pool.acquire(lease=0.3)
+        case, token = grant._case, grant.token
+        del grant
+        gc.collect()
+        pool._desk.renewed(case, do.Reply("held", case.id, token), elapsed())
+        with pool.acquire(timeout=3):
             pass
 
 
