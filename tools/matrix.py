@@ -13,7 +13,7 @@ from typing import IO
 SUPPORTED = ("3.11", "3.12", "3.13")
 SPARED = (
     "integration/test_*_storm.py",
-    "integration/test_temporal_[epw]*",
+    "integration/test_temporal_*",
     "unit/resources/test_temporal_*",
     "unit/test_parity.py",
 )
