@@ -15,10 +15,12 @@ from datetime import timedelta
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
+from millpond._clock import elapsed
 from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable, LeaseLost, PoolClosed
 from millpond.resources import AsyncResourcePool, ResourcePool
 from millpond.resources.engines.temporal import _engine, _keeper, _lane, _place
 from millpond.resources.engines.temporal._follower import Follower
+from millpond.resources.engines.temporal._messages import News
 from millpond.resources.engines.temporal._place import Place
 from millpond.testing import hosted_pools
 from millpond.testing._redis import _free_port
@@ -157,7 +159,7 @@ def test_more_processes_than_updates_in_flight_are_all_served(pools, name):
                 monkey = pytest.MonkeyPatch()
                 monkey.setattr("millpond.resources._pool.open_engine", lambda url, engine=engine: engine)
                 stack.callback(monkey.undo)
-                engine.retain()
+                engine.users += 1
                 faces.append(stack.enter_context(ResourcePool(name, url)))
             faces[0].add("a")
             faces[0].add("b")
@@ -254,7 +256,7 @@ def test_a_waiter_is_woken_by_the_tail_of_the_history(monkeypatch, pools, name):
 def _other(url, name):
     """A pool object in an engine of its own, as another process has it."""
     engine = _engine.TemporalEngine(url, _engine_address(url))
-    engine.retain()
+    engine.users += 1
     monkey = pytest.MonkeyPatch()
     monkey.setattr("millpond.resources._pool.open_engine", lambda url: engine)
     try:
@@ -311,6 +313,24 @@ def test_a_gap_is_filled_by_a_query(monkeypatch, pools, name):
         pool.add("z")
         replica = pool._engine._pool(name).follower.replica  # type: ignore[attr-defined]
         assert sorted(replica.state.resources) == ["a", *(f"there-{number}" for number in range(5)), "z"]
+
+
+def test_what_ended_unheard_is_not_asked_for_again(pools, name):
+    """A reader that is too far behind is given the state, and not what led to it."""
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        grant = pool.acquire()
+        here = pool._engine._pool(name)  # type: ignore[attr-defined]
+        assert list(here.open) == [grant.request_id]
+
+        async def jump():
+            version = here.follower.replica.version
+            image = here.follower.replica.state.image()
+            image.requests = []
+            here.follower._learn(News(here.follower._incarnation, version + 1, 0, image=image), elapsed())
+
+        in_loop(pool, jump())
+        assert here.open == {}
 
 
 # --- silence ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from millpond.resources._engine import Engine
 _HOMES = {
     "memory": "millpond.resources.engines.memory",
     "sqlite": "millpond.resources.engines.sqlite",
-    "temporal": "millpond.resources.engines.temporal",
+    "temporal": "millpond.resources.engines.temporal._engine",
 }
 
 

@@ -15,23 +15,9 @@ _worker       the worker that hosts pools, and the plugin for workers of those w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from millpond.resources.engines.temporal._url import parse
-
-if TYPE_CHECKING:
-    from millpond.resources.engines.temporal._engine import TemporalEngine
-
 try:
     import temporalio as _temporalio  # noqa: F401
 except ModuleNotFoundError as _error:  # pragma: no cover  (a test runs it without the package)
     raise ModuleNotFoundError(
         'temporal: URLs need the temporalio package: pip install "millpond[temporal]"', name="temporalio"
     ) from _error
-
-
-def open(url: str) -> TemporalEngine:  # noqa: A001
-    """Open the engine of a URL, or share the one that this process has open already."""
-    from millpond.resources.engines.temporal._engine import _registry  # noqa: PLC0415  (workflows need not load it)
-
-    return _registry.open(url, parse(url))

@@ -30,12 +30,13 @@ from millpond.resources import _commands as do
 from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
 from millpond.resources._records import HELD, OFFERED, WAITING, Holder
+from millpond.resources._state import State
 from millpond.resources._wire import Entry
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._follower import Follower
 from millpond.resources.engines.temporal._lane import PATIENCE, Lane, Parcel, hand_out
 from millpond.resources.engines.temporal._place import Place
-from millpond.resources.engines.temporal._url import Address
+from millpond.resources.engines.temporal._url import Address, parse
 
 T = TypeVar("T")
 BEAT: Final = 20.0
@@ -60,7 +61,7 @@ class _Pool:
         self.watchers: list[tuple[Watcher, bool]] = []
         self.open: dict[str, do.Acquire | None] = {}  # requests of ours that are not over; the command while it waits
         own = engine.session
-        self.follower = Follower(place, own, self._tell, self._has_interest, self._is_busy, self._ask_again)
+        self.follower = Follower(place, own, self._tell, self._has_interest, self._is_busy, self._jump, self._ask_again)
         self.lane = Lane(place, loop, own, own, self._deliver, self.follower.load, self._linger)
 
     def _has_interest(self) -> bool:
@@ -107,6 +108,10 @@ class _Pool:
                 watcher(entries)
             except Exception:
                 logger.exception("a watcher failed")
+
+    def _jump(self, state: State) -> None:
+        """Forget what of ours ended unheard: else it would be asked for again some day."""
+        self.open = {one: command for one, command in self.open.items() if one in state.requests}
 
     def _ask_again(self) -> None:
         """Ask once more for what waits, under the same ids, since the pool began anew or was ended."""
@@ -194,24 +199,16 @@ class TemporalEngine:
         """Forget a pool."""
         self._call(self._drop(pool))
 
-    def retain(self) -> None:
-        """Be used once more."""
-        self.users += 1
-
     def close(self) -> None:
         """Give up one use; with the last one, what the process holds is released."""
-        with _registry.lock:
-            self.users -= 1
-            if self.users > 0:
-                return
-        self.shut_down()
+        if _registry.give_back(self):
+            self.shut_down()
 
     def shut_down(self) -> None:
         """Release what is held, and stop."""
         if self._is_closed:
             return
         self._is_closed = True
-        _registry.forget(self)
         try:
             self._call(self._leave(), timeout=LEAVE)
         except Exception as error:
@@ -335,13 +332,18 @@ class _Registry:
             engine = self.engines.get(url)
             if engine is None:
                 engine = self.engines[url] = TemporalEngine(url, address)
-            engine.retain()
+            engine.users += 1
             return engine
 
-    def forget(self, engine: TemporalEngine) -> None:
+    def give_back(self, engine: TemporalEngine) -> bool:
+        """Take note of one use less; True when it was the last, and then nobody is given this engine any more."""
         with self.lock:
+            engine.users -= 1
+            if engine.users > 0:
+                return False
             if self.engines.get(engine.url) is engine:
                 del self.engines[engine.url]
+            return True
 
     def close_all(self) -> None:
         for engine in list(self.engines.values()):
@@ -365,3 +367,8 @@ _registry = _Registry()
 atexit.register(_registry.close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_registry.start_over)
+
+
+def open(url: str) -> TemporalEngine:  # noqa: A001
+    """Open the engine of a URL, or share the one that this process has open already."""
+    return _registry.open(url, parse(url))

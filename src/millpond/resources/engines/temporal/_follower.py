@@ -79,6 +79,7 @@ class Follower:
         tell: Callable[[Sequence[Entry]], None],
         has_interest: Callable[[], bool],
         is_busy: Callable[[], bool],
+        on_jump: Callable[[State], None],
         on_new_life: Callable[[], None],
     ) -> None:
         self.place = place
@@ -87,6 +88,7 @@ class Follower:
         self._tell = tell
         self._has_interest = has_interest
         self._is_busy = is_busy
+        self._on_jump = on_jump  # when it came to a state without having heard what led there
         self._on_new_life = on_new_life
         self._incarnation = ""
         self._is_loaded = False
@@ -234,6 +236,8 @@ class Follower:
         elif is_other or news.version > self.replica.version:
             self.replica.state = State.load(news.image)
             self.replica.version = news.version
+            if not is_other:
+                self._on_jump(self.replica.state)
             self._moved.set()
             self._moved.clear()
         if is_other and was_known:
