@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -23,6 +21,7 @@ with workflow.unsafe.imports_passed_through():
     from temporalio.worker import Worker
 
     from millpond.resources import AsyncResourcePool
+    from millpond.testing._temporal_host import running
 
 TASK_QUEUE = "flows"
 
@@ -416,38 +415,11 @@ FLOWS = [
 @contextlib.contextmanager
 def serving(address: str, task_queue: str = TASK_QUEUE, **options: Any) -> Iterator[None]:
     """Run a worker for all these workflows, in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    loop.set_default_executor(ThreadPoolExecutor(thread_name_prefix="temporal_flows"))  # it may serve many tests
-    started = threading.Event()
-    stop = asyncio.Event()
-    failures: list[BaseException] = []
     settings: dict[str, Any] = {"plugins": [temporal.Plugin()], "workflows": FLOWS, "activities": [use, borrow]}
     settings |= {"max_heartbeat_throttle_interval": timedelta(seconds=0.2), **options}
 
-    async def serve() -> None:
-        client = await Client.connect(address)
-        async with Worker(client, task_queue=task_queue, **settings):
-            started.set()
-            await stop.wait()
+    async def make() -> Worker:
+        return Worker(await Client.connect(address), task_queue=task_queue, **settings)
 
-    def run() -> None:
-        try:
-            loop.run_until_complete(serve())
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            started.set()
-            loop.run_until_complete(loop.shutdown_default_executor())
-            loop.close()
-
-    thread = threading.Thread(target=run, name="flows", daemon=True)
-    thread.start()
-    started.wait()
-    try:
-        if failures:
-            raise failures[0]
+    with running(make):
         yield
-    finally:
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(stop.set)
-        thread.join(30)

@@ -44,6 +44,12 @@ def cli(server: TemporalServer, *args: str) -> str:
     return done.stdout
 
 
+def start_by_hand(server: TemporalServer, name: str, *given: str) -> None:
+    """Start a pool as an operator would who has nothing else."""
+    pool = ["--type", say.WORKFLOW, "-w", f"millpond:{name}", "--task-queue", "millpond"]
+    cli(server, "workflow", "start", *pool, *given)
+
+
 def ask(name: str, session: str = "p:test", **options: Any) -> do.Acquire:
     """Return a request; what it is given it has, without a claim."""
     holder = options.pop("holder", Holder("process", session, "here", 1))

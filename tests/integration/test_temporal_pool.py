@@ -24,7 +24,7 @@ from millpond.resources._records import Holder
 from millpond.resources.engines.temporal import _messages as say
 
 sys.path.insert(0, str(Path(__file__).parent))
-from temporal_pools import Desk, ask, cli, run, until
+from temporal_pools import Desk, ask, cli, run, start_by_hand, until
 
 HERE = Holder("workflow", "train-7", "01a1dfaf-8c8c-73e5-9121-36fbba0636c5")
 
@@ -153,17 +153,7 @@ def test_a_cancelled_pool_ends_only_when_nobody_uses_it(pools, is_in_use):
 def test_a_pool_can_be_started_by_hand(pools, text, resources):
     name = fresh("by-hand")
     given = ["--input", text] if text is not None else []
-    start = [
-        "workflow",
-        "start",
-        "--type",
-        "MillpondResourcePool",
-        "-w",
-        f"millpond:{name}",
-        "--task-queue",
-        "millpond",
-    ]
-    cli(pools, *start, *given)
+    start_by_hand(pools, name, *given)
 
     async def main(client: Client) -> None:
         desk = Desk(client, name)
@@ -178,17 +168,7 @@ def test_a_pool_that_takes_over_from_the_sample_lends_nothing_that_is_held_there
     name = fresh("taken-over")
     held = {"workflow_id": "somebody", "release_signal": "x"}
     text = json.dumps({"resources": {"a": held, "b": None, "c": None}, "waiters": [{"workflow_id": "nobody"}, 5]})
-    start = [
-        "workflow",
-        "start",
-        "--type",
-        "MillpondResourcePool",
-        "-w",
-        f"millpond:{name}",
-        "--task-queue",
-        "millpond",
-    ]
-    cli(pools, *start, "--input", text)
+    start_by_hand(pools, name, "--input", text)
 
     async def main(client: Client) -> None:
         desk = Desk(client, name)
@@ -206,17 +186,7 @@ def test_a_pool_that_takes_over_from_the_sample_lends_nothing_that_is_held_there
 @pytest.mark.parametrize("text", ["5", '"x"', '{"resources": 5}', "[]"])
 def test_a_pool_with_an_input_that_makes_no_sense_says_so_and_ends(pools, text):
     name = fresh("nonsense")
-    start = [
-        "workflow",
-        "start",
-        "--type",
-        "MillpondResourcePool",
-        "-w",
-        f"millpond:{name}",
-        "--task-queue",
-        "millpond",
-    ]
-    cli(pools, *start, "--input", text)
+    start_by_hand(pools, name, "--input", text)
 
     async def main(client: Client) -> None:
         desk = Desk(client, name)

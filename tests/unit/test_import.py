@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import millpond
 import millpond.local
 
@@ -50,3 +52,17 @@ def test_every_public_name_is_there():
 
 def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(millpond, "ThreadPond")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from millpond import ResourcePool; ResourcePool('gpus', 'temporal://host/ns')",
+        "import millpond.resources.temporal",
+    ],
+)
+def test_without_its_package_an_engine_says_what_to_install(use):
+    code = f"import sys; sys.modules['temporalio'] = None; {use}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert 'pip install "millpond[temporal]"' in done.stderr
