@@ -1,0 +1,76 @@
+"""What people and producers ask of a store beside dispatching: each is one atomic step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+
+class Start(NamedTuple):
+    """Let a resident run: `started`, `replaced` (it had other arguments) or `same` (nothing to do), or `closed`."""
+
+    slot: int
+    mailbox: str
+    body: bytes
+
+
+class Stop(NamedTuple):
+    """End a resident: `stopped` (it did not run), `stopping` (its worker was told) or `gone`."""
+
+    slot: int
+    mailbox: str
+
+
+class Notify(NamedTuple):
+    """Send a message to a resident: `sent` or `gone`."""
+
+    slot: int
+    mailbox: str
+    data: bytes
+
+
+class Cancel(NamedTuple):
+    """Take a job back: `cancelled`, `asked` (a worker has it and was told) or `gone`."""
+
+    slot: int
+    mailbox: str
+    id: str
+
+
+class Purge(NamedTuple):
+    """Drop the jobs of a key that no worker has, delayed ones included: the number as text."""
+
+    slot: int
+    mailbox: str
+
+
+class Pause(NamedTuple):
+    """Let no job of a key (or of the pool, with an empty mailbox) begin."""
+
+    slot: int = 0
+    mailbox: str = ""
+
+
+class Resume(NamedTuple):
+    """Undo `Pause`; for the pool also `Shut`."""
+
+    slot: int = 0
+    mailbox: str = ""
+
+
+class Shut(NamedTuple):
+    """Refuse dispatches and tell all workers to drain and end."""
+
+
+class Replay(NamedTuple):
+    """Put dead letters back into their mailboxes, by number: how many, as text."""
+
+    numbers: tuple[int, ...]
+
+
+class Drop(NamedTuple):
+    """Forget dead letters, by number: how many, as text."""
+
+    numbers: tuple[int, ...]
+
+
+Command: TypeAlias = Start | Stop | Notify | Cancel | Purge | Pause | Resume | Shut | Replay | Drop

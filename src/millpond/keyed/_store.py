@@ -1,0 +1,122 @@
+"""The seam between a keyed pool and where it lives.
+
+A store keeps one pool and carries out its verbs, each atomically and exactly as `_ledger.Ledger` does: that is the
+specification, and `millpond.testing.check_store` compares. It adds a clock that all its users share, durability, and
+hints. Its methods block, may be called from any thread, and raise `EngineUnavailable` when the store cannot be reached
+(then it is unknown whether the verb took effect), `EngineError` when it cannot ever, and `PoolGone` when the store has
+no such pool any more: who gets it opens the pool again.
+
+What may be sent again after an `EngineUnavailable`, because twice is as good as once: `dispatch` with the same batch,
+`work` with the same call (a take that was lost is given back by `claim` with `known`), `renew`, `claim`, `give`,
+`leave`, all readings; `apply` as its command allows (a `Notify` may then arrive twice).
+
+Hints are hints. `listen` calls back when there *may* be something: for a worker something to take, a signal, or a
+change of members; for a producer an outcome. A hint may be lost or come in vain, so everybody also looks by itself,
+once a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from millpond.errors import EngineError
+from millpond.keyed._commands import Command
+from millpond.keyed._records import (
+    Beat,
+    Claimed,
+    Counts,
+    DeadLetter,
+    Joiner,
+    KeyView,
+    Moves,
+    Order,
+    Settings,
+    Settle,
+    Slot,
+    Verdicts,
+    Work,
+)
+
+
+class PoolGone(EngineError):
+    """The store has no such pool (any more): it lost its data, or the pool was dropped. Open it again."""
+
+
+class Opened(NamedTuple):
+    """A pool as it was found or made."""
+
+    settings: Settings
+    incarnation: str
+
+
+class Ear(Protocol):
+    """Somebody who is told hints."""
+
+    def close(self) -> None:
+        """Be told no more."""
+
+
+class Store(Protocol):
+    """One pool, where it lives."""
+
+    url: str
+    is_shared: bool
+    """Whether other processes can see it."""
+    proves_death: bool
+    skew: int
+    """Microseconds that are added to its clock; for tests of what time does."""
+
+    def open(self, settings: Settings) -> Opened:
+        """Make the pool with these settings, or find it with those that it was made with."""
+
+    # producers
+    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts: ...
+    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]: ...
+    def apply(self, command: Command) -> str: ...
+
+    # workers
+    def join(self, joiner: Joiner) -> Beat: ...
+    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None: ...
+    def leave(self, worker: str) -> None: ...
+    def give(self, worker: str, moves: Moves, why: str) -> int: ...
+    def claim(
+        self,
+        worker: str,
+        slots: Sequence[int],
+        dead: Mapping[str, int],
+        known: Iterable[int] | None = None,
+        call: int = 0,
+    ) -> Claimed: ...
+    def work(
+        self,
+        worker: str,
+        call: int,
+        settles: Sequence[Settle],
+        want: int,
+        per: int,
+        want_residents: int = 0,
+        heard: int = 0,
+    ) -> Work: ...
+
+    # looking in
+    def beat(self) -> Beat: ...
+    def owners(self) -> tuple[int, list[str]]:
+        """Return the version, and the owner of every slot ("" for nobody) as of that version or later."""
+
+    def slots(self) -> list[Slot]: ...
+    def keys(self, lane: str = "j") -> list[KeyView]: ...
+    def residents(self) -> list[tuple[KeyView, bytes]]: ...
+    def dead_letters(self) -> list[DeadLetter]: ...
+    def where(self, slot: int, mailbox: str, job: str) -> str: ...
+    def counts(self) -> Counts: ...
+
+    # hints, end
+    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
+        """Call `heard` whenever there may be news for that worker or producer; it must not block for long."""
+
+    def drop(self) -> None:
+        """Forget the pool, with all that it knows."""
+
+    def close(self) -> None:
+        """Let go of the connection; the pool stays."""

@@ -1,0 +1,214 @@
+"""`memory:`: pools of this process, gone with it. The rules as they are, behind a lock.
+
+Pools of one name are one pool; `memory:lab` is another world than `memory:`. When its last user closes it, it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from millpond._clock import EngineTime
+from millpond.errors import EngineError
+from millpond.keyed._commands import Command
+from millpond.keyed._ledger import Ledger
+from millpond.keyed._records import (
+    Beat,
+    Claimed,
+    Counts,
+    DeadLetter,
+    Joiner,
+    KeyView,
+    Moves,
+    Order,
+    Settings,
+    Settle,
+    Slot,
+    Verdicts,
+    Work,
+)
+from millpond.keyed._store import Ear, Opened, PoolGone
+
+
+class _Ear:
+    def __init__(self, store: MemoryStore, name: str, heard: Callable[[], None]) -> None:
+        self._store, self.name, self.heard = store, name, heard
+
+    def close(self) -> None:
+        self._store._deafen(self)
+
+
+class MemoryStore:
+    """A pool in this process."""
+
+    is_shared = False
+    proves_death = False
+
+    def __init__(self, url: str = "memory:", closed: Callable[[], None] = lambda: None) -> None:
+        self.url = url
+        self.users = 0
+        self._closed = closed
+        self.skew = 0
+        self._clock = EngineTime()
+        self._lock = threading.Lock()
+        self._ledger: Ledger | None = None
+        self._ears: dict[str, list[_Ear]] = {}
+        self._hints: set[str] = set()
+        self._pid = os.getpid()
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[tuple[Ledger, int]]:
+        """Give the rules and the time; afterwards tell those for whom there is news."""
+        if self._pid != os.getpid():
+            raise EngineError(
+                "a pool in memory belongs to the process that made it, not to a forked child; use sqlite:///file "
+                "to share a pool between processes"
+            )
+        with self._lock:
+            if self._ledger is None:
+                raise PoolGone(f"the pool at {self.url!r} was dropped; open it again")
+            yield self._ledger, self._clock() + self.skew
+            ears = [ear for name in self._hints for ear in self._ears.get(name, ())]
+            self._hints.clear()
+        for ear in ears:
+            ear.heard()
+
+    def open(self, settings: Settings) -> Opened:
+        with self._lock:
+            if self._ledger is None:
+                self._ledger = Ledger(settings, secrets.token_hex(8), self._hints.add)
+            return Opened(self._ledger.settings, self._ledger.incarnation)
+
+    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
+        with self._at_work() as (ledger, now):
+            return ledger.dispatch(now, batch, orders)
+
+    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+        with self._at_work() as (ledger, now):
+            return ledger.outcomes(now, ids)
+
+    def apply(self, command: Command) -> str:
+        with self._at_work() as (ledger, now):
+            return ledger.apply(now, command)
+
+    def join(self, joiner: Joiner) -> Beat:
+        with self._at_work() as (ledger, now):
+            return ledger.join(now, joiner)
+
+    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
+        with self._at_work() as (ledger, now):
+            return ledger.renew(now, worker, leaving=leaving)
+
+    def leave(self, worker: str) -> None:
+        with self._at_work() as (ledger, now):
+            ledger.leave(now, worker)
+
+    def give(self, worker: str, moves: Moves, why: str) -> int:
+        with self._at_work() as (ledger, now):
+            return ledger.give(now, worker, moves, why)
+
+    def claim(
+        self,
+        worker: str,
+        slots: Sequence[int],
+        dead: Mapping[str, int],
+        known: Iterable[int] | None = None,
+        call: int = 0,
+    ) -> Claimed:
+        with self._at_work() as (ledger, now):
+            return ledger.claim(now, worker, slots, dead, known, call)
+
+    def work(
+        self,
+        worker: str,
+        call: int,
+        settles: Sequence[Settle],
+        want: int,
+        per: int,
+        want_residents: int = 0,
+        heard: int = 0,
+    ) -> Work:
+        with self._at_work() as (ledger, now):
+            return ledger.work(now, worker, call, settles, want, per, want_residents, heard)
+
+    def beat(self) -> Beat:
+        with self._at_work() as (ledger, now):
+            return ledger.beat(now)
+
+    def owners(self) -> tuple[int, list[str]]:
+        with self._at_work() as (ledger, _):
+            return ledger.version, [slot.owner for slot in ledger.slots]
+
+    def slots(self) -> list[Slot]:
+        with self._at_work() as (ledger, _):
+            return list(ledger.slots)
+
+    def keys(self, lane: str = "j") -> list[KeyView]:
+        with self._at_work() as (ledger, _):
+            return ledger.keys(lane)
+
+    def residents(self) -> list[tuple[KeyView, bytes]]:
+        with self._at_work() as (ledger, _):
+            return ledger.residents()
+
+    def dead_letters(self) -> list[DeadLetter]:
+        with self._at_work() as (ledger, _):
+            return ledger.dead_letters()
+
+    def where(self, slot: int, mailbox: str, job: str) -> str:
+        with self._at_work() as (ledger, _):
+            return ledger.where(slot, mailbox, job)
+
+    def counts(self) -> Counts:
+        with self._at_work() as (ledger, now):
+            return ledger.counts(now)
+
+    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
+        ear = _Ear(self, name, heard)
+        with self._lock:
+            self._ears.setdefault(name, []).append(ear)
+        return ear
+
+    def _deafen(self, ear: _Ear) -> None:
+        with self._lock:
+            ears = self._ears.get(ear.name, [])
+            if ear in ears:
+                ears.remove(ear)
+            if not ears:
+                self._ears.pop(ear.name, None)
+
+    def drop(self) -> None:
+        with self._lock:
+            self._ledger = None
+
+    def close(self) -> None:
+        self._closed()
+
+
+class _Registry:
+    """The stores of this process: pools of one name and URL are one pool, for as long as one of them is open."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.stores: dict[tuple[str, str], MemoryStore] = {}
+
+    def open(self, url: str, pool: str) -> MemoryStore:
+        with self.lock:
+            store = self.stores.setdefault((url, pool), MemoryStore(url, lambda: self.close(url, pool)))
+            store.users += 1
+            return store
+
+    def close(self, url: str, pool: str) -> None:
+        with self.lock:
+            store = self.stores.get((url, pool))
+            if store is not None:
+                store.users -= 1
+                if store.users == 0:
+                    del self.stores[url, pool]
+
+
+_registry = _Registry()
+open = _registry.open  # noqa: A001
