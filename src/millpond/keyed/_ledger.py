@@ -277,7 +277,7 @@ class Ledger:
         due = self.mail.tick(now)
         member = self.members.get(worker)
         if member is None or member.lease_end <= now:
-            return Work(stale, (), (), True, False, due, now)
+            return Work(stale, (), (), True, False, due, now, self.version)
         signals = self.mail.signals.get(worker)
         while signals and signals[0].number <= heard:
             signals.popleft()
@@ -288,7 +288,7 @@ class Ledger:
             takes += self.mail.take(now, worker, "j", member.names, token, want, per)
         self._calls[worker] = max(self._calls[worker], call)
         more = any(self.mail.active.get((lane, worker)) for lane in "jr")
-        return Work(stale, tuple(takes), tuple(signals or ()), False, more, due, now)
+        return Work(stale, tuple(takes), tuple(signals or ()), False, more, due, now, self.version)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

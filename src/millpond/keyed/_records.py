@@ -180,6 +180,8 @@ class Work(NamedTuple):
     due: int
     """When something becomes due next; 0: nothing that is known."""
     now: int
+    version: int
+    """As in `Beat`: whether members or owners have changed."""
 
 
 class Claimed(NamedTuple):
