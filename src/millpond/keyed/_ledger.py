@@ -72,7 +72,7 @@ class Ledger:
         self.is_paused = False
         self.members: dict[str, Member] = {}
         self.slots: list[Slot] = [Slot()] * settings.slots
-        self.mail = Mail(settings, lambda slot: self.slots[slot].owner, hint)
+        self.mail = Mail(settings, self._living_owner, hint)
         self._hint = hint
         self._is_proven = is_dead
         self._calls: dict[str, int] = {}
@@ -83,9 +83,9 @@ class Ledger:
 
     def dispatch(self, now: int, batch: str, orders: Sequence[Order]) -> Verdicts:
         """Put jobs into their mailboxes, in order. The same batch again is only answered again."""
-        for old in [old for old, (until, _) in self._batches.items() if until <= now]:
-            del self._batches[old]
-        if batch in self._batches:
+        while self._batches and next(iter(self._batches.values()))[0] <= now:
+            del self._batches[next(iter(self._batches))]
+        if batch in self._batches and self._batches[batch][0] > now:
             return self._batches[batch][1]
         verdicts: dict[int, str] = {}
         refused: set[str] = set()
@@ -133,6 +133,7 @@ class Ledger:
             is_leaving=False,
         )
         self._calls[joiner.id] = 0
+        self.mail.admit(joiner.id)
         self._changed()
         return self._beat(now)
 
@@ -141,7 +142,7 @@ class Ledger:
         member = self.members.get(worker)
         if member is None:
             return None
-        end = max(member.lease_end, now + self.settings.lease)
+        end = now + self.settings.lease
         self.members[worker] = member._replace(lease_end=end, is_leaving=member.is_leaving or leaving)
         if leaving and not member.is_leaving:
             self._changed()
@@ -149,10 +150,13 @@ class Ledger:
 
     def leave(self, now: int, worker: str) -> None:
         """Let a worker go: its slots are free."""
-        for slot, one in enumerate(self.slots):
-            if one.owner == worker:
-                self._move(now, slot, "", "left")
+        owned = [slot for slot, one in enumerate(self.slots) if one.owner == worker]
+        for slot in owned:
+            self._move(now, slot, "", "left")
+        is_member = worker in self.members
         self._dismiss(worker)
+        if owned and not is_member:
+            self._changed()
 
     def _beat(self, now: int) -> Beat:
         members = tuple(one._replace(is_dead=self._is_proven(one.id)) for one in self.members.values())
@@ -163,6 +167,10 @@ class Ledger:
             self._calls.pop(worker, None)
             self.mail.dismiss(worker)
             self._changed()
+
+    def _living_owner(self, slot: int) -> str:
+        owner = self.slots[slot].owner
+        return owner if owner in self.members else ""
 
     def _changed(self) -> None:
         """Members or owners are others now: everybody may want to look."""
@@ -208,7 +216,7 @@ class Ledger:
         for one, end in dead.items():
             if one != worker and one in self.members and self._is_dead(now, one, end):
                 self._dismiss(one)
-        got, contested, recovered = [], [], 0
+        got, contested, recovered = [], [], self._tidy_lent(now, worker, tokens)
         for slot in slots:
             owner = self.slots[slot].owner
             if owner != worker:
@@ -243,9 +251,20 @@ class Ledger:
                 self.mail.activate(lane, slot)
         return recovered, is_contested
 
+    def _tidy_lent(self, now: int, worker: str, tokens: set[int] | None) -> int:
+        """Recover what was lent to somebody who is gone, or to the caller, who does not know of it."""
+        recovered = 0
+        for mailbox, slot in list(self.mail.lent.items()):
+            run = self.mail.running[slot][mailbox]
+            is_lost = run.worker not in self.members
+            if is_lost or (run.worker == worker and tokens is not None and run.token not in tokens):
+                self.mail.recover(now, slot, mailbox, blame=is_lost)
+                recovered += 1
+        return recovered
+
     def _is_dead(self, now: int, worker: str, seen: int) -> bool:
-        member = self.members[worker]
-        return self._is_proven(worker) or (member.lease_end == seen and member.lease_end <= now)
+        end = self.members[worker].lease_end  # further away than a lease: the clock went back since
+        return self._is_proven(worker) or (end == seen and not now < end <= now + self.settings.lease)
 
     def _move(self, now: int, slot: int, taker: str, why: str) -> None:
         was = self.slots[slot]
@@ -282,12 +301,13 @@ class Ledger:
         while signals and signals[0].number <= heard:
             signals.popleft()
         takes: list[Take] = []
-        if call > self._calls[worker] and not self.is_paused and not self.is_shut:
+        is_open = not self.is_paused and not self.is_shut
+        if call > self._calls[worker] and is_open:
             self._last_token = token = max(self._last_token + 1, now)
             takes = self.mail.take(now, worker, "r", member.names, token, want_residents, 1)
             takes += self.mail.take(now, worker, "j", member.names, token, want, per)
         self._calls[worker] = max(self._calls[worker], call)
-        more = any(self.mail.active.get((lane, worker)) for lane in "jr")
+        more = is_open and any(self.mail.active.get((lane, worker)) for lane in "jr")
         return Work(stale, tuple(takes), tuple(signals or ()), False, more, due, now, self.version)
 
     # -- commands -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from millpond.keyed._envelope import came, opened, stamped
 from millpond.keyed._records import (
@@ -54,12 +54,6 @@ class Counters:
     moved: int = 0
 
 
-@dataclass(slots=True)
-class Notes:
-    last: int = 0
-    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
-
-
 class Mail:
     """The mailboxes of a pool. `owner_of` tells who owns a slot; `hint` is told whom to wake."""
 
@@ -79,45 +73,53 @@ class Mail:
         self.held: dict[str, int] = {}
         self.shelves: dict[str, dict[str, tuple[int, int]]] = {}
         """name -> mailbox -> (since, slot)"""
+        self.lent: dict[str, int] = {}
+        """mailbox -> slot, of those that run with somebody who took them from a shelf"""
         self.trouble: dict[str, tuple[int, int]] = {}
         """mailbox -> failures and losses of its first job"""
         self.doomed: set[str] = set()
         """ids of jobs that a worker has and that are not to run again"""
-        self.notes: dict[str, Notes] = {}
+        self.notes: dict[str, deque[tuple[int, bytes]]] = {}
         self.outcomes: dict[str, tuple[int, str, bytes]] = {}
         self.dead: dict[int, DeadLetter] = {}
         self.unique: dict[str, int] = {}
         self.signals: dict[str, deque[Signal]] = {}
+        """worker -> what it has not heard yet; only members have an entry"""
         self.jobs = 0
         """Jobs in mailboxes of the lane of jobs."""
         self.counters = Counters()
         self._last_dead = 0
         self._last_signal = 0
-        self._due: list[tuple[int, str, str]] = []  # a heap of (time, what, id); what is no longer so is skipped
+        self._last_note = 0
+        self._last_due = 0
+        self._due: list[tuple[int, int, str, str]] = []  # a heap of (time, number, what, id); what is not so is skipped
+        self._fading: list[tuple[int, str, str]] = []  # the same for what only has to be forgotten
 
     # -- coming in ----------------------------------------------------------------------------------------------------
 
     def verdict(self, now: int, order: Order) -> str:
         """Dispatch one order, or say why not."""
         special = order.special
-        if special is not None and special.unique_for and self.unique.get(special.id, 0) > now:
-            return "same"
-        box = self.boxes.get(order.mailbox)
+        if special is not None:
+            is_known = special.unique_for and self.unique.get(special.id, 0) > now
+            if is_known or special.id in self.delayed:
+                return "same"
+        replaced = 0
         if special is not None and special.on_busy != "queue":
-            answer = self._busy(now, order, special)
+            answer, replaced = self._busy(now, order, special)
             if answer:
                 return answer
-            box = self.boxes.get(order.mailbox)
         settings = self.settings
-        if settings.max_jobs and self.jobs + len(self.delayed) >= settings.max_jobs:
-            return "pool"
-        if settings.max_per_key and box is not None and len(box) >= settings.max_per_key:
-            return "full"
+        if not replaced:  # else there is room
+            if settings.max_jobs and self.jobs + len(self.delayed) >= settings.max_jobs:
+                return "pool"
+            if settings.max_per_key and len(self.boxes.get(order.mailbox, ())) >= settings.max_per_key:
+                return "full"
         self.counters.dispatched += 1
         if special is not None:
             if special.unique_for:
                 self.unique[special.id] = now + special.unique_for
-                self._remember(now + special.unique_for, "unique", special.id)
+                heapq.heappush(self._fading, (now + special.unique_for, "unique", special.id))
             due = special.at or now + special.delay
             if due > now:
                 self.delayed[special.id] = (due, order.slot, order.mailbox, order.body)
@@ -126,19 +128,21 @@ class Mail:
         self.enter(order.slot, order.mailbox, stamped(now, order.body))
         return ""
 
-    def _busy(self, now: int, order: Order, special: Special) -> str:
+    def _busy(self, now: int, order: Order, special: Special) -> tuple[str, int]:
+        """Return a verdict, or how many jobs were dropped to be replaced."""
         box = self.boxes.get(order.mailbox)
         if box is None:
-            return ""
+            return "", 0
         if special.on_busy == "reject":
-            return "busy"
+            return "busy", 0
         taken = self.taken(order.slot, order.mailbox)
-        alike = [raw for raw in list(box)[taken:] if opened(raw).name == special.name]
+        envelopes = [(raw, opened(raw)) for raw in list(box)[taken:]]
+        alike = [(raw, one.id) for raw, one in envelopes if one.name == special.name and one.id not in self.doomed]
         if special.on_busy == "coalesce":
-            return f"into:{opened(alike[-1]).id}" if alike else ""
-        for raw in alike:  # replace
+            return (f"into:{alike[-1][1]}" if alike else ""), 0
+        for raw, _ in alike:  # replace
             self._remove(now, order.slot, order.mailbox, raw, "replaced")
-        return ""
+        return "", len(alike)
 
     def enter(self, slot: int, mailbox: str, raw: bytes) -> None:
         """Put a job at the end of a mailbox."""
@@ -174,10 +178,11 @@ class Mail:
 
     def tick(self, now: int) -> int:
         """Let happen what is due, not too much at a time; return when the next thing is, or 0."""
+        self._fade(now)
         for _ in range(DUE):
             if not self._due or self._due[0][0] > now:
                 break
-            _, what, name = heapq.heappop(self._due)
+            *_, what, name = heapq.heappop(self._due)
             match what:
                 case "later":
                     if (entry := self.later.get(name)) and entry[0] <= now:
@@ -187,27 +192,35 @@ class Mail:
                     if (job := self.delayed.get(name)) and job[0] <= now:
                         del self.delayed[name]
                         self.enter(job[1], job[2], stamped(now, job[3]))
-                case "outcome":
-                    if (kept := self.outcomes.get(name)) and kept[0] <= now:
-                        del self.outcomes[name]
-                case "unique":
-                    if self.unique.get(name, now + 1) <= now:
-                        del self.unique[name]
                 case "shelf":
                     self._clear_shelf(now, name)
         return self._due[0][0] if self._due else 0
 
     def _remember(self, due: int, what: str, name: str) -> None:
-        heapq.heappush(self._due, (due, what, name))
+        """Let something happen at a time; of what is due at the same time, what was remembered first is first."""
+        self._last_due += 1
+        heapq.heappush(self._due, (due, self._last_due, what, name))
+
+    def _fade(self, now: int) -> None:
+        """Forget outcomes and ids that were kept for long enough."""
+        while self._fading and self._fading[0][0] <= now:
+            _, what, name = heapq.heappop(self._fading)
+            if what == "outcome" and name in self.outcomes and self.outcomes[name][0] <= now:
+                del self.outcomes[name]
+            elif what == "unique" and self.unique.get(name, now + 1) <= now:
+                del self.unique[name]
 
     def _clear_shelf(self, now: int, mailbox: str) -> None:
         for name, shelf in list(self.shelves.items()):
-            since, slot = shelf.get(mailbox, (now, 0))
-            if since + self.settings.unknown <= now:
-                self._leave_place(slot, mailbox)
-                self._bury(now, slot, mailbox, b"no worker knows " + name.encode(), "dead")
-                if mailbox in self.boxes:
-                    self.make_ready(slot, mailbox)
+            if mailbox not in shelf or shelf[mailbox][0] + self.settings.unknown > now:
+                continue
+            if self._has_no_grave():
+                self._remember(now + DEAD_RETRY, "shelf", mailbox)
+                continue
+            slot = shelf[mailbox][1]
+            self._leave_place(slot, mailbox)
+            self._bury(now, slot, mailbox, b"no worker knows " + name.encode(), "dead")
+            self._go_on(slot, mailbox)
 
     # -- a worker's report --------------------------------------------------------------------------------------------
 
@@ -216,28 +229,34 @@ class Mail:
         run = self.running.get(one.slot, {}).get(one.mailbox)
         if run is None or run.token != one.token:
             return False
-        count = max(0, one.done - run.done)
+        count = max(0, min(one.done, run.taken) - run.done)
+        is_refused = one.how == "bury" and self._has_no_grave()
         for outcome in one.outcomes:
-            self._conclude(now, outcome)
+            if not (is_refused and outcome.status == "dead"):
+                self._conclude(now, outcome)
         self._pop(one.mailbox, count)
         self.counters.done += count if one.mailbox[0] == "j" else 0
         run.done += count
         if one.notes and one.mailbox in self.notes:
-            waiting = self.notes[one.mailbox].waiting
+            waiting = self.notes[one.mailbox]
             while waiting and waiting[0][0] <= one.notes:
                 waiting.popleft()
-        if one.how == "keep":
-            return True
-        del self.running[one.slot][one.mailbox]
+        if run.done == run.taken:  # whatever it says: the job behind the last one of a take was never tried
+            self._end_run(one.slot, one.mailbox)
+            self._go_on(one.slot, one.mailbox)
+        elif one.how != "keep":
+            self._end_run(one.slot, one.mailbox)
+            self._end_take(now, one, is_refused=is_refused)
+        return True
+
+    def _end_take(self, now: int, one: Settle, *, is_refused: bool) -> None:
+        """Do what is to happen to the first job of a mailbox that does not run any more."""
         how, delay = one.how, one.delay
-        if how == "bury" and one.mailbox in self.boxes:
-            if self.settings.max_dead and len(self.dead) >= self.settings.max_dead:
-                how, delay = "retry", DEAD_RETRY
-            else:
-                self._bury(now, one.slot, one.mailbox, one.reason, "dead", tell=False)
-        if one.mailbox not in self.boxes:
-            self._forget(one.mailbox)
-        elif how == "retry":
+        if is_refused:
+            how, delay = "retry", DEAD_RETRY
+        if how in ("retry", "shelve") and opened(self.boxes[one.mailbox][0]).id in self.doomed:
+            how = "end"  # it will not be tried again, so nothing waits for that
+        if how == "retry":
             self.counters.retried += 1
             losses = self.trouble.get(one.mailbox, (0, 0))[1]
             self.trouble[one.mailbox] = (one.failures, losses)
@@ -248,8 +267,16 @@ class Mail:
             self.shelves.setdefault(name, {})[one.mailbox] = (now, one.slot)
             self._remember(now + self.settings.unknown, "shelf", one.mailbox)
         else:
-            self.make_ready(one.slot, one.mailbox)
-        return True
+            if how == "bury":
+                self._bury(now, one.slot, one.mailbox, one.reason, "dead", tell=False)
+            self._go_on(one.slot, one.mailbox)
+
+    def _go_on(self, slot: int, mailbox: str) -> None:
+        """Let the next job of a mailbox that stands nowhere have its turn, if there is one."""
+        if mailbox in self.boxes:
+            self.make_ready(slot, mailbox)
+        else:
+            self._forget(mailbox)
 
     def _pop(self, mailbox: str, count: int) -> None:
         """Remove jobs from the head of a mailbox."""
@@ -269,7 +296,7 @@ class Mail:
         """Keep how a job ended, and tell its producer."""
         if outcome.keep:
             self.outcomes[outcome.id] = (now + outcome.keep, outcome.status, outcome.data)
-            self._remember(now + outcome.keep, "outcome", outcome.id)
+            heapq.heappush(self._fading, (now + outcome.keep, "outcome", outcome.id))
             if outcome.reply:
                 self._hint(outcome.reply)
 
@@ -287,6 +314,13 @@ class Mail:
         self._pop(mailbox, 1)
         if tell:
             self._end(now, raw, status, reason)
+
+    def _has_no_grave(self) -> bool:
+        return 0 < self.settings.max_dead <= len(self.dead)
+
+    def _end_run(self, slot: int, mailbox: str) -> None:
+        del self.running[slot][mailbox]
+        self.lent.pop(mailbox, None)
 
     def _forget(self, mailbox: str) -> None:
         """Leave nothing of a mailbox that is empty."""
@@ -347,16 +381,29 @@ class Mail:
             return
         failures, losses = self.trouble.get(mailbox, (0, 0))
         many = 1 if losses else per
-        jobs = _fitting(box, many)
+        jobs = self._fitting(box, many)
         self.running.setdefault(slot, {})[mailbox] = Run(token, worker, len(jobs), is_lent=is_lent)
-        notes = tuple(self.notes[mailbox].waiting) if mailbox in self.notes else ()
+        if is_lent:
+            self.lent[mailbox] = slot
+        notes = tuple(self.notes.get(mailbox, ()))
         takes.append(Take(slot, mailbox, token, jobs, failures, losses, notes))
+
+    def _fitting(self, box: deque[bytes], many: int) -> tuple[bytes, ...]:
+        """Return the first jobs of a mailbox: one at least, fewer when they are large, none that is doomed."""
+        jobs: list[bytes] = []
+        size = 0
+        for raw in box:
+            size += len(raw)
+            if jobs and (len(jobs) >= many or size > HEAVY or (self.doomed and opened(raw).id in self.doomed)):
+                break
+            jobs.append(raw)
+        return tuple(jobs)
 
     # -- workers that are gone ----------------------------------------------------------------------------------------
 
     def recover(self, now: int, slot: int, mailbox: str, *, blame: bool) -> None:
         """End a take whose worker will not: its jobs are ready again. With `blame` its first job may have killed it."""
-        del self.running[slot][mailbox]
+        self._end_run(slot, mailbox)
         self.counters.recovered += 1
         if blame and mailbox[0] == "j":
             failures, losses = self.trouble.get(mailbox, (0, 0))
@@ -365,6 +412,10 @@ class Mail:
                 self._bury(now, slot, mailbox, b"its worker died %d times while running it" % (losses + 1), "lost")
         if mailbox in self.boxes:
             self.make_ready(slot, mailbox, first=True)
+
+    def admit(self, worker: str) -> None:
+        """Have a place for what a worker is to be told."""
+        self.signals.setdefault(worker, deque())
 
     def dismiss(self, worker: str) -> None:
         """Forget what was set aside for a worker."""
@@ -389,10 +440,8 @@ class Mail:
             box.append(raw)
         else:
             self._leave_place(slot, mailbox)
-            box.clear()
-            box.append(raw)
-            self.trouble.pop(mailbox, None)
-            self.make_ready(slot, mailbox)
+            self._pop(mailbox, len(box))
+            self.enter(slot, mailbox, raw)
         return "replaced"
 
     def stop(self, now: int, slot: int, mailbox: str) -> str:
@@ -403,7 +452,7 @@ class Mail:
             self._doom(now, slot, mailbox)
             return "stopping"
         self._leave_place(slot, mailbox)
-        del self.boxes[mailbox]
+        self._pop(mailbox, len(self.boxes[mailbox]))
         self._forget(mailbox)
         return "stopped"
 
@@ -420,12 +469,11 @@ class Mail:
         """Leave a message for a resident."""
         if mailbox not in self.boxes or opened(self.boxes[mailbox][-1]).id in self.doomed:
             return "gone"
-        notes = self.notes.setdefault(mailbox, Notes())
-        notes.last += 1
-        notes.waiting.append((notes.last, data))
+        self._last_note += 1
+        self.notes.setdefault(mailbox, deque()).append((self._last_note, data))
         run = self.running.get(slot, {}).get(mailbox)
-        if run is not None:
-            self._signal(run.worker, "note", mailbox, note=notes.last, data=data)
+        if run is not None and len(self.boxes[mailbox]) == 1:  # else it is for the one that replaces what runs
+            self._signal(run.worker, "note", mailbox, note=self._last_note, data=data)
         return "sent"
 
     def cancel(self, now: int, slot: int, mailbox: str, job: str) -> str:
@@ -487,15 +535,17 @@ class Mail:
     def _remove(self, now: int, slot: int, mailbox: str, raw: bytes, status: str) -> None:
         """Take a job that no worker has out of its mailbox."""
         box = self.boxes[mailbox]
-        is_first = box[0] is raw
-        box.remove(raw)
+        index = len(box) - 1 - list(reversed(box)).index(raw)  # of two that are equal, a worker may have the first
+        del box[index]
         self.jobs -= mailbox[0] == "j"
-        if is_first:
-            self.trouble.pop(mailbox, None)
         if not box:
             self._leave_place(slot, mailbox)
             del self.boxes[mailbox]
             self._forget(mailbox)
+        elif not index:
+            self.trouble.pop(mailbox, None)
+            if self._leave_wait(mailbox):
+                self.make_ready(slot, mailbox)
         self._end(now, raw, status)
 
     def _leave_place(self, slot: int, mailbox: str) -> None:
@@ -505,17 +555,23 @@ class Mail:
             ready.remove(mailbox)
             if not ready:
                 del self.ready[mailbox[0], slot]
-        self.later.pop(mailbox, None)
         self.held.pop(mailbox, None)
+        self._leave_wait(mailbox)
+
+    def _leave_wait(self, mailbox: str) -> bool:
+        """Let a mailbox wait no more for its first job to be tried again, or for somebody who knows it."""
+        did_wait = self.later.pop(mailbox, None) is not None
         for name, shelf in list(self.shelves.items()):
-            shelf.pop(mailbox, None)
+            did_wait = shelf.pop(mailbox, None) is not None or did_wait
             if not shelf:
                 del self.shelves[name]
+        return did_wait
 
     def _signal(self, worker: str, kind: str, mailbox: str, *, job: str = "", note: int = 0, data: bytes = b"") -> None:
-        self._last_signal += 1
-        self.signals.setdefault(worker, deque()).append(Signal(self._last_signal, kind, mailbox, job, note, data))
-        self._hint(worker)
+        if worker in self.signals:
+            self._last_signal += 1
+            self.signals[worker].append(Signal(self._last_signal, kind, mailbox, job, note, data))
+            self._hint(worker)
 
     def places(self) -> Iterator[tuple[int, str, str]]:
         """Yield every place in which a mailbox stands: slot, mailbox, state."""
@@ -537,18 +593,6 @@ class Mail:
         """Return when the oldest job came that is ready and first of its key."""
         heads = (came(self.boxes[box][0]) for (lane, _), ready in self.ready.items() if lane == "j" for box in ready)
         return min(heads, default=0)
-
-
-def _fitting(box: deque[bytes], many: int) -> tuple[bytes, ...]:
-    """Return the first jobs of a mailbox, fewer when they are large, but one at least."""
-    jobs: list[bytes] = []
-    size = 0
-    for raw in box:
-        size += len(raw)
-        if len(jobs) == many or (jobs and size > HEAVY):
-            break
-        jobs.append(raw)
-    return tuple(jobs)
 
 
 def _is_heavy(takes: list[Take]) -> bool:
