@@ -38,6 +38,9 @@ PAIRS = [
     ("src/millpond/resources/_async_pool.py", "src/millpond/resources/_pool.py"),
     ("src/millpond/resources/_async_grant.py", "src/millpond/resources/_grant.py"),
     ("src/millpond/resources/_async_admin.py", "src/millpond/resources/_admin.py"),
+    ("src/millpond/keyed/_async_pool.py", "src/millpond/keyed/_pool.py"),
+    ("src/millpond/keyed/_async_handle.py", "src/millpond/keyed/_handle.py"),
+    ("src/millpond/keyed/_async_admin.py", "src/millpond/keyed/_admin.py"),
 ]
 """Source and twin; a pair whose source is not there is passed over."""
 
@@ -53,6 +56,7 @@ NAMES = {
     "asynccontextmanager": "contextmanager",
     "AbstractAsyncContextManager": "AbstractContextManager",
     "StopAsyncIteration": "StopIteration",
+    "async_serve": "serve",
 }
 """Names that no rule covers. `AsyncX` is X and `_async_x` is `_x`, whatever X is."""
 

@@ -3,12 +3,13 @@
 | part                 | what it pools                       | runs on                     |
 |----------------------|-------------------------------------|-----------------------------|
 | `millpond.local`     | tasks (calls) in this process       | threads, processes, asyncio |
-| `millpond.resources` | named resources, lent to holders    | memory, SQLite              |
+| `millpond.keyed`     | jobs that carry a key, on workers   | memory, SQLite, Redis       |
+| `millpond.resources` | named resources, lent to holders    | memory, SQLite, Temporal    |
 
 Layers, from the top (imports only point down; `make check` proves it):
 
     cli, testing                     people's tools, on the public names only
-    local | resources                the parts; none imports another
+    local | keyed | resources        the parts; keyed runs plain functions in local's threads, else none imports another
     _sqlite                          plumbing for files that processes share
     errors, _events, _clock, _lazy   small shared ground
 
@@ -39,12 +40,14 @@ _LOCAL = (
     "current_token",
     "wait",
 )
+_KEYED = ("AsyncKeyedPool", "Job", "KeyedPool", "Receipt", "Resident", "Retry")
 _RESOURCES = ("AsyncResourcePool", "Grant", "ResourcePool")
 _ERRORS = (
     "AcquireTimeout",
     "AlreadyExists",
     "EngineError",
     "EngineUnavailable",
+    "JobFailed",
     "LeaseLost",
     "NotFound",
     "PoolClosed",
@@ -59,6 +62,7 @@ _ERRORS = (
 __all__ = [
     "AcquireTimeout",
     "AlreadyExists",
+    "AsyncKeyedPool",
     "AsyncPool",
     "AsyncResourcePool",
     "Block",
@@ -68,6 +72,9 @@ __all__ = [
     "Event",
     "Grant",
     "Group",
+    "Job",
+    "JobFailed",
+    "KeyedPool",
     "LeaseLost",
     "NotFound",
     "PoolClosed",
@@ -76,7 +83,10 @@ __all__ = [
     "Priority",
     "ProcessPool",
     "Reaper",
+    "Receipt",
+    "Resident",
     "ResourcePool",
+    "Retry",
     "Snapshot",
     "StaleToken",
     "Statistics",
@@ -96,6 +106,7 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(_LOCAL, "millpond.local"),
+        **dict.fromkeys(_KEYED, "millpond.keyed"),
         **dict.fromkeys(_RESOURCES, "millpond.resources"),
         **dict.fromkeys(_ERRORS, "millpond.errors"),
         "Event": "millpond._events",
@@ -109,6 +120,7 @@ if TYPE_CHECKING:
         AlreadyExists,
         EngineError,
         EngineUnavailable,
+        JobFailed,
         LeaseLost,
         NotFound,
         PoolClosed,
@@ -119,6 +131,7 @@ if TYPE_CHECKING:
         Unsatisfiable,
         WorkerDied,
     )
+    from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Receipt, Resident, Retry
     from millpond.local import (
         AsyncPool,
         Block,

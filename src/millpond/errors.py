@@ -12,6 +12,7 @@ __all__ = [
     "AlreadyExists",
     "EngineError",
     "EngineUnavailable",
+    "JobFailed",
     "LeaseLost",
     "NotFound",
     "PoolClosed",
@@ -35,6 +36,9 @@ class PoolClosed(PoolError, RuntimeError):
 class PoolFull(PoolError):
     """A bounded pool has no room left and its policy is to refuse."""
 
+    receipts: object = None
+    """Of a `dispatch_many`: the receipts of what was accepted, None in place of what was refused."""
+
 
 class TaskTimeout(PoolError, TimeoutError):
     """A task ran longer than its `timeout=` allows."""
@@ -42,6 +46,31 @@ class TaskTimeout(PoolError, TimeoutError):
 
 class WorkerDied(PoolError):
     """The process or thread that ran a task is gone, so its outcome is unknown."""
+
+
+class JobFailed(PoolError):
+    """A job of a keyed pool did not end well: it raised, was cancelled, or stands among the dead letters.
+
+    `error` is the name of the exception's type, `traceback` its text as the worker saw it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str = "",
+        job_id: str = "",
+        status: str = "failed",
+        error: str = "",
+        traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.key = key
+        self.job_id = job_id
+        self.status = status
+        """`failed`, `dead`, `lost` (its worker died too often), `cancelled`, `replaced` or `purged`."""
+        self.error = error
+        self.traceback = traceback
 
 
 class AcquireTimeout(PoolError, TimeoutError):

@@ -1,0 +1,86 @@
+"""Operators' verbs of a keyed pool.
+
+The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond.keyed import _commands as do
+from millpond.keyed import _views
+from millpond.keyed._async_port import AsyncPort
+from millpond.keyed._views import DeadLetterView
+
+CHUNK = 500
+
+
+class AsyncKeyedAdmin:
+    """What an operator may do to a pool. Nothing here is needed by programs that use it."""
+
+    def __init__(self, port: AsyncPort) -> None:
+        self._port = port
+
+    async def pause(self, key: str | None = None) -> None:
+        """Let no job of this key begin; without a key, nothing in the whole pool. What runs goes on."""
+        await self._port.open()
+        command = do.Pause() if key is None else do.Pause(self._port.home.slot(key), f"j:{key}")
+        await self._port.ask(lambda store: store.apply(command))
+
+    async def resume(self, key: str | None = None) -> None:
+        """Undo `pause`; without a key also `shutdown`."""
+        await self._port.open()
+        command = do.Resume() if key is None else do.Resume(self._port.home.slot(key), f"j:{key}")
+        await self._port.ask(lambda store: store.apply(command))
+
+    async def purge(self, key: str) -> int:
+        """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
+        await self._port.open()
+        command = do.Purge(self._port.home.slot(key), f"j:{key}")
+        return int(await self._port.ask(lambda store: store.apply(command)))
+
+    async def shutdown(self) -> None:
+        """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""
+        await self._port.ask(lambda store: store.apply(do.Shut()))
+
+    async def dead_letters(self, key: str | None = None) -> list[DeadLetterView]:
+        """Return the jobs that will not be run any more, the oldest first."""
+        found = _views.dead_letters(await self._port.ask(lambda store: store.dead_letters()))
+        return [each for each in found if key is None or each.key == key]
+
+    async def replay(self, letters: Iterable[DeadLetterView | int] | None = None, *, key: str | None = None) -> int:
+        """Put dead letters back into the mailboxes of their keys: these, those of a key, or all; return how many."""
+        numbers = await self._numbers(letters, key)
+        total = 0
+        for start in range(0, len(numbers), CHUNK):
+            part = do.Replay(tuple(numbers[start : start + CHUNK]))
+            total += int(await self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+        return total
+
+    async def discard(self, letters: Iterable[DeadLetterView | int] | None = None, *, key: str | None = None) -> int:
+        """Forget dead letters: these, those of a key, or all; return how many."""
+        numbers = await self._numbers(letters, key)
+        total = 0
+        for start in range(0, len(numbers), CHUNK):
+            part = do.Drop(tuple(numbers[start : start + CHUNK]))
+            total += int(await self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+        return total
+
+    async def _numbers(self, letters: Iterable[DeadLetterView | int] | None, key: str | None) -> list[int]:
+        if letters is not None and key is not None:
+            raise ValueError("give the letters or a key, not both")
+        chosen = await self.dead_letters(key) if letters is None else letters
+        return sorted(each if isinstance(each, int) else each.number for each in chosen)
+
+    async def drop(self, *, force: bool = False) -> None:
+        """Forget the pool, with everything that it knows. Refused while it has workers or jobs, unless `force`."""
+        if not force:
+            counts = await self._port.ask(lambda store: store.counts())
+            beat = await self._port.ask(lambda store: store.beat())
+            if counts.jobs or counts.delayed or counts.residents or counts.dead or beat.members:
+                raise ValueError(
+                    f"pool {self._port.home.name!r} has {counts.jobs} jobs, {counts.delayed} delayed ones, "
+                    f"{counts.residents} residents, {counts.dead} dead letters and {len(beat.members)} workers: "
+                    "drop(force=True) forgets them"
+                )
+        await self._port.ask(lambda store: store.drop())

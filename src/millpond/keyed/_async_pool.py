@@ -1,0 +1,254 @@
+"""A pool of jobs that carry a key: one worker owns a key at a time, and runs its jobs in order.
+
+The synchronous twin, `_pool.py`, is generated from this file by `tools/twins.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from millpond._events import Observer
+from millpond.keyed import _serve, _views
+from millpond.keyed._async_admin import AsyncKeyedAdmin
+from millpond.keyed._async_handle import AsyncKeyedJob, AsyncKeyedResident
+from millpond.keyed._async_port import AsyncPort, AsyncWorking
+from millpond.keyed._core import Placement
+from millpond.keyed._definition import Policy, define
+from millpond.keyed._home import Home
+from millpond.keyed._job import Job, Resident
+from millpond.keyed._records import SECOND
+from millpond.keyed._views import KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncJobDecorator(Protocol):
+    """Makes a job of a handler, with options."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]], /) -> AsyncKeyedJob[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Job, P], R], /) -> AsyncKeyedJob[P, R]: ...
+
+
+class AsyncKeyedPool:
+    """Jobs that carry a key, on many workers and machines.
+
+    `url` says where the pool lives: `memory:` in this process, `sqlite:///file.db` between the processes of this
+    machine, `redis://host` anywhere. It is opened when it is first used.
+
+    What follows holds for the whole pool: it is fixed when the pool is created and kept in the store; leave it out to
+    use a pool as it is. `slots`: shares of the key space (4096). `lease`: seconds without a sign of life after which a
+    worker's keys go to others (5). `drain`: seconds that a handler has to end when its key moves (30). `placement`:
+    `rendezvous`, `jump` or a function. Limits: `payload_limit` bytes of arguments (1 MiB), `max_jobs`, `max_per_key`,
+    `max_dead` (none); `max_losses`: a job that so many workers died of is dead (3).
+
+    `on_event` is called with an `Event` for everything that happens to workers and jobs of this process.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        url: str = "memory:",
+        *,
+        slots: int | None = None,
+        lease: float | None = None,
+        drain: float | None = None,
+        placement: str | Placement | None = None,
+        payload_limit: int | None = None,
+        max_jobs: int | None = None,
+        max_per_key: int | None = None,
+        max_dead: int | None = None,
+        max_losses: int | None = None,
+        on_event: Observer | None = None,
+    ) -> None:
+        wanted = {
+            "slots": _whole("slots", slots, 1, 1 << 16),
+            "lease": _seconds("lease", lease, 0.1),
+            "drain": _seconds("drain", drain, 0.0),
+            "payload_limit": _whole("payload_limit", payload_limit, 1, 512 << 20),
+            "max_jobs": _whole("max_jobs", max_jobs, 1, 1 << 40),
+            "max_per_key": _whole("max_per_key", max_per_key, 1, 1 << 40),
+            "max_dead": _whole("max_dead", max_dead, 1, 1 << 40),
+            "max_losses": _whole("max_losses", max_losses, 1, 1 << 20),
+        }
+        self.name = name
+        self.url = url
+        self._home = Home(name, url, wanted, placement, on_event)
+        self._port = AsyncPort(self._home)
+        self.admin = AsyncKeyedAdmin(self._port)
+        """Operators' verbs."""
+
+    # --- jobs ----------------------------------------------------------------------------------------------------
+
+    @overload
+    def job(self, function: Callable[Concatenate[Job, P], Coroutine[Any, Any, R]], /) -> AsyncKeyedJob[P, R]: ...
+    @overload
+    def job(self, function: Callable[Concatenate[Job, P], R], /) -> AsyncKeyedJob[P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        max_attempts: int = 1,
+        backoff: float = 1.0,
+        backoff_limit: float = 300.0,
+        retry_on: tuple[type[BaseException], ...] = (Exception,),
+        timeout: float | None = None,
+        keep_result: float = 60.0,
+    ) -> AsyncJobDecorator: ...
+    def job(self, *function: Callable[..., Any], **options: Any) -> Any:
+        """Make a job of a handler, which takes a `Job` and then whatever is dispatched.
+
+        `max_attempts`: how often it is tried when it raises one of `retry_on`; its key waits meanwhile, `backoff`
+        seconds at first, then twice as long each time up to `backoff_limit`. After that the job is among the dead
+        letters. `timeout` seconds for a coroutine. `keep_result`: seconds for which its outcome is kept.
+        """
+        name = options.pop("name", None)
+        policy = Policy(**options)
+
+        def decorate(function: Callable[..., Any]) -> AsyncKeyedJob[Any, Any]:
+            definition = define(function, name, policy)
+            self._home.add(definition)
+            return AsyncKeyedJob(self._port, definition)
+
+        return decorate(*function) if function else decorate
+
+    def declare_job(self, name: str, *, keep_result: float = 60.0) -> AsyncKeyedJob[..., Any]:
+        """Return a job by its name, to dispatch it where its handler is not known: in another program."""
+        return AsyncKeyedJob(self._port, define(None, name, Policy(keep_result=keep_result)))
+
+    @overload
+    def resident(self, function: Callable[Concatenate[Resident, P], object], /) -> AsyncKeyedResident[P]: ...
+    @overload
+    def resident(
+        self, *, name: str | None = None, backoff: float = 1.0, backoff_limit: float = 300.0
+    ) -> Callable[[Callable[Concatenate[Resident, P], object]], AsyncKeyedResident[P]]: ...
+    def resident(self, *function: Callable[..., Any], **options: Any) -> Any:
+        """Make a resident of a handler, which takes a `Resident` and then the arguments of `start`.
+
+        It runs on one worker until it is stopped or returns, and elsewhere when its worker goes. An exception restarts
+        it, after `backoff` seconds at first, then twice as long each time up to `backoff_limit`.
+        """
+        name = options.pop("name", None)
+        policy = Policy(**options)
+
+        def decorate(function: Callable[..., Any]) -> AsyncKeyedResident[Any]:
+            definition = define(function, name, policy, resident=True)
+            self._home.add(definition)
+            return AsyncKeyedResident(self._port, definition)
+
+        return decorate(*function) if function else decorate
+
+    def declare_resident(self, name: str) -> AsyncKeyedResident[...]:
+        """Return a resident by its name, to start and stop it where its handler is not known."""
+        return AsyncKeyedResident(self._port, define(None, name, Policy(), resident=True))
+
+    async def reconcile(self, resident: AsyncKeyedResident[Any], wanted: Mapping[str, Mapping[str, Any]]) -> int:
+        """Make the residents of this name equal to `wanted`, which has the arguments of each by key.
+
+        Those that are missing are started, those with other arguments replaced, those that are not wanted stopped.
+        Return how many changes were made. Do it as often as you like: what is right stays untouched.
+        """
+        changes = 0
+        for view in await self.residents():
+            if view.name == resident.name and view.key not in wanted:
+                changes += await resident.stop(view.key)
+        for key, arguments in wanted.items():
+            changes += await resident.start(key, **arguments)
+        return changes
+
+    # --- working -------------------------------------------------------------------------------------------------
+
+    def worker(
+        self, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None
+    ) -> AsyncWorking:
+        """Return a worker of this process, to be used as a context manager.
+
+        It runs up to `concurrency` keys at a time, and gets `weight` times as many as others. When the block ends it
+        leaves: what it has not begun is handed over at once, what runs has `grace` seconds (as `drain` of the pool).
+        `strict`: should it lose its lease, the process is ended instead of the handlers being asked to stop.
+        """
+        return AsyncWorking(
+            self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace}
+        )
+
+    async def run(
+        self, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None
+    ) -> None:
+        """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
+
+        A first signal lets the worker leave gracefully, a second one ends it now.
+        """
+        await _serve.async_serve(
+            self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace}
+        )
+
+    # --- looking in ----------------------------------------------------------------------------------------------
+
+    async def workers(self) -> list[WorkerView]:
+        """Return the workers, the oldest first."""
+        beat = await self._port.ask(lambda store: store.beat())
+        _, owners = await self._port.ask(lambda store: store.owners())
+        return _views.workers(beat, owners)
+
+    async def slots(self) -> list[SlotView]:
+        """Return who owns what, since when, and why."""
+        return _views.slots(await self._port.ask(lambda store: store.slots()))
+
+    async def keys(self) -> list[KeyInfo]:
+        """Return the keys that have jobs, the one with the oldest first."""
+        found = await self._port.ask(lambda store: store.keys("j"))
+        table = await self._port.ask(lambda store: store.slots())
+        now = (await self._port.ask(lambda store: store.beat())).now
+        return _views.keys(found, table, now)
+
+    async def owner(self, key: str) -> SlotView:
+        """Return the slot of a key: who owns it, since when, and why."""
+        await self._port.open()
+        return (await self.slots())[self._home.slot(key)]
+
+    async def residents(self) -> list[ResidentView]:
+        """Return the residents, by name and key."""
+        return _views.residents(await self._port.ask(lambda store: store.residents()))
+
+    async def statistics(self) -> KeyedStatistics:
+        """Return how the pool stands, and what it has done since it was created."""
+        counts = await self._port.ask(lambda store: store.counts())
+        beat = await self._port.ask(lambda store: store.beat())
+        return _views.statistics(counts, len(beat.members))
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Let go of the store. Workers, jobs and residents of the pool go on: see `admin.shutdown` to end those."""
+        await self._port.close()
+
+    async def __aenter__(self) -> AsyncKeyedPool:
+        await self._port.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} at {self.url!r}>"
+
+
+def _whole(name: str, value: int | None, least: int, most: int) -> int | None:
+    if value is not None and (type(value) is not int or not least <= value <= most):
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+    return value
+
+
+def _seconds(name: str, value: float | None, least: float) -> int | None:
+    if value is None:
+        return None
+    if not least <= value <= 1e6:
+        raise ValueError(f"{name} must be seconds from {least}, not {value!r}")
+    return round(value * SECOND)

@@ -1,0 +1,90 @@
+"""How a task talks to a keyed pool: it awaits. The twin for threads is `_port`; nothing else differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from millpond.keyed._home import Home
+from millpond.keyed._outbox import Outbox
+from millpond.keyed._records import Order, Verdicts
+from millpond.keyed._replies import Replies
+from millpond.keyed._store import Store
+from millpond.keyed._worker import Worker
+
+T = TypeVar("T")
+
+
+class AsyncPort:
+    """The ways of one pool object to its store."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.replies = Replies(home)
+        self._outbox = Outbox(home)
+
+    async def open(self) -> None:
+        """Open the store, if that has not been done."""
+        await asyncio.get_running_loop().run_in_executor(None, self.home.open)
+
+    async def ask(self, question: Callable[[Store], T]) -> T:
+        """Do something with the store."""
+        return await asyncio.get_running_loop().run_in_executor(None, self.home.ask, question)
+
+    async def dispatch(self, orders: Sequence[Order]) -> Verdicts:
+        """Hand jobs to the store."""
+        return await self._outbox.post(orders)
+
+    async def wait(self, future: Future[T], timeout: float | None) -> T:
+        """Wait for something; raise TimeoutError."""
+        async with asyncio.timeout(timeout):
+            return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        await asyncio.sleep(seconds)
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        loop = asyncio.get_running_loop()
+        for step in (self._outbox.close, self.replies.close, self.home.close):
+            await loop.run_in_executor(None, step)
+
+
+class AsyncWorking:
+    """A worker of this process, for as long as a block lasts."""
+
+    def __init__(self, home: Home, options: dict[str, Any]) -> None:
+        self._home = home
+        self._options = options
+        self._worker: Worker | None = None
+
+    @property
+    def id(self) -> str:
+        """The id under which it is a member now; another one after it lost its lease."""
+        return "" if self._worker is None else self._worker.id
+
+    @property
+    def is_member(self) -> bool:
+        """Whether its lease surely holds."""
+        return self._worker is not None and self._worker.is_member
+
+    async def wait(self) -> None:
+        """Wait until the worker is to end: the pool was shut down, or the worker closed."""
+        if self._worker is not None:
+            await self._worker.stopped.wait()
+
+    async def close(self, grace: float | None = None) -> None:
+        """Leave the pool; what runs has `grace` seconds to end."""
+        if self._worker is not None:
+            await asyncio.shield(self._worker.close(grace))
+
+    async def __aenter__(self) -> AsyncWorking:
+        self._worker = Worker(self._home, **self._options)
+        await self._worker.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()

@@ -1,0 +1,256 @@
+# Generated from _async_handle.py by tools/twins.py: edit that file, then run `make format`.
+"""A job or a resident of a pool, as those see it who dispatch or start it: typed like its function.
+
+The synchronous twin, `_handle.py`, is generated from this file by `tools/twins.py`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
+from millpond.keyed import _commands as do
+from millpond.keyed._definition import Definition
+from millpond.keyed._outbox import BATCH
+from millpond.keyed._outcome import refusal
+from millpond.keyed._payload import encode
+from millpond.keyed._port import Port
+from millpond.keyed._records import SECOND, Order, Special
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+_ON_BUSY = ("queue", "reject", "replace", "coalesce")
+UNIQUE_FOR = 24 * 3600.0
+"""Seconds for which an id that was given is remembered."""
+
+
+class Receipt(Generic[R_co]):
+    """What a dispatch returns: the way to the job's outcome."""
+
+    def __init__(self, port: Port, definition: Definition, key: str, id: str) -> None:  # noqa: A002
+        self.key = key
+        self.id = id
+        self._port = port
+        self._definition = definition
+
+    def result(self, timeout: float | None = None) -> R_co:
+        """Wait for the job to end and return what its handler returned.
+
+        Raise `JobFailed` if it did not end well, `TimeoutError` after so many seconds (the job goes on), and `NotFound`
+        if its outcome is not kept (any more): see `keep_result`.
+        """
+        if not self._definition.keep:
+            raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
+        slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
+        status, data = self._port.wait(self._port.replies.expect(self.id, slot, mailbox), timeout)
+        if status != "done":
+            raise refusal(self.key, self.id, status, data)
+        value: R_co = self._definition.decode_result(data)
+        return value
+
+    def status(self) -> str:
+        """Return where the job is.
+
+        `delayed`, `waiting`, `running`, or how it ended: `done`, `failed`, `lost`, `cancelled`, `replaced`, `purged`;
+        `dead` (among the dead letters) or `gone` where the outcome is not kept.
+        """
+        outcomes = self._port.ask(lambda store: store.outcomes([self.id]))
+        if outcomes[0] is not None:
+            return outcomes[0][0]
+        slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
+        return self._port.ask(lambda store: store.where(slot, mailbox, self.id))
+
+    def cancel(self) -> bool:
+        """Take the job back. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
+        slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
+        return self._port.ask(lambda store: store.apply(do.Cancel(slot, mailbox, self.id))) != "gone"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of job {self._definition.name!r}, key {self.key!r}>"
+
+
+class KeyedJob(Generic[P, R]):
+    """A job of a pool: call it to run the handler here and now, dispatch it to have it run by the key's owner."""
+
+    def __init__(self, port: Port, definition: Definition, special: Special | None = None) -> None:
+        self.name = definition.name
+        self._port = port
+        self._definition = definition
+        self._special = special
+        if definition.function is not None:
+            self.__doc__ = definition.function.__doc__
+            self.__wrapped__ = definition.function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the handler itself, as in a test."""
+        if self._definition.function is None:
+            raise TypeError(f"job {self.name!r} is only declared here: its handler is in another program")
+        return self._definition.function(*args, **kwargs)
+
+    def options(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002
+        delay: float | None = None,
+        at: datetime.datetime | float | None = None,
+        on_busy: str = "queue",
+    ) -> KeyedJob[P, R]:
+        """Return the same job with options for its dispatches.
+
+        `id`: the same id is not dispatched twice (it is remembered for a day). `delay` seconds, or `at` a time, after
+        which it enters the mailbox of its key. `on_busy` says what happens when its key has jobs: `queue` (default),
+        `reject` (raise `AlreadyExists`), `replace` those of the same name that wait, `coalesce` with one that waits.
+        """
+        if on_busy not in _ON_BUSY:
+            raise ValueError(f"on_busy is one of {', '.join(_ON_BUSY)}, not {on_busy!r}")
+        if delay is not None and at is not None:
+            raise ValueError("give delay= or at=, not both")
+        if id is not None and (not isinstance(id, str) or not id or len(id) > 200):
+            raise ValueError(f"an id is a text of 1 to 200 characters, not {id!r}")
+        if isinstance(at, datetime.datetime):
+            if at.tzinfo is None:
+                raise ValueError(f"at= needs a time zone, {at!r} has none: use datetime.now(timezone.utc) + ...")
+            at = at.timestamp()
+        for name, value in (("delay", delay), ("at", at)):
+            if value is not None and not 0 <= value < 1e11:
+                raise ValueError(f"{name} must be seconds from 0, not {value!r}")
+        special = Special(
+            id or "",
+            self.name,
+            round((delay or 0) * SECOND),
+            round((at or 0) * SECOND),
+            on_busy,
+            round(UNIQUE_FOR * SECOND) if id is not None else 0,
+        )
+        return KeyedJob(self._port, self._definition, special)
+
+    def dispatch(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
+        """Have the job run by the owner of the key, after all that was dispatched for this key before.
+
+        When this returns, the job is in the store. Raise `PoolFull` when there is no room, `PoolClosed` when the pool
+        was shut down.
+        """
+        self._port.open()
+        job, order = self._port.home.order(self._definition, key, args, kwargs, self._special)
+        verdicts = self._port.dispatch([order])
+        if verdicts:
+            job = self._heed(verdicts[0], key, job)
+        return Receipt(self._port, self._definition, key, job)
+
+    def dispatch_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Receipt[R]]:
+        """Dispatch many at once: each is a tuple of the key and the arguments. Much cheaper than one by one.
+
+        Those of one key run in this order. Raise `PoolFull` if some were refused; its `receipts` has those that were
+        not, and None for the others.
+        """
+        self._port.open()
+        receipts: list[Receipt[R] | None] = []
+        refused: PoolFull | None = None
+        part: list[tuple[str, str, Order]] = []
+        if self._special is not None and self._special.id:
+            raise ValueError("options(id=...) names one job: dispatch them one by one")
+        home = self._port.home
+        for call in calls:
+            key, *args = call
+            part.append((key, *home.order(self._definition, key, tuple(args), {}, self._special)))
+            if len(part) == BATCH:
+                refused = self._send(part, receipts) or refused
+                part = []
+        if part:
+            refused = self._send(part, receipts) or refused
+        if refused is not None:
+            refused.receipts = receipts
+            raise refused
+        return receipts  # type: ignore[return-value]
+
+    def _send(self, part: list[tuple[str, str, Order]], receipts: list[Receipt[R] | None]) -> PoolFull | None:
+        verdicts = self._port.dispatch([order for _, _, order in part])
+        refused = None
+        for index, (key, job, _) in enumerate(part):
+            try:
+                if verdicts and index in verdicts:
+                    job = self._heed(verdicts[index], key, job)
+                receipts.append(Receipt(self._port, self._definition, key, job))
+            except PoolFull as error:
+                refused = error
+                receipts.append(None)
+        return refused
+
+    def _heed(self, verdict: str, key: str, job: str) -> str:
+        """Return the id of the job that stands for this one, or raise why there is none."""
+        name, settings = self._port.home.name, self._port.home.settings
+        if verdict == "same":
+            return job
+        if verdict.startswith("into:"):
+            return verdict[5:]
+        if verdict == "busy":
+            raise AlreadyExists(f"key {key!r} of pool {name!r} has a job already, and on_busy is 'reject'")
+        if verdict == "closed":
+            raise PoolClosed(f"pool {name!r} was shut down: admin.resume() opens it again")
+        if verdict == "full":
+            raise PoolFull(
+                f"key {key!r} of pool {name!r} has {settings.max_per_key} jobs, its limit (max_per_key): try later"
+            )
+        raise PoolFull(f"pool {name!r} has {settings.max_jobs} jobs, its limit (max_jobs): try later, or add workers")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"
+
+
+class KeyedResident(Generic[P]):
+    """A resident of a pool: started, it runs on one worker until it is stopped."""
+
+    def __init__(self, port: Port, definition: Definition) -> None:
+        self.name = definition.name
+        self._port = port
+        self._definition = definition
+        if definition.function is not None:
+            self.__doc__ = definition.function.__doc__
+            self.__wrapped__ = definition.function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the handler itself, as in a test."""
+        if self._definition.function is None:
+            raise TypeError(f"resident {self.name!r} is only declared here: its handler is in another program")
+        return self._definition.function(*args, **kwargs)
+
+    def start(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Let it run for this key. False: it does already, with these arguments. With others it is replaced."""
+        self._port.open()
+        home = self._port.home
+        command = do.Start(home.slot(key), self._mailbox(key), home.resident(self._definition, key, args, kwargs))
+        answer = self._port.ask(lambda store: store.apply(command))
+        if answer == "closed":
+            raise PoolClosed(f"pool {home.name!r} was shut down: admin.resume() opens it again")
+        return answer != "same"
+
+    def stop(self, key: str, *, timeout: float | None = None) -> bool:
+        """End it. False: there is none. With `timeout`, wait until it has ended; raise TimeoutError if it does not."""
+        self._port.open()
+        slot, mailbox = self._port.home.slot(key), self._mailbox(key)
+        answer = self._port.ask(lambda store: store.apply(do.Stop(slot, mailbox)))
+        if answer == "stopping" and timeout is not None:
+            for step in range(1 + round(timeout / 0.05)):
+                self._port.sleep(0.05 if step else 0.005)
+                views = self._port.ask(lambda store: store.residents())
+                if all(view.mailbox != mailbox for view, _ in views):
+                    return True
+            raise TimeoutError(f"resident {self.name!r} of key {key!r} has not ended in {timeout} s; it was told to")
+        return answer != "gone"
+
+    def notify(self, key: str, message: Any) -> None:
+        """Send it a message. Raise `NotFound` if there is none."""
+        self._port.open()
+        command = do.Notify(self._port.home.slot(key), self._mailbox(key), encode(message))
+        if self._port.ask(lambda store: store.apply(command)) == "gone":
+            raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
+
+    def _mailbox(self, key: str) -> str:
+        return f"r:{self.name}:{key}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"

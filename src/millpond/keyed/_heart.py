@@ -1,0 +1,119 @@
+"""Keeps a worker a member: renews its lease from a thread of its own, and tells it to stop in time when it cannot.
+
+Two threads, since a renewal may hang: one renews every third of a lease and, when the membership is over, joins again
+under a new id; the other only watches the clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from millpond._clock import elapsed
+from millpond._events import logger
+from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed._records import Beat
+from millpond.keyed._store import PoolGone, Store
+from millpond.keyed._tenure import Tenure
+
+AGAIN = 0.2
+"""Seconds after which a renewal that failed is tried again."""
+
+
+class Heart:
+    """The heartbeats of one worker."""
+
+    def __init__(
+        self,
+        pool: str,
+        store: Store,
+        lease: float,
+        join: Callable[[], Tenure],
+        beaten: Callable[[Beat], None],
+        lost: Callable[[Tenure, str], None],
+    ) -> None:
+        self.is_leaving = False
+        self._store = store
+        self._lease = lease
+        self._join = join
+        self._beaten = beaten
+        self._lost = lost
+        self._tenure: Tenure | None = None
+        self._is_ended = False
+        self._stir = threading.Event()
+        self._alarm = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._renew, name=f"millpond-{pool}-heart", daemon=True),
+            threading.Thread(target=self._watch, name=f"millpond-{pool}-guard", daemon=True),
+        ]
+
+    def start(self, tenure: Tenure) -> None:
+        """Keep up a membership."""
+        self._tenure = tenure
+        for thread in self._threads:
+            thread.start()
+
+    def stir(self) -> None:
+        """Look now: a membership may be over."""
+        self._stir.set()
+
+    def end(self) -> None:
+        """Renew no more."""
+        self._is_ended = True
+        self._stir.set()
+        self._alarm.set()
+        for thread in self._threads:
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join(timeout=10)
+
+    def _renew(self) -> None:
+        pause = self._lease / 3
+        while not self._is_ended:
+            self._stir.wait(pause)
+            self._stir.clear()
+            if self._is_ended:
+                return
+            tenure = self._tenure
+            pause = self._lease / 3
+            try:
+                if tenure is None or tenure.is_over:
+                    if self.is_leaving:
+                        return
+                    self._tenure = self._join()
+                    self._alarm.set()
+                    continue
+                sent = elapsed()
+                beat = self._store.renew(tenure.id, leaving=self.is_leaving)
+                if beat is None:
+                    self._lost(tenure, "no member any more")
+                    self._stir.set()
+                else:
+                    tenure.extend(sent)
+                    self._beaten(beat)
+            except PoolGone:
+                if tenure is not None:
+                    self._lost(tenure, "the store lost the pool")
+                pause = AGAIN
+            except EngineUnavailable:
+                pause = AGAIN
+            except EngineError as error:
+                logger.error("a heartbeat failed: %s", error)
+                pause = AGAIN
+            except Exception:
+                logger.exception("a heartbeat failed")
+                pause = AGAIN
+
+    def _watch(self) -> None:
+        while not self._is_ended:
+            tenure = self._tenure
+            if tenure is None or tenure.is_over:
+                self._alarm.wait(0.5)
+                self._alarm.clear()
+                continue
+            left = tenure.left()
+            if left <= 0:
+                self._lost(tenure, "lease")
+                self._stir.set()
+            else:
+                self._alarm.wait(min(left, self._lease / 4))
+                self._alarm.clear()

@@ -1,0 +1,212 @@
+"""A pool as both faces and the worker share it: its name, its store, what its jobs are."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from millpond._events import Observer
+from millpond._fork import this
+from millpond.errors import PoolClosed
+from millpond.keyed._core import Jump, Placement, Rendezvous, slot_of
+from millpond.keyed._definition import Definition
+from millpond.keyed._envelope import Envelope, encode
+from millpond.keyed._records import Order, Settings, Special
+from millpond.keyed._store import PoolGone, Store
+
+T = TypeVar("T")
+
+_HOMES = {
+    "memory": "millpond.keyed.stores.memory",
+    "sqlite": "millpond.keyed.stores.sqlite",
+    "redis": "millpond.keyed.stores.redis",
+    "rediss": "millpond.keyed.stores.redis",
+    "redis+cluster": "millpond.keyed.stores.redis",
+    "unix": "millpond.keyed.stores.redis",
+}
+_LONGEST_KEY = 1024
+
+
+class Home:
+    """Where a pool lives, and what is known of it here. It is opened when it is first needed."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        wanted: Mapping[str, Any],
+        placement: str | Placement | None,
+        observer: Observer | None,
+    ) -> None:
+        if not isinstance(name, str) or not name or not name.isprintable() or set(name) & set("{}") or len(name) > 200:
+            raise ValueError(f"a pool's name is a printable text without braces, up to 200 characters, not {name!r}")
+        self.name = name
+        self.url = url
+        self.observer = observer
+        self.definitions: dict[str, Definition] = {}
+        self._module = _module_of(url)
+        self._wanted = {key: value for key, value in wanted.items() if value is not None}
+        self.placement, self._wanted["placement"] = _placement(placement)
+        if placement is None:
+            del self._wanted["placement"]
+        self._lock = threading.RLock()
+        self._store: Store | None = None
+        self._settings: Settings | None = None
+        self._pid = this.pid
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.producer = secrets.token_hex(6)
+        """What stands for this process with those who settle its jobs."""
+        self._numbers = itertools.count(1)
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    def open(self) -> tuple[Store, Settings]:
+        """Return the store and what holds for the pool; open it if that has not been done in this process."""
+        if self._is_closed:
+            raise PoolClosed(f"pool {self.name!r} was closed here: make a new KeyedPool to use it")
+        if self._store is not None and self._settings is not None and self._pid == this.pid:
+            return self._store, self._settings
+        with self._lock:
+            if self._pid != this.pid:
+                self._pid, self._store = this.pid, None
+                self._begin()
+            if self._store is None:
+                store: Store = importlib.import_module(self._module).open(self.url, self.name)
+                try:
+                    self._settings = self._agreed(store)
+                except BaseException:
+                    store.close()
+                    raise
+                self._store = store
+            assert self._settings is not None
+            return self._store, self._settings
+
+    def reopen(self) -> tuple[Store, Settings]:
+        """Make sure that the pool exists in the store: it may have lost its data."""
+        store, _ = self.open()
+        with self._lock:
+            self._settings = self._agreed(store)
+            return store, self._settings
+
+    def _agreed(self, store: Store) -> Settings:
+        """Create the pool as it is wanted here, or check that it is so."""
+        found = store.open(Settings()._replace(**self._wanted)).settings
+        for key, value in self._wanted.items():
+            if getattr(found, key) != value:
+                raise ValueError(
+                    f"pool {self.name!r} at {self.url!r} was created with {key}={getattr(found, key)!r}, not "
+                    f"{value!r}: leave it out to use the pool as it is, or take another name"
+                )
+        if "placement" not in self._wanted:
+            self.placement, _ = _placement(found.placement)
+        return found
+
+    @property
+    def store(self) -> Store:
+        """The store, opened."""
+        return self.open()[0]
+
+    @property
+    def settings(self) -> Settings:
+        """What holds for the whole pool."""
+        return self.open()[1]
+
+    def ask(self, question: Callable[[Store], T]) -> T:
+        """Do something with the store; if it has lost the pool, make it anew first."""
+        try:
+            return question(self.store)
+        except PoolGone:
+            return question(self.reopen()[0])
+
+    def close(self) -> None:
+        """Let go of the store."""
+        with self._lock:
+            self._is_closed = True
+            store, self._store = self._store, None
+        if store is not None and self._pid == this.pid:
+            store.close()
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def add(self, definition: Definition) -> None:
+        """Take note of a job or resident."""
+        if definition.name in self.definitions:
+            raise ValueError(f"pool {self.name!r} has a job {definition.name!r} already: give name= another one")
+        self.definitions[definition.name] = definition
+
+    def handled(self) -> Iterable[str]:
+        """Return the names of what can be run here."""
+        return [each.name for each in self.definitions.values() if each.function is not None]
+
+    def slot(self, key: str) -> int:
+        """Return the slot of a key; refuse what is no key."""
+        if not isinstance(key, str):
+            raise TypeError(f"a key is a string, not {key!r}; use str() or a stable text of it")
+        if not key or len(key) > _LONGEST_KEY:
+            raise ValueError(f"a key has 1 to {_LONGEST_KEY} characters, not {len(key)}")
+        return slot_of(key, self.settings.slots)
+
+    def new_id(self) -> str:
+        """Return an id that no job has."""
+        return f"{self.producer}{next(self._numbers):x}"
+
+    def order(
+        self,
+        definition: Definition,
+        key: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        special: Special | None,
+    ) -> tuple[str, Order]:
+        """Return the id and the order of a job; raise when its arguments do not fit or are too large."""
+        payload = definition.shape.encode(args, kwargs)
+        limit = self.settings.payload_limit
+        if len(payload) > limit:
+            raise ValueError(
+                f"the arguments of job {definition.name!r} take {len(payload)} bytes, and pool {self.name!r} allows "
+                f"{limit}: store them elsewhere and send where they are, or create the pool with payload_limit="
+            )
+        job = special.id if special is not None and special.id else self.new_id()
+        if special is not None:
+            special = special._replace(id=job, name=definition.name)
+        keep = definition.keep
+        body = encode(Envelope(job, definition.name, self.producer if keep else "", keep, payload))
+        return job, Order(self.slot(key), f"j:{key}", body, special)
+
+    def resident(self, definition: Definition, key: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the envelope of a resident."""
+        payload = definition.shape.encode(args, kwargs)
+        limit = self.settings.payload_limit
+        if len(payload) > limit:
+            raise ValueError(f"the arguments of resident {definition.name!r} take {len(payload)} bytes of {limit}")
+        return encode(Envelope(self.new_id(), definition.name, "", 0, payload))
+
+
+def _module_of(url: str) -> str:
+    if not isinstance(url, str):
+        raise TypeError(f"a pool's URL must be a string such as 'redis://localhost', not {url!r}")
+    home = _HOMES.get(url.partition(":")[0]) if ":" in url else None
+    if home is None:
+        raise ValueError(f"no store for {url!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'redis://host:port/0'")
+    return home
+
+
+def _placement(wanted: str | Placement | None) -> tuple[Placement, str]:
+    if callable(wanted):
+        name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', type(wanted).__qualname__)}"
+        return wanted, "jump" if isinstance(wanted, Jump) else name
+    if wanted in (None, "rendezvous"):
+        return Rendezvous(), "rendezvous"
+    if wanted == "jump":
+        return Jump(), "jump"
+    raise ValueError(
+        f"placement is 'rendezvous', 'jump' or a function of (members, slots), not {wanted!r}; give the function that "
+        "the pool was created with"
+    )

@@ -1,0 +1,207 @@
+"""What a handler is given: the job or the resident, and whether it is still its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import LeaseLost
+from millpond.keyed._payload import decode
+
+
+class Retry(Exception):
+    """Raise it in a handler to have the job tried again after `delay` seconds, however often it has been tried."""
+
+    def __init__(self, delay: float | None = None) -> None:
+        super().__init__(delay)
+        self.delay = delay
+
+
+class Lost:
+    """Becomes true when a handler is to stop: its worker lost its lease, its drain ran out, or it was cancelled.
+
+    A coroutine is cancelled then as well; a plain function cannot be, so it had better look: `if job.lost: return`.
+    Wait with `job.lost.wait(5)` in a function, with `await job.lost` in a coroutine.
+    """
+
+    __slots__ = ("_is_set", "_lock", "_watchers", "reason")
+
+    def __init__(self) -> None:
+        self.reason = ""
+        """Why: `lease`, `drain`, `closing`, `moved`, `stopped`, `cancelled`."""
+        self._is_set = False
+        self._lock = threading.Lock()
+        self._watchers: list[Callable[[], object]] = []
+
+    def __bool__(self) -> bool:
+        return self._is_set
+
+    def set(self, reason: str) -> None:
+        """Tell everybody who watches, once."""
+        with self._lock:
+            if self._is_set:
+                return
+            self.reason = reason
+            self._is_set = True
+            watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher()
+
+    def watch(self, watcher: Callable[[], object]) -> None:
+        """Call `watcher` when it becomes true, from whatever thread; at once if it is."""
+        with self._lock:
+            if not self._is_set:
+                self._watchers.append(watcher)
+                return
+        watcher()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until it is true, or for so many seconds; tell whether it is."""
+        event = threading.Event()
+        self.watch(event.set)
+        event.wait(timeout)
+        return self._is_set
+
+    def __await__(self) -> Generator[Any, None, str]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self.watch(lambda: loop.call_soon_threadsafe(_finish, future))
+        yield from future
+        return self.reason
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job that is being run."""
+
+    key: str
+    id: str
+    name: str
+    attempt: int
+    """1 at first; more when it failed, or was running when its worker died."""
+    token: int
+    """Grows with every take of the key: let what you write to elsewhere refuse a smaller one."""
+    dispatched_at: float
+    """Seconds since the epoch, by the store's clock."""
+    pool: str
+    lost: Lost
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if the key is not this worker's any more."""
+        if self.lost:
+            raise LeaseLost(f"job {self.name!r} of key {self.key!r} is to stop ({self.lost.reason}); do nothing more")
+
+
+class Resident:
+    """A job that stays: it runs on one worker until it is stopped, and is sent messages.
+
+    `for message in resident` in a function and `async for message in resident` in a coroutine give what `notify` sends;
+    the loop of a function ends when the resident is to end, a coroutine is cancelled then. A message counts as handled
+    when the next one is asked for; one that was not is given again to whoever runs the resident next.
+    """
+
+    __slots__ = (
+        "_given",
+        "_handled",
+        "_inbox",
+        "_seen",
+        "_waiter",
+        "_wake",
+        "attempt",
+        "id",
+        "key",
+        "lost",
+        "name",
+        "pool",
+        "token",
+    )
+
+    def __init__(
+        self, job: Job, notes: Iterable[tuple[int, bytes]] = (), handled: Callable[[int], object] = lambda number: None
+    ) -> None:
+        self.key = job.key
+        self.id = job.id
+        self.name = job.name
+        self.attempt = job.attempt
+        """1 at first; more when it failed before."""
+        self.token = job.token
+        """Grows with every take of the resident: let what you write to elsewhere refuse a smaller one."""
+        self.pool = job.pool
+        self.lost = job.lost
+        self._handled = handled
+        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._seen = 0
+        self._given = 0
+        self._wake = threading.Condition()
+        self._waiter: Callable[[], object] = lambda: None
+        for number, data in notes:
+            self.deliver(number, data)
+
+    def deliver(self, number: int, data: bytes) -> None:
+        """Bring a message, from whatever thread; one that came before is passed over."""
+        with self._wake:
+            if number > self._seen:
+                self._seen = number
+                self._inbox.append((number, data))
+                self._wake.notify_all()
+                self._waiter()
+
+    def check(self) -> None:
+        """Raise `LeaseLost` if it is to end."""
+        if self.lost:
+            raise LeaseLost(f"resident {self.name!r} of key {self.key!r} is to end ({self.lost.reason})")
+
+    def receive(self, timeout: float | None = None) -> Any:
+        """Wait for a message, in a plain function; raise TimeoutError, or `LeaseLost` when it is to end."""
+        self._acknowledge()
+        self.lost.watch(self._stir)
+        with self._wake:
+            if not self._wake.wait_for(lambda: self._inbox or self.lost, timeout):
+                raise TimeoutError(f"no message for resident {self.name!r} of key {self.key!r} in {timeout} s")
+        self.check()
+        return self._give()
+
+    def __iter__(self) -> Iterator[Any]:
+        while not self.lost:
+            try:
+                message = self.receive()
+            except LeaseLost:
+                return
+            yield message
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        self._acknowledge()
+        loop = asyncio.get_running_loop()
+        while not self._inbox:
+            future: asyncio.Future[None] = loop.create_future()
+            self._waiter = lambda future=future: loop.call_soon_threadsafe(_finish, future)  # type: ignore[misc]
+            if not self._inbox:
+                await future
+        return self._give()
+
+    def _give(self) -> Any:
+        self._given, data = self._inbox[0]
+        return decode(data)
+
+    def _acknowledge(self) -> None:
+        """Take note that the message that was given last is dealt with."""
+        if self._given:
+            self._inbox.popleft()
+            self._handled(self._given)
+            self._given = 0
+
+    def _stir(self) -> None:
+        with self._wake:
+            self._wake.notify_all()

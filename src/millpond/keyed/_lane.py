@@ -1,0 +1,260 @@
+"""A worker's conversation with its store: one thread, one call at a time.
+
+A call reports what has ended and takes more, as much as there is room for; what ends meanwhile goes with the next. The
+thread sleeps until it is woken: by the runner (something ended), by a hint of the store, by a heartbeat; and looks by
+itself once a second, since a hint may be lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from millpond._clock import elapsed
+from millpond._events import Observer, logger, tell
+from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed._core import Placement
+from millpond.keyed._plan import ROUND, Sightings, farewell, plan
+from millpond.keyed._records import SECOND, Beat, Settings, Settle, Work
+from millpond.keyed._runner import Runner
+from millpond.keyed._store import PoolGone, Store
+from millpond.keyed._tenure import Tenure
+
+LOOK = 1.0
+"""Seconds after which it looks by itself."""
+WANT = 200
+"""Keys that are asked for in one call at most, so that the store has time for others in between."""
+RESIDENTS = 200
+REPORTS = 1000
+PATROL = 256
+"""Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""
+
+
+class Lane:
+    """The thread that talks to the store for a worker."""
+
+    def __init__(
+        self,
+        pool: str,
+        store: Store,
+        settings: Settings,
+        placement: Placement,
+        lost: Callable[[Tenure, str], None],
+        doubt: Callable[[], None],
+        shut: Callable[[], None],
+        observer: Observer | None = None,
+    ) -> None:
+        self.pool = pool
+        self.is_closing = False
+        self._store = store
+        self._settings = settings
+        self._placement = placement
+        self._lost = lost
+        self._doubt = doubt
+        self._shut = shut
+        self._observer = observer
+        self._settles: deque[Settle] = deque()
+        self._bell = threading.Event()
+        self._beat: Beat | None = None
+        self._tenure: Tenure | None = None
+        self._runner: Runner | None = None
+        self._sightings = Sightings(settings.lease / SECOND)
+        self._version = 0
+        self._own: list[int] = []
+        self._contested: set[int] = set()
+        self._patrol = 0
+        self._is_unsure = False
+        self._is_ended = False
+        self._due = 0.0
+        self._idle = threading.Event()
+        self._thread = threading.Thread(target=self._live, name=f"millpond-{pool}-lane", daemon=True)
+
+    def start(self, runner: Runner) -> None:
+        """Begin to talk."""
+        self._runner = runner
+        self._thread.start()
+
+    # -- told from other threads --------------------------------------------------------------------------------------
+
+    def settle(self, one: Settle) -> None:
+        """Report something with the next call."""
+        self._settles.append(one)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at the store soon."""
+        if not self._bell.is_set():
+            self._bell.set()
+
+    def serve(self, tenure: Tenure, beat: Beat) -> None:
+        """Work under this membership from now on."""
+        self._tenure = tenure
+        self._version = 0
+        self.tell(beat)
+
+    def tell(self, beat: Beat) -> None:
+        """Take note of a heartbeat."""
+        self._beat = beat
+        self.wake()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything has been reported."""
+        deadline = elapsed() + timeout
+        while self._settles or not self._idle.is_set():
+            if elapsed() > deadline or not self._thread.is_alive():
+                return False
+            self.wake()
+            self._idle.wait(0.01)
+            if self._settles:
+                self._idle.clear()
+        return True
+
+    def end(self) -> None:
+        """Stop the thread."""
+        self._is_ended = True
+        self.wake()
+        if self._thread is not threading.current_thread() and self._thread.ident is not None:
+            self._thread.join(timeout=10)
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        pause = 0.0
+        while not self._is_ended:
+            self._bell.wait(pause or min(LOOK, max(0.0, self._due - elapsed()) if self._due else LOOK))
+            self._bell.clear()
+            if self._is_ended:
+                return
+            try:
+                self._idle.clear()
+                self._round()
+                self._idle.set()
+                pause = 0.0
+            except EngineUnavailable as error:
+                if not pause:
+                    logger.warning("pool %r cannot be reached: %s", self.pool, error)
+                    tell(self._observer, "store_unavailable", self.pool, error=str(error))
+                self._is_unsure = True
+                pause = min(1.0, pause * 2 or 0.05)
+            except PoolGone:
+                if self._tenure is not None:
+                    self._lost(self._tenure, "the store lost the pool")
+                pause = 0.2
+            except EngineError as error:
+                logger.error("pool %r: %s", self.pool, error)
+                pause = 1.0
+            except Exception:
+                logger.exception("the lane of a worker of pool %r failed", self.pool)
+                pause = 1.0
+
+    def _round(self) -> None:
+        tenure, runner = self._tenure, self._runner
+        if tenure is None or runner is None:
+            return
+        if self._is_unsure and not tenure.is_over:
+            self._reassure(tenure)
+        beat, self._beat = self._beat, None
+        if beat is not None and not tenure.is_over:
+            self._steer(tenure, runner, beat)
+        while True:
+            is_serving = tenure.may_begin() and not self.is_closing
+            want = min(WANT, runner.room()) if is_serving else 0
+            work = self._work(tenure, want, runner.per_key(), RESIDENTS if is_serving else 0)
+            if work.is_gone and not tenure.is_over:
+                self._doubt()  # we are no member any more, or the clock of the store jumped: a renewal will tell
+            for index in work.stale:
+                tell(self._observer, "stale_report", self.pool, index=index)
+            if work.takes:
+                runner.admit(tenure, work.takes)
+            if work.signals:
+                runner.hear(tenure, work.signals)
+            self._due = elapsed() + max(0.001, (work.due - work.now) / SECOND) if work.due else 0.0
+            if work.version != self._version and not tenure.is_over and not self.is_closing and not work.is_gone:
+                self._steer(tenure, runner, self._store.beat())
+            if self._tenure is not tenure or self._is_ended:
+                return
+            if not self._settles and not (work.is_more and is_serving and runner.room()):
+                return
+
+    def _work(self, tenure: Tenure, want: int, per: int, residents: int) -> Work:
+        settles = self._settles
+        batch = [settles.popleft() for _ in range(min(REPORTS, len(settles)))]
+        tenure.call += 1
+        try:
+            return self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard)
+        except BaseException:
+            settles.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
+            raise
+
+    def _reassure(self, tenure: Tenure) -> None:
+        """After an answer was lost: have given back what the store gave us and we never got."""
+        _, owners = self._store.owners()
+        own = [slot for slot, owner in enumerate(owners) if owner == tenure.id]
+        claimed = self._store.claim(tenure.id, own, {}, self._known(tenure), tenure.call)
+        self._is_unsure = False
+        if claimed.recovered:
+            tell(self._observer, "reclaimed", self.pool, keys=claimed.recovered)
+
+    def _known(self, tenure: Tenure) -> set[int]:
+        return {one.token for one in list(self._settles)} | tenure.tokens()
+
+    # -- slots --------------------------------------------------------------------------------------------------------
+
+    def _steer(self, tenure: Tenure, runner: Runner, beat: Beat) -> None:
+        """Do this worker's part of what the members make necessary."""
+        if beat.is_shut:
+            self._shut()
+            return
+        if self.is_closing:
+            return
+        dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
+        if beat.version != self._version or dead:
+            self._version, owners = self._store.owners()
+            todo = plan(tenure.id, beat.members, dead, owners, self._placement)
+            if todo.gives:
+                self._give(tenure, runner, todo.gives, "rebalanced")
+            self._own = [slot for slot, owner in enumerate(owners) if owner == tenure.id]
+            gone = dead or any(owner and owner not in {one.id for one in beat.members} for owner in set(owners))
+            slots = [*todo.claims, *self._own] if gone else todo.claims
+            if slots:
+                claimed = self._claim(tenure, slots, dead)
+                self._own += claimed
+            if todo.is_more:
+                self._version = 0
+                self._beat = beat
+                self.wake()
+        else:
+            start = self._patrol % max(1, len(self._own))
+            self._patrol += PATROL
+            self._claim(tenure, [*self._contested, *self._own[start : start + PATROL]], {})
+
+    def _claim(self, tenure: Tenure, slots: list[int], dead: dict[str, int]) -> list[int]:
+        if not slots:
+            return []
+        for one in dead:
+            tell(self._observer, "worker_died", self.pool, worker=one)
+        claimed = self._store.claim(tenure.id, list(dict.fromkeys(slots)), dead, self._known(tenure), tenure.call)
+        self._contested = {*(self._contested - set(slots)), *claimed.contested}
+        if claimed.got:
+            tell(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))
+        if claimed.recovered:
+            tell(self._observer, "keys_recovered", self.pool, worker=tenure.id, keys=claimed.recovered)
+        return list(claimed.got)
+
+    def _give(self, tenure: Tenure, runner: Runner, moves: Iterable[tuple[int, str]], why: str) -> None:
+        moves = list(moves)
+        for start in range(0, len(moves), ROUND):
+            self._store.give(tenure.id, moves[start : start + ROUND], why)
+        tell(self._observer, "slots_given", self.pool, worker=tenure.id, slots=len(moves))
+        runner.give_away(tenure, (slot for slot, _ in moves), self._settings.drain / SECOND)
+
+    def hand_over(self, tenure: Tenure, runner: Runner) -> None:
+        """Give everything away, on leaving; called when `is_closing` is set."""
+        beat = self._store.renew(tenure.id, leaving=True)
+        if beat is None:
+            return
+        _, owners = self._store.owners()
+        moves = farewell(tenure.id, beat.members, owners, self._placement)
+        if moves:
+            self._give(tenure, runner, moves, "left")

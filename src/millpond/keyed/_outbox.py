@@ -1,0 +1,155 @@
+"""Dispatches of one process on their way to the store: gathered, in order, and sent once.
+
+Whoever comes while a call is out waits for it and goes with the next, together with everybody else who came meanwhile.
+Each call names its batch, so that after a lost answer it is sent again and changes nothing if it had arrived; until
+that is clear nothing later goes out, so order holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from millpond._clock import elapsed
+from millpond.errors import EngineUnavailable
+from millpond.keyed._home import Home
+from millpond.keyed._records import Order, Verdicts
+from millpond.keyed._store import PoolGone
+
+BATCH = 500
+BATCH_BYTES = 4 << 20
+PATIENCE = 20.0
+"""Seconds for which an unanswered batch is sent again; the store remembers it for longer."""
+
+
+class _Parcel:
+    """Orders of one caller."""
+
+    __slots__ = ("error", "is_done", "orders", "told", "verdicts")
+
+    def __init__(self, orders: Sequence[Order], told: Callable[[], None] | None = None) -> None:
+        self.orders = orders
+        self.verdicts: dict[int, str] = {}
+        self.error: Exception | None = None
+        self.is_done = False
+        self.told = told
+
+    def result(self) -> Verdicts:
+        if self.error is not None:
+            raise self.error
+        return self.verdicts
+
+
+class Outbox:
+    """The one way by which jobs of this process come to the store."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._queue: deque[_Parcel] = deque()
+        self._sending = threading.Lock()
+        self._batches = 0
+        self._thread: threading.Thread | None = None
+        self._bell = threading.Event()
+        self._is_closed = False
+
+    def send(self, orders: Sequence[Order]) -> Verdicts:
+        """Dispatch, and wait for the store's word."""
+        parcel = _Parcel(orders)
+        self._queue.append(parcel)
+        with self._sending:
+            while not parcel.is_done:
+                self._flush()
+        return parcel.result()
+
+    async def post(self, orders: Sequence[Order]) -> Verdicts:
+        """Dispatch, and await the store's word."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        parcel = _Parcel(orders, lambda: _later(loop, future))
+        self._queue.append(parcel)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._live, name=f"millpond-{self._home.name}-outbox", daemon=True)
+            self._thread.start()
+        self._bell.set()
+        await future
+        return parcel.result()
+
+    def close(self) -> None:
+        """End the thread; what is in the queue goes first."""
+        self._is_closed = True
+        self._bell.set()
+        if self._thread is not None:
+            self._thread.join(timeout=PATIENCE)
+
+    def _live(self) -> None:
+        while True:
+            self._bell.wait()
+            self._bell.clear()
+            while self._queue:
+                with self._sending:
+                    if self._queue:
+                        self._flush()
+            if self._is_closed:
+                return
+
+    def _flush(self) -> None:
+        """Send one call with what is in the queue, as much as fits. Called by whoever holds the lock."""
+        parcels: list[_Parcel] = []
+        orders: list[Order] = []
+        size = 0
+        while self._queue and len(orders) < BATCH and size < BATCH_BYTES:
+            parcel = self._queue.popleft()
+            parcels.append(parcel)
+            orders += parcel.orders
+            size += sum(len(order.body) for order in parcel.orders)
+        if not parcels:
+            return
+        try:
+            verdicts = self._deliver(orders)
+        except Exception as error:
+            for parcel in parcels:
+                parcel.error = error
+        else:
+            start = 0
+            for parcel in parcels:
+                end = start + len(parcel.orders)
+                if verdicts:
+                    parcel.verdicts = {at - start: word for at, word in verdicts.items() if start <= at < end}
+                start = end
+        for parcel in parcels:
+            parcel.is_done = True
+            if parcel.told is not None:
+                parcel.told()
+
+    def _deliver(self, orders: Sequence[Order]) -> Verdicts:
+        self._batches += 1
+        batch = f"{self._home.producer}-{self._batches}"
+        deadline = elapsed() + PATIENCE
+        pause = 0.02
+        while True:
+            try:
+                return self._home.store.dispatch(batch, orders)
+            except PoolGone:
+                self._home.reopen()
+            except EngineUnavailable as error:
+                if elapsed() > deadline:
+                    raise EngineUnavailable(
+                        f"pool {self._home.name!r} has not answered for {PATIENCE:.0f} s ({error}); whether these "
+                        f"{len(orders)} jobs are in is unknown: dispatch with options(id=...) to be able to repeat it"
+                    ) from error
+                time.sleep(pause)
+                pause = min(1.0, pause * 2)
+
+
+def _later(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+        loop.call_soon_threadsafe(_finish, future)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

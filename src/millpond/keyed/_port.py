@@ -1,0 +1,128 @@
+"""How a thread talks to a keyed pool: it blocks. The twin for tasks is `_async_port`; nothing else differs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from millpond.errors import PoolClosed
+from millpond.keyed._home import Home
+from millpond.keyed._outbox import Outbox
+from millpond.keyed._records import Order, Verdicts
+from millpond.keyed._replies import Replies
+from millpond.keyed._store import Store
+from millpond.keyed._worker import Worker
+
+T = TypeVar("T")
+
+
+class Port:
+    """The ways of one pool object to its store."""
+
+    def __init__(self, home: Home) -> None:
+        self.home = home
+        self.replies = Replies(home)
+        self._outbox = Outbox(home)
+
+    def open(self) -> None:
+        """Open the store, if that has not been done."""
+        self.home.open()
+
+    def ask(self, question: Callable[[Store], T]) -> T:
+        """Do something with the store."""
+        return self.home.ask(question)
+
+    def dispatch(self, orders: Sequence[Order]) -> Verdicts:
+        """Hand jobs to the store."""
+        return self._outbox.send(orders)
+
+    def wait(self, future: Future[T], timeout: float | None) -> T:
+        """Wait for something; raise TimeoutError."""
+        try:
+            return future.result(timeout)
+        except CancelledError:
+            raise PoolClosed(f"pool {self.home.name!r} was closed here while its outcome was waited for") from None
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._outbox.close()
+        self.replies.close()
+        self.home.close()
+
+
+class Working:
+    """A worker of this process, for as long as a block lasts, with an event loop in a thread of its own."""
+
+    def __init__(self, home: Home, options: dict[str, Any]) -> None:
+        self._home = home
+        self._options = options
+        self._worker: Worker | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def id(self) -> str:
+        """The id under which it is a member now; another one after it lost its lease."""
+        return "" if self._worker is None else self._worker.id
+
+    @property
+    def is_member(self) -> bool:
+        """Whether its lease surely holds."""
+        return self._worker is not None and self._worker.is_member
+
+    def wait(self) -> None:
+        """Wait until the worker is to end: the pool was shut down, or the worker closed."""
+        if self._worker is not None:
+            self._call(self._worker.stopped.wait())
+
+    def close(self, grace: float | None = None) -> None:
+        """Leave the pool; what runs has `grace` seconds to end."""
+        if self._worker is not None and self._loop is not None and self._thread is not None:
+            worker, self._worker = self._worker, None
+            self._call(worker.close(grace))
+            self._end()
+
+    def __enter__(self) -> Working:
+        started = threading.Event()
+        self._loop = asyncio.new_event_loop()
+
+        def live() -> None:
+            assert self._loop is not None
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # type: ignore[arg-type,return-value]
+                runner.get_loop().call_soon(started.set)
+                runner.get_loop().run_forever()
+
+        self._thread = threading.Thread(target=live, name=f"millpond-{self._home.name}-loop", daemon=True)
+        self._thread.start()
+        started.wait()
+        try:
+            self._worker = self._call(self._start())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    async def _start(self) -> Worker:
+        worker = Worker(self._home, **self._options)
+        await worker.start()
+        return worker
+
+    def _call(self, step: Coroutine[Any, Any, T]) -> T:
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(step, self._loop).result()
+
+    def _end(self) -> None:
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,124 @@
+"""Outcomes for those who wait for them: one thread per pool object asks the store, for all of them together."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import Future, InvalidStateError
+
+from millpond._clock import elapsed
+from millpond._events import logger
+from millpond.errors import EngineError, NotFound
+from millpond.keyed._home import Home
+from millpond.keyed._store import Ear, PoolGone
+
+LOOK = 1.0
+"""Seconds after which it looks by itself, since a hint may be lost."""
+AT_ONCE = 500
+
+
+class _Wait:
+    __slots__ = ("future", "is_doubtful", "mailbox", "since", "slot")
+
+    def __init__(self, slot: int, mailbox: str) -> None:
+        self.slot = slot
+        self.mailbox = mailbox
+        self.future: Future[tuple[str, bytes]] = Future()
+        self.since = elapsed()
+        self.is_doubtful = False
+
+
+class Replies:
+    """Who waits for what."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._waits: dict[str, _Wait] = {}
+        self._lock = threading.Lock()
+        self._bell = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._ear: Ear | None = None
+        self._is_closed = False
+
+    def expect(self, job: str, slot: int, mailbox: str) -> Future[tuple[str, bytes]]:
+        """Return a future of the outcome: its status and data. It fails with `NotFound` when none can come."""
+        with self._lock:
+            wait = self._waits.setdefault(job, _Wait(slot, mailbox))
+            if self._thread is None or not self._thread.is_alive():
+                self._is_closed = False
+                self._thread = threading.Thread(
+                    target=self._live, name=f"millpond-{self._home.name}-replies", daemon=True
+                )
+                self._thread.start()
+        self._bell.set()
+        return wait.future
+
+    def close(self) -> None:
+        """End the thread; whoever still waits is told so."""
+        self._is_closed = True
+        self._bell.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10)
+        for wait in self._waits.values():
+            wait.future.cancel()
+
+    def _live(self) -> None:
+        while not self._is_closed:
+            try:
+                if self._ear is None:
+                    self._ear = self._home.store.listen(self._home.producer, self._bell.set)
+                self._look()
+            except PoolGone:
+                self._gone()
+            except EngineError as error:
+                logger.debug("outcomes cannot be had now: %s", error)
+                self._bell.wait(0.2)
+            except Exception:
+                logger.exception("outcomes of pool %r cannot be had", self._home.name)
+                self._bell.wait(LOOK)
+            with self._lock:
+                is_idle = not self._waits
+            self._bell.wait(None if is_idle else LOOK)
+            self._bell.clear()
+        if self._ear is not None:
+            self._ear.close()
+
+    def _look(self) -> None:
+        store = self._home.store
+        with self._lock:
+            ids = list(self._waits)
+        now = elapsed()
+        for start in range(0, len(ids), AT_ONCE):
+            part = ids[start : start + AT_ONCE]
+            for job, outcome in zip(part, store.outcomes(part), strict=True):
+                wait = self._waits[job]
+                if outcome is not None:
+                    self._end(job, wait, outcome)
+                elif now - wait.since > LOOK:
+                    self._doubt(job, wait)
+
+    def _doubt(self, job: str, wait: _Wait) -> None:
+        """See whether a job that has waited long is still there: an outcome that has expired will not come again."""
+        wait.since = elapsed()
+        if self._home.store.where(wait.slot, wait.mailbox, job) not in ("gone", "dead"):
+            wait.is_doubtful = False
+        elif not wait.is_doubtful:
+            wait.is_doubtful = True  # it may have ended between our two questions: ask once more
+        else:
+            self._fail(job, wait, f"job {job!r} has ended, and its outcome is kept no longer (see keep_result=)")
+
+    def _gone(self) -> None:
+        for job, wait in list(self._waits.items()):
+            self._fail(job, wait, f"job {job!r} is gone: the store lost the pool with all its jobs")
+
+    def _fail(self, job: str, wait: _Wait, message: str) -> None:
+        with self._lock:
+            self._waits.pop(job, None)
+        with contextlib.suppress(InvalidStateError):
+            wait.future.set_exception(NotFound(message))
+
+    def _end(self, job: str, wait: _Wait, outcome: tuple[str, bytes]) -> None:
+        with self._lock:
+            self._waits.pop(job, None)
+        with contextlib.suppress(InvalidStateError):
+            wait.future.set_result(outcome)

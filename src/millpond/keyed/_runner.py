@@ -1,0 +1,405 @@
+"""Runs what a worker has taken, in its event loop: coroutines there, plain functions in threads.
+
+The jobs of one key run one after another in one `Visit`; how each ended is gathered and reported with the visit, or on
+the way when it takes long. A coroutine that has to stop is cancelled; a plain function cannot be: it is told by
+`job.lost`, and its key is not let go before it has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from millpond._clock import elapsed
+from millpond._events import Observer, logger, tell
+from millpond.errors import TaskTimeout
+from millpond.keyed._definition import Definition
+from millpond.keyed._envelope import Envelope, came, opened
+from millpond.keyed._job import Job, Resident, Retry
+from millpond.keyed._outcome import Failure, failure
+from millpond.keyed._outcome import encode as encode_failure
+from millpond.keyed._payload import DoesNotFit
+from millpond.keyed._payload import encode as encode_result
+from millpond.keyed._records import SECOND, Outcome, Settle, Signal, Take
+from millpond.keyed._tenure import Tenure
+from millpond.keyed._visit import Visit
+from millpond.local import ThreadPool
+
+REPORT_EVERY = 0.05
+"""Seconds after which a visit that goes on reports what it has done so far."""
+QUICK = 0.001
+"""Jobs that take less, on average, are taken many at a time."""
+LONG_LIFE = 60.0
+"""A resident that ran for so many seconds has not failed in a row."""
+
+
+class Runner:
+    """What runs on one worker."""
+
+    def __init__(
+        self,
+        pool: str,
+        definitions: Mapping[str, Definition],
+        concurrency: int,
+        settle: Callable[[Settle], None],
+        observer: Observer | None = None,
+    ) -> None:
+        self.pool = pool
+        self.concurrency = concurrency
+        self.visits: set[Visit] = set()
+        self.residents: set[Visit] = set()
+        self.is_closing = False
+        self._definitions = definitions
+        self._settle = settle
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+        self._threads: ThreadPool | None = None
+        self._cancelled: set[str] = set()
+        self._pace = 0.0
+        self._idle = asyncio.Event()
+
+    # -- asked by the lane, from its thread ---------------------------------------------------------------------------
+
+    def room(self) -> int:
+        """Return how many more keys can be run at once."""
+        return 0 if self.is_closing else max(0, self.concurrency - len(self.visits))
+
+    def per_key(self) -> int:
+        """Return how many jobs of a key to take at once: many when they are quick, so that a take is worth it."""
+        return 16 if self._pace < QUICK else 4 if self._pace < 10 * QUICK else 1
+
+    def admit(self, tenure: Tenure, takes: Iterable[Take]) -> None:
+        """Let the loop run what was taken."""
+        visits = []
+        for take in takes:
+            visit = Visit(take)
+            tenure.visits[take.mailbox] = visit
+            (self.visits if take.mailbox[0] == "j" else self.residents).add(visit)
+            visits.append(visit)
+        self._soon(self._begin, tenure, visits)
+
+    def hear(self, tenure: Tenure, signals: Iterable[Signal]) -> None:
+        """Act upon what others want of something that runs here."""
+        for signal in signals:
+            if signal.number > tenure.heard:
+                tenure.heard = signal.number
+                self._soon(self._act, tenure, signal)
+
+    def give_up(self, tenure: Tenure, reason: str) -> None:
+        """Stop everything that runs under a membership that is over."""
+        self._soon(lambda: [visit.stop(reason) for visit in list(tenure.visits.values())])
+
+    def give_away(self, tenure: Tenure, slots: Iterable[int], drain: float) -> None:
+        """Begin nothing more in slots that are another's now; residents move at once, jobs have time to end."""
+        self._soon(self._move, tenure, set(slots), drain)
+
+    def _soon(self, step: Callable[..., object], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(step, *args)
+        except RuntimeError:  # the loop is closed: the process ends, and the store finds out by the lease
+            logger.debug("the event loop of a worker of pool %r is closed", self.pool)
+
+    # -- in the loop --------------------------------------------------------------------------------------------------
+
+    def _begin(self, tenure: Tenure, visits: list[Visit]) -> None:
+        for visit in visits:
+            is_job = visit.take.mailbox[0] == "j"
+            visit.task = self._loop.create_task(self._visit(tenure, visit) if is_job else self._stay(tenure, visit))
+
+    def _act(self, tenure: Tenure, signal: Signal) -> None:
+        visit = tenure.visits.get(signal.mailbox)
+        if visit is None:
+            return
+        if signal.kind == "note":
+            if visit.resident is not None:
+                visit.resident.deliver(signal.note, signal.data)
+        elif visit.running == signal.id:
+            visit.stop("stopped" if signal.mailbox[0] == "r" else "cancelled")
+        else:
+            self._cancelled.add(signal.id)
+
+    def _move(self, tenure: Tenure, slots: set[int], drain: float) -> None:
+        for visit in list(tenure.visits.values()):
+            if visit.take.slot in slots and not visit.is_moved:
+                visit.is_moved = True
+                if visit.take.mailbox[0] == "r":
+                    visit.stop("moved")
+                else:
+                    self._loop.call_later(drain, self._drained, tenure, visit)
+
+    def _drained(self, tenure: Tenure, visit: Visit) -> None:
+        if tenure.visits.get(visit.take.mailbox) is visit:
+            visit.stop("drain")
+
+    def close(self) -> None:
+        """Begin nothing more; what runs may end. Residents are ended now."""
+        self.is_closing = True
+        for visit in list(self.residents):
+            visit.stop("closing")
+
+    async def idle(self, timeout: float) -> bool:
+        """Wait until nothing runs, for so many seconds; tell whether nothing does."""
+        try:
+            async with asyncio.timeout(timeout):
+                while self.visits or self.residents:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def stop(self, reason: str) -> None:
+        """Ask everything that runs to stop."""
+        for visit in [*self.visits, *self.residents]:
+            visit.stop(reason)
+
+    def shut(self) -> None:
+        """Let go of the threads; those that still run something are left to the end of the process."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    async def _visit(self, tenure: Tenure, visit: Visit) -> None:
+        take = visit.take
+        key = take.mailbox[2:]
+        how = Settle(take.slot, take.mailbox, take.token, 0)
+        began = reported = elapsed()
+        failures, losses = take.failures, take.losses
+        try:
+            for raw in take.jobs:
+                if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost:
+                    break
+                envelope = opened(raw)
+                definition = self._definitions.get(envelope.name)
+                if definition is None or definition.function is None or definition.is_resident:
+                    how = how._replace(how="shelve", reason=envelope.name.encode())
+                    tell(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
+                    break
+                if self._cancelled and envelope.id in self._cancelled:
+                    self._cancelled.discard(envelope.id)
+                    self._conclude(visit, envelope, "cancelled", b"")
+                    continue
+                attempt = failures + losses + 1
+                job = Job(
+                    key, envelope.id, envelope.name, attempt, take.token, came(raw) / SECOND, self.pool, visit.lost
+                )
+                visit.running = envelope.id
+                ended = await self._run(visit, definition, job, envelope)
+                visit.running = ""
+                if ended is None:  # it was stopped, and will be run again by whoever owns the key then
+                    break
+                if isinstance(ended, Settle):
+                    how = ended
+                    break
+                failures = losses = 0
+                now = elapsed()
+                self._pace += 0.05 * (now - began - self._pace)
+                began = now
+                if now - reported > REPORT_EVERY and visit.done < len(take.jobs):
+                    self._report(visit, Settle(take.slot, take.mailbox, take.token, 0, "keep"))
+                    reported = now
+        except BaseException as error:
+            if not isinstance(error, asyncio.CancelledError):
+                logger.exception("a worker of pool %r failed at key %r", self.pool, key)
+                how = Settle(*take[:3], 0, "retry", SECOND, take.failures)
+        finally:
+            self._report(visit, how)
+            self._leave(tenure, visit)
+
+    async def _run(self, visit: Visit, definition: Definition, job: Job, envelope: Envelope) -> Settle | bool | None:
+        """Run one job: True when it has ended, a `Settle` when the visit ends with it, None when it was stopped."""
+        try:
+            args, kwargs = definition.shape.decode(envelope.payload)
+        except DoesNotFit as error:
+            return self._bury(visit, envelope, failure(error, job.attempt), f"its arguments do not fit: {error}")
+        except Exception as error:
+            return self._bury(visit, envelope, failure(error, job.attempt), f"its payload cannot be read: {error}")
+        tell(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
+        try:
+            if not definition.is_async:
+                value = await self._in_thread(visit, definition, job, args, kwargs)
+            elif definition.policy.timeout is None:
+                value = await definition.function(job, *args, **kwargs)  # type: ignore[misc]
+            else:
+                value = await self._with_timeout(definition, job, args, kwargs)
+            data = encode_result(value) if envelope.keep else b""
+        except asyncio.CancelledError:
+            if not visit.lost:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # the loop is being torn down
+                return self._fail(visit, definition, job, envelope, RuntimeError("the handler cancelled itself"))
+            if visit.lost.reason == "cancelled":
+                self._conclude(visit, envelope, "cancelled", b"")
+                return Settle(*visit.take[:3], 0)
+            return None
+        except Retry as error:
+            pause = definition.policy.pause(job.attempt) if error.delay is None else error.delay
+            return self._again(visit, job, pause)
+        except Exception as error:
+            if visit.lost and visit.lost.reason != "cancelled":
+                return None
+            return self._fail(visit, definition, job, envelope, error)
+        self._conclude(visit, envelope, "done", data)
+        tell(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
+        return True
+
+    async def _with_timeout(
+        self, definition: Definition, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        limit = definition.policy.timeout
+        scope = asyncio.timeout(limit)
+        try:
+            async with scope:
+                return await definition.function(job, *args, **kwargs)  # type: ignore[misc]
+        except TimeoutError:
+            if scope.expired():
+                raise TaskTimeout(f"job {job.name!r} of key {job.key!r} ran longer than {limit} s") from None
+            raise
+
+    async def _in_thread(
+        self, visit: Visit, definition: Definition, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run a plain function. It cannot be cancelled: should we be, it is told, and waited for."""
+        if self._threads is None:
+            self._threads = ThreadPool(self.concurrency, f"millpond-{self.pool}")
+        future = self._threads.run(definition.function, job, *args, **kwargs)  # type: ignore[arg-type]
+        is_cancelled = False
+        while not future.done():
+            try:
+                await asyncio.shield(future)
+            except asyncio.CancelledError:
+                if future.done():
+                    break
+                is_cancelled = True
+            except BaseException:
+                break
+        value = future.result()
+        if is_cancelled and visit.lost.reason != "cancelled" and not visit.lost:
+            raise asyncio.CancelledError
+        return value
+
+    def _conclude(self, visit: Visit, envelope: Envelope, status: str, data: bytes) -> None:
+        """Count a job as finished."""
+        visit.done += 1
+        if envelope.keep:
+            visit.outcomes.append(Outcome(envelope.id, status, data, envelope.keep, envelope.reply))
+
+    def _fail(self, visit: Visit, definition: Definition, job: Job, envelope: Envelope, error: BaseException) -> Settle:
+        policy = definition.policy
+        if job.attempt < policy.max_attempts and isinstance(error, policy.retry_on):
+            tell(self._observer, "job_retried", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
+            return self._again(visit, job, policy.pause(job.attempt))
+        kept = failure(error, job.attempt)
+        tell(self._observer, "job_failed", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
+        return self._bury(visit, envelope, kept, f"{kept.type}: {kept.message}")
+
+    def _again(self, visit: Visit, job: Job, pause: float) -> Settle:
+        take = visit.take
+        failures = take.failures + 1 if visit.done == 0 else 1
+        return Settle(take.slot, take.mailbox, take.token, 0, "retry", round(pause * SECOND), failures)
+
+    def _bury(self, visit: Visit, envelope: Envelope, kept: Failure, reason: str) -> Settle:
+        take = visit.take
+        if envelope.keep:
+            outcome = Outcome(envelope.id, "failed", encode_failure(kept), envelope.keep, envelope.reply)
+            visit.outcomes.append(outcome)
+        return Settle(take.slot, take.mailbox, take.token, 0, "bury", reason=f"{reason}\n\n{kept.traceback}".encode())
+
+    def _report(self, visit: Visit, how: Settle) -> None:
+        outcomes, visit.outcomes = tuple(visit.outcomes), []
+        self._settle(how._replace(done=visit.done, outcomes=outcomes, notes=visit.notes))
+
+    def _leave(self, tenure: Tenure, visit: Visit) -> None:
+        if tenure.visits.get(visit.take.mailbox) is visit:
+            del tenure.visits[visit.take.mailbox]
+        self.visits.discard(visit)
+        self.residents.discard(visit)
+        if not self.visits and not self.residents:
+            self._idle.set()
+
+    # -- residents ----------------------------------------------------------------------------------------------------
+
+    async def _stay(self, tenure: Tenure, visit: Visit) -> None:
+        take = visit.take
+        raw = take.jobs[0]
+        envelope = opened(raw)
+        name, _, key = take.mailbox[2:].partition(":")
+        how = Settle(take.slot, take.mailbox, take.token, 0)
+        began = elapsed()
+        visit.running = envelope.id
+        definition = self._definitions.get(name)
+        try:
+            if definition is None or definition.function is None or not definition.is_resident:
+                how = how._replace(how="shelve", reason=name.encode())
+                return
+            if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost:
+                return
+            args, kwargs = definition.shape.decode(envelope.payload)
+            job = Job(key, envelope.id, name, take.failures + 1, take.token, came(raw) / SECOND, self.pool, visit.lost)
+            handled = self._loop.call_soon_threadsafe
+            visit.resident = resident = Resident(job, take.notes, lambda number: handled(self._note, visit, number))
+            tell(self._observer, "resident_started", self.pool, key=key, resident=name, token=take.token)
+            if definition.is_async:
+                await definition.function(resident, *args, **kwargs)
+            else:
+                await self._in_own_thread(definition, resident, args, kwargs)
+            visit.done += not visit.lost or visit.lost.reason == "stopped"
+        except DoesNotFit as error:
+            how = how._replace(how="bury", reason=f"its arguments do not fit: {error}".encode())
+        except asyncio.CancelledError:
+            visit.done += bool(visit.lost) and visit.lost.reason == "stopped"
+        except Exception as error:
+            if visit.lost:
+                visit.done += visit.lost.reason == "stopped"
+                logger.warning("resident %r of key %r failed while it was ending", name, key, exc_info=error)
+            else:
+                failures = 1 if elapsed() - began > LONG_LIFE else take.failures + 1
+                pause = definition.policy.pause(failures) if definition is not None else 1.0
+                how = how._replace(how="retry", delay=round(pause * SECOND), failures=failures)
+                logger.warning("resident %r of key %r failed, again in %.1f s", name, key, pause, exc_info=error)
+                tell(self._observer, "resident_failed", self.pool, key=key, resident=name, error=repr(error))
+        finally:
+            tell(self._observer, "resident_ended", self.pool, key=key, resident=name, reason=visit.lost.reason)
+            self._report(visit, how)
+            self._leave(tenure, visit)
+
+    def _note(self, visit: Visit, number: int) -> None:
+        """Let the store forget a message that was handled."""
+        visit.notes = max(visit.notes, number)
+        take = visit.take
+        self._settle(Settle(take.slot, take.mailbox, take.token, 0, "keep", notes=visit.notes))
+
+    async def _in_own_thread(
+        self, definition: Definition, resident: Resident, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Run a plain function that stays, in a thread that it need not share; it is waited for, come what may."""
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def run() -> None:
+            error: BaseException | None = None
+            try:
+                definition.function(resident, *args, **kwargs)  # type: ignore[misc]
+            except BaseException as caught:
+                error = caught
+            self._soon(_conclude, future, error)
+
+        name = f"millpond-{resident.name}-{resident.key}"
+        threading.Thread(target=run, name=name, daemon=True).start()
+        while not future.done():
+            try:
+                await asyncio.shield(future)
+            except asyncio.CancelledError:
+                if future.done():
+                    break
+        future.result()
+
+
+def _conclude(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

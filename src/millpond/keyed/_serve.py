@@ -1,0 +1,58 @@
+"""Be a worker until told to end: by a signal, or by the shutdown of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from millpond._events import logger
+from millpond.keyed._home import Home
+from millpond.keyed._worker import Worker
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+async def async_serve(home: Home, options: dict[str, Any]) -> None:
+    """Work in the running loop. The first signal lets the worker leave, the second cancels what it does."""
+    worker = Worker(home, **options)
+    with _heeding(home, worker):
+        await worker.start()
+        try:
+            await worker.stopped.wait()
+        finally:
+            await asyncio.shield(worker.close())
+
+
+def serve(home: Home, options: dict[str, Any]) -> None:
+    """Work in a loop of its own."""
+    asyncio.run(async_serve(home, options))
+
+
+@contextlib.contextmanager
+def _heeding(home: Home, worker: Worker) -> Iterator[None]:
+    """Heed signals where that is possible: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def first(number: int) -> None:
+        if worker.stopped.is_set():
+            logger.warning("a worker of pool %r ends now: what runs is stopped", home.name)
+            worker.hurry()
+        else:
+            worker.stopped.set()
+
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, first, number)
+    try:
+        yield
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])

@@ -1,0 +1,59 @@
+"""The time for which a worker is a member under one id: from its joining until it leaves or its lease is over.
+
+The lease is counted from the moment at which a renewal was *sent*, on this machine's own clock that runs on in suspend
+and is never stepped. `stop_at` lies before its end: from then on nothing is begun, and what runs is asked to stop. So
+a worker that is cut off is silent before anybody else can take over. One that lost its lease comes back under a new id.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from millpond._clock import elapsed
+from millpond.keyed._visit import Visit
+
+MARGIN = 0.2
+"""The last part of a lease, in which nothing is begun any more."""
+
+
+class Tenure:
+    """A membership, and what is run under it."""
+
+    def __init__(self, id: str, lease: float, sent: float, *, strict: bool = False) -> None:  # noqa: A002
+        self.id = id
+        self.lease = lease
+        self.is_over = False
+        self.why = ""
+        self.call = 0
+        self.heard = 0
+        self.visits: dict[str, Visit] = {}
+        """What is run, by mailbox."""
+        self._strict = strict
+        self._stop_at = 0.0
+        self.extend(sent)
+
+    def extend(self, sent: float) -> None:
+        """Take note of a renewal that was sent then, and answered."""
+        self._stop_at = max(self._stop_at, sent + self.lease * (1 - MARGIN))
+        if self._strict:
+            left = sent + self.lease - elapsed()
+            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
+
+    def left(self) -> float:
+        """Return the seconds for which things may be begun."""
+        return self._stop_at - elapsed()
+
+    def may_begin(self) -> bool:
+        """Tell whether the lease surely holds."""
+        return not self.is_over and elapsed() < self._stop_at
+
+    def end(self, why: str) -> None:
+        """Begin nothing any more under this id."""
+        self.is_over = True
+        self.why = why
+        if self._strict and why != "lease":
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def tokens(self) -> set[int]:
+        """Return the takes that are under way here."""
+        return {visit.take.token for visit in list(self.visits.values())}

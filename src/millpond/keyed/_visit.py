@@ -1,0 +1,34 @@
+"""Jobs of one key, taken together: a worker runs them one after another, then reports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from millpond.keyed._job import Lost, Resident
+from millpond.keyed._records import Outcome, Take
+
+
+class Visit:
+    """A take that is being run."""
+
+    __slots__ = ("done", "is_moved", "lost", "notes", "outcomes", "resident", "running", "take", "task")
+
+    def __init__(self, take: Take) -> None:
+        self.take = take
+        self.done = 0
+        self.outcomes: list[Outcome] = []
+        self.lost = Lost()
+        self.is_moved = False
+        """Its slot is another's now: nothing more of it is begun here."""
+        self.running = ""
+        """The id of the job that runs."""
+        self.resident: Resident | None = None
+        self.notes = 0
+        self.task: asyncio.Task[Any] | None = None
+
+    def stop(self, reason: str) -> None:
+        """Ask what runs to stop: a coroutine is cancelled, a function is told. In the loop's thread."""
+        self.lost.set(reason)
+        if self.task is not None:
+            self.task.cancel(reason)

@@ -1,0 +1,171 @@
+"""A worker: a member of the pool that runs jobs. It lives in an event loop, and talks to the store from threads.
+
+Worker   joins, is lost, joins again, leaves            this file
+Heart    renews the lease, watches the clock            _heart
+Lane     reports and takes, gives and claims slots      _lane
+Runner   runs what was taken                            _runner
+Tenure   a membership under one id                      _tenure
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from functools import partial
+
+from millpond._clock import elapsed
+from millpond._events import logger, tell
+from millpond.errors import EngineError
+from millpond.keyed._heart import Heart
+from millpond.keyed._home import Home
+from millpond.keyed._lane import Lane
+from millpond.keyed._records import SECOND, Joiner
+from millpond.keyed._runner import Runner
+from millpond.keyed._store import Ear
+from millpond.keyed._tenure import Tenure
+
+CANCELLED = 2.0
+"""Seconds that coroutines get to end once they were cancelled."""
+
+
+class Worker:
+    """Runs jobs of a pool, from `start` to `close`."""
+
+    def __init__(
+        self, home: Home, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None
+    ) -> None:
+        if type(concurrency) is not int or concurrency < 1:
+            raise ValueError(f"concurrency must be a whole number from 1, not {concurrency!r}")
+        if type(weight) is not int or not 1 <= weight <= 1000:
+            raise ValueError(f"weight must be a whole number from 1 to 1000, not {weight!r}")
+        if strict and signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+            raise ValueError("strict=True ends the process by SIGALRM, but this program has a handler for it")
+        self._home = home
+        self._concurrency = concurrency
+        self._weight = weight
+        self._strict = strict
+        self._grace = grace
+        self._tenure: Tenure | None = None
+        self._ear: Ear | None = None
+        self._is_closed = False
+        self._is_hurried = False
+        self.stopped: asyncio.Event = asyncio.Event()
+        """Set when the worker is to end: the pool was shut down."""
+
+    @property
+    def id(self) -> str:
+        """The id under which it is a member now; another one after it lost its lease."""
+        return "" if self._tenure is None else self._tenure.id
+
+    @property
+    def is_member(self) -> bool:
+        """Whether its lease surely holds."""
+        return self._tenure is not None and self._tenure.may_begin()
+
+    async def start(self) -> None:
+        """Join the pool and begin to take jobs."""
+        self._loop = asyncio.get_running_loop()
+        home = self._home
+        store, settings = await self._loop.run_in_executor(None, home.open)
+        self._lane = Lane(
+            home.name, store, settings, home.placement, self._lost, self._doubt, self._shut, home.observer
+        )
+        self._runner = Runner(home.name, home.definitions, self._concurrency, self._lane.settle, home.observer)
+        self._heart = Heart(home.name, store, settings.lease / SECOND, self._join, self._lane.tell, self._lost)
+        tenure = await self._loop.run_in_executor(None, self._join)
+        self._lane.start(self._runner)
+        self._heart.start(tenure)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Leave the pool: what was not begun is handed over at once, what runs has `grace` seconds to end."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self.stopped.set()
+        grace = next(each for each in (grace, self._grace, self._home.settings.drain / SECOND) if each is not None)
+        lane, runner, heart, tenure = self._lane, self._runner, self._heart, self._tenure
+        lane.is_closing = True
+        heart.is_leaving = True
+        runner.close()
+        in_thread = partial(self._loop.run_in_executor, None)
+        try:
+            if tenure is not None and not tenure.is_over:
+                await in_thread(lane.hand_over, tenure, runner)
+        except EngineError as error:
+            logger.warning("a worker of pool %r leaves without handing over: %s", self._home.name, error)
+        is_idle = await runner.idle(0 if self._is_hurried else grace)
+        if not is_idle:
+            runner.stop("closing")
+            is_idle = await runner.idle(CANCELLED)
+        await in_thread(lane.flush, 5.0)
+        await in_thread(lane.end)
+        await in_thread(heart.end)
+        if tenure is not None and not tenure.is_over:
+            tenure.end("closed")
+            if is_idle:
+                await in_thread(self._leave, tenure)
+            else:
+                logger.warning(
+                    "a worker of pool %r ends while %d plain functions still run: their keys are free when its lease "
+                    "is over",
+                    self._home.name,
+                    len(runner.visits) + len(runner.residents),
+                )
+        runner.shut()
+        if self._ear is not None:
+            self._ear.close()
+        tell(self._home.observer, "worker_left", self._home.name, worker=self.id)
+
+    def hurry(self) -> None:
+        """Give what runs no more time."""
+        self._is_hurried = True
+        self._runner.stop("closing")
+
+    # -- from threads of heart and lane -------------------------------------------------------------------------------
+
+    def _join(self) -> Tenure:
+        """Become a member under a new id."""
+        home = self._home
+        store, settings = home.reopen()
+        joiner = Joiner(
+            secrets.token_hex(5),
+            f"{socket.gethostname()}:{os.getpid()}",
+            self._weight,
+            self._concurrency,
+            tuple(sorted(home.handled())),
+        )
+        sent = elapsed()
+        beat = store.join(joiner)
+        tenure = Tenure(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
+        old, self._ear = self._ear, store.listen(joiner.id, self._lane.wake)
+        if old is not None:
+            old.close()
+        self._tenure = tenure
+        self._lane.serve(tenure, beat)
+        tell(home.observer, "worker_joined", home.name, worker=joiner.id)
+        return tenure
+
+    def _lost(self, tenure: Tenure, why: str) -> None:
+        """Stop what runs under a membership that is over, or cannot be renewed in time."""
+        if tenure.is_over:
+            return
+        tenure.end("lease")
+        self._runner.give_up(tenure, "lease")
+        logger.warning("worker %s of pool %r is cut off (%s): its handlers stop", tenure.id, self._home.name, why)
+        tell(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
+        self._heart.stir()
+
+    def _doubt(self) -> None:
+        self._heart.stir()
+
+    def _shut(self) -> None:
+        self._loop.call_soon_threadsafe(self.stopped.set)
+
+    def _leave(self, tenure: Tenure) -> None:
+        try:
+            self._home.store.leave(tenure.id)
+        except EngineError as error:
+            logger.warning("worker %s could not say that it leaves: %s", tenure.id, error)
