@@ -1,0 +1,30 @@
+"""`redis://host:port/0`: keyed pools that live in Redis (6.2 or newer) or Valkey.
+
+lua/          what a pool does: one script for each step, atomic
+_scripts      the scripts, put together
+_connection   a connection, and what its troubles mean
+_listener     hints
+_store        the verbs
+
+The URL is what redis-py takes (`redis://`, `rediss://`, `unix://`), and `redis+cluster://` for a node of a cluster: a
+pool lives on one shard. `?prefix=` is what all keys begin with, `millpond:` unless told; other options go to redis-py.
+"""
+
+from __future__ import annotations
+
+try:
+    import redis as _redis  # noqa: F401
+except ModuleNotFoundError as _error:  # pragma: no cover  (a test runs it without the package)
+    raise ModuleNotFoundError(
+        'redis: URLs need the redis package: pip install "millpond[redis]"', name="redis"
+    ) from _error
+
+from millpond.keyed.stores.redis._store import RedisStore
+
+
+def open(url: str, pool: str) -> RedisStore:  # noqa: A001
+    """Return the pool of that name at that server; nothing is sent before it is asked for something."""
+    return RedisStore(url, pool)
+
+
+__all__ = ["RedisStore", "open"]

@@ -1,0 +1,150 @@
+"""Hints by publish and subscribe: one thread and one connection for all who listen at a store.
+
+Hints that were published while there was no connection are lost, so everybody is called once when there is one (again).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from redis import exceptions
+
+from millpond._fork import this
+from millpond.errors import EngineError
+from millpond.keyed.stores.redis._connection import Place
+
+_PATIENCE: Final = 5.0
+"""Seconds of silence after which the connection is tried, and after which it is given up."""
+_PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+_log = logging.getLogger("millpond")
+
+
+class Ear:
+    """Somebody who listens for hints to one name."""
+
+    def __init__(self, listener: Listener, channel: bytes, heard: Callable[[], None]) -> None:
+        self._listener, self.channel, self.heard = listener, channel, heard
+
+    def close(self) -> None:
+        """Be told no more."""
+        self._listener.deafen(self)
+
+
+class Listener:
+    """All ears of a store."""
+
+    def __init__(self, place: Place, base: bytes) -> None:
+        self._place, self._base = place, base
+        self._everybody = base + b"all"
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._ears: dict[bytes, list[Ear]] = {}
+        self._connection: Any = None
+        self._thread: threading.Thread | None = None
+        self._is_over = threading.Event()
+        self._pid = this.pid
+
+    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
+        """Call `heard` for hints to that name, and to everybody."""
+        if self._pid != this.pid:  # the ears of the parent hear there
+            self._begin_anew()
+        channel = self._base + b"to:" + name.encode()
+        ear = Ear(self, channel, heard)
+        with self._lock:
+            ears = self._ears.setdefault(channel, [])
+            ears.append(ear)
+            if len(ears) == 1:
+                self._say("SUBSCRIBE", channel)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._listen, name="millpond-redis-listener", daemon=True)
+                self._thread.start()
+        return ear
+
+    def deafen(self, ear: Ear) -> None:
+        """Call this ear no more."""
+        if self._pid != this.pid:
+            return
+        with self._lock:
+            ears = self._ears.get(ear.channel, [])
+            if ear in ears:
+                ears.remove(ear)
+                if not ears:
+                    del self._ears[ear.channel]
+                    self._say("UNSUBSCRIBE", ear.channel)
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._pid != this.pid:
+            return
+        self._is_over.set()
+        with self._lock:
+            thread = self._thread
+            self._say("PING")  # its answer wakes the thread up
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
+    def _say(self, *words: str | bytes) -> None:
+        """Send a command if there is a connection; the thread reads the answer. Call it with the lock held."""
+        if self._connection is not None:
+            with contextlib.suppress(exceptions.RedisError, OSError):  # the thread notices, and connects again
+                self._connection.send_packed_command(self._connection.pack_command(*words), check_health=False)
+
+    def _listen(self) -> None:
+        failures = 0
+        while not self._is_over.is_set():
+            try:
+                connection = self._place.connect()
+                with self._lock:
+                    self._connection = connection
+                    self._say("SUBSCRIBE", self._everybody, *self._ears)
+                self._call(self._all_ears())
+                failures = 0
+                self._read(connection)
+            except (exceptions.RedisError, OSError, EngineError):
+                failures += 1
+            finally:
+                with self._lock:
+                    connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.disconnect()
+            self._is_over.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
+
+    def _read(self, connection: Any) -> None:
+        asked = 0.0
+        while not self._is_over.is_set():
+            if not connection.can_read(timeout=_PATIENCE):
+                if asked:
+                    raise exceptions.TimeoutError("no answer")
+                asked = time.monotonic()
+                with self._lock:
+                    self._say("PING")
+                continue
+            asked = 0.0
+            message = connection.read_response()
+            if isinstance(message, list) and message[0] in (b"message", b"subscribe"):
+                channel = message[1]
+                if channel != self._everybody:
+                    with self._lock:
+                        ears = list(self._ears.get(channel, ()))
+                    self._call(ears)
+                elif message[0] == b"message":
+                    self._call(self._all_ears())
+
+    def _all_ears(self) -> list[Ear]:
+        with self._lock:
+            return [ear for ears in self._ears.values() for ear in ears]
+
+    def _call(self, ears: list[Ear]) -> None:
+        for ear in ears:
+            try:
+                ear.heard()
+            except Exception:
+                _log.exception("a listener of a keyed pool failed")

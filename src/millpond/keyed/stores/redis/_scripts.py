@@ -1,0 +1,56 @@
+"""The scripts: each is a file of `lua/`, after the pieces that it shares with others."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+FORMAT: Final = 1
+"""Of the data; `common.lua` names it, too."""
+
+_PIECES: Final = {
+    "open": "",
+    "mark": "",
+    "sweep": "",
+    "dispatch": "common",
+    "dispatch_special": "common mail",
+    "work": "common mail",
+    "claim": "common mail members",
+    "give": "common members",
+    "leave": "common members",
+    "join": "common members",
+    "renew": "common members",
+    "beat": "common members",
+    "start": "common mail doom",
+    "stop": "common mail doom",
+    "notify": "common mail",
+    "cancel": "common mail find",
+    "purge": "common mail",
+    "switch": "common",
+    "letters": "common",
+    "outcomes": "common",
+    "where": "common mail find",
+    "owners": "common",
+    "dead": "common",
+    "keys": "common",
+    "counts": "common",
+}
+
+
+class Script(NamedTuple):
+    """A script, and the name by which the server knows it once it was loaded."""
+
+    name: str
+    source: bytes
+    sha: bytes
+
+
+@cache
+def script(name: str) -> Script:
+    """Return a script by its name."""
+    folder = files(__package__) / "lua"
+    pieces = [*_PIECES[name].split(), name]
+    source = b"\n".join((folder / f"{piece}.lua").read_bytes() for piece in pieces)
+    return Script(name, source, sha1(source, usedforsecurity=False).hexdigest().encode())

@@ -1,0 +1,411 @@
+"""A keyed pool in Redis: the verbs of `_store.Store`, each a script (or a few, where a verb names many slots).
+
+Every purpose has its own connection, so that a long reading never holds up a heartbeat or a dispatch.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from millpond.errors import EngineError
+from millpond.keyed import _commands as commands
+from millpond.keyed._commands import Command
+from millpond.keyed._records import (
+    Beat,
+    Claimed,
+    Counts,
+    DeadLetter,
+    Joiner,
+    KeyView,
+    Member,
+    Moves,
+    Order,
+    Settings,
+    Settle,
+    Signal,
+    Slot,
+    Take,
+    Verdicts,
+    Work,
+)
+from millpond.keyed._store import Ear, Opened, PoolGone
+from millpond.keyed.stores.redis._connection import Link, Place
+from millpond.keyed.stores.redis._listener import Listener
+from millpond.keyed.stores.redis._scripts import FORMAT
+
+CHUNK: Final = 256
+"""Slots (or letters, or outcomes) of one call: the server does nothing else meanwhile."""
+OLDEST: Final = (6, 2)
+
+_Arg: TypeAlias = str | bytes | int
+_pack: Final = msgspec.msgpack.Encoder().encode
+_unpack: Final = msgspec.msgpack.Decoder().decode
+_tuple: Final = tuple.__new__  # a NamedTuple in half the time
+
+_FOR_SCRIPTS: Final = ("slots", "lease", "drain", "max_jobs", "max_per_key", "max_dead", "max_losses", "unknown")
+_PLAIN: Final[tuple[_Arg, ...]] = ("", "", 0, 0, "queue", 0)
+
+
+class RedisStore:
+    """A pool in a Redis server."""
+
+    is_shared = True
+    proves_death = False
+
+    def __init__(self, url: str, pool: str) -> None:
+        self.url = url
+        self.skew = 0
+        self._pool = pool
+        self._place = Place(url)
+        quoted = pool.replace("%", "%25").replace("{", "%7B").replace("}", "%7D") or "%"
+        self._base = f"{self._place.prefix}{{{quoted}}}:".encode()
+        self._dispatching = Link(self._place, self._base)
+        self._working = Link(self._place, self._base)
+        self._pulse = Link(self._place, self._base)
+        self._desk = Link(self._place, self._base)
+        self._listener = Listener(self._place, self._base)
+        self._slots = 0
+
+    # -- the pool as a whole ------------------------------------------------------------------------------------------
+
+    def open(self, settings: Settings) -> Opened:
+        self._check_server()
+        kept = msgspec.json.encode(settings._asdict())
+        fields: list[_Arg] = [part for name in _FOR_SCRIPTS for part in (name, getattr(settings, name))]
+        while True:
+            found = self._desk.run("open", [FORMAT, secrets.token_hex(8), kept, *fields])
+            if len(found) == 3:
+                break
+            self._sweep(found[0])  # somebody began to drop it
+        if found[2] != b"%d" % FORMAT:
+            raise self._unreadable(found[2])
+        known = msgspec.json.decode(found[0])
+        settings = Settings(**{name: value for name, value in known.items() if name in Settings._fields})
+        self._slots = settings.slots
+        return Opened(settings, found[1].decode())
+
+    def _check_server(self) -> None:
+        lines = (line.partition(b":") for line in self._desk.command("INFO").splitlines())
+        info = {name: value.decode() for name, _, value in lines}
+        where = f"redis at {self._place.name}"
+        version = info.get(b"redis_version", "0")
+        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
+            raise EngineError(f"{where} is version {version}; keyed pools need Redis 6.2 or newer, or Valkey")
+        if info.get(b"role") == "slave" and info.get(b"slave_read_only", "1") == "1":
+            raise EngineError(f"{where} is a read-only replica; give the URL of the primary")
+        policy = info.get(b"maxmemory_policy", "noeviction")
+        if int(info.get(b"maxmemory", "0")) and policy != "noeviction":
+            raise EngineError(
+                f"{where} deletes keys when its memory is full (maxmemory-policy {policy}), so jobs could vanish; set "
+                "maxmemory-policy noeviction, or give pools a server of their own"
+            )
+
+    def drop(self) -> None:
+        found = self._desk.run("mark", [])
+        if found:
+            self._sweep(found[0])
+
+    def _sweep(self, incarnation: bytes) -> None:
+        """Delete all keys of a pool that is being dropped; others may do so at the same time."""
+        pattern = b"".join(b"\\" + bytes((one,)) if one in b"*?[]\\^" else bytes((one,)) for one in self._base) + b"*"
+        cursor: _Arg = 0
+        while True:
+            cursor, keys = self._desk.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            names = [key[len(self._base) :] for key in keys if key != self._base + b"meta"]
+            is_last = int(cursor) == 0
+            if not self._desk.run("sweep", [incarnation, int(is_last), *names])[0] or is_last:
+                return
+
+    def close(self) -> None:
+        self._listener.close()
+        for link in (self._dispatching, self._working, self._pulse, self._desk):
+            link.close()
+
+    def _run(self, link: Link, name: str, args: list[_Arg]) -> list[Any]:
+        """Run a script of a pool that is there."""
+        answer = link.run(name, [self.skew, *args])
+        if not isinstance(answer, list):
+            if answer in (b"gone", b"dropped"):
+                raise PoolGone(
+                    f"redis at {self._place.name} has no pool {self._pool!r} any more: it was dropped, or the server "
+                    "lost its data; open it again"
+                )
+            raise self._unreadable(answer)
+        return answer
+
+    def _unreadable(self, found: bytes) -> EngineError:
+        return EngineError(
+            f"the pool {self._pool!r} in redis at {self._place.name} has format {found.decode()}, and this millpond "
+            f"reads format {FORMAT}; use the version of millpond that wrote it, or drop the pool"
+        )
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
+        args: list[_Arg] = [batch]
+        name = "dispatch"
+        for slot, mailbox, body, special in orders:
+            if special is not None:
+                name = "dispatch_special"
+                break
+            args += (slot, mailbox, body)
+        if name == "dispatch_special":
+            args = [batch]
+            for slot, mailbox, body, special in orders:
+                args += (slot, mailbox, body, *(_PLAIN if special is None else special))
+        answer = self._run(self._dispatching, name, args)
+        if not answer:
+            return {}
+        return {index: verdict.decode() for index, verdict in zip(answer[::2], answer[1::2], strict=True)}
+
+    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+        found: list[tuple[str, bytes] | None] = []
+        for some in _chunks(ids) or [()]:
+            for value in self._run(self._desk, "outcomes", [*some]):
+                if value is None:
+                    found.append(None)
+                else:
+                    status, _, data = value.partition(b" ")
+                    found.append((status.decode(), data))
+        return found
+
+    def apply(self, command: Command) -> str:
+        name: str
+        args: list[_Arg]
+        match command:
+            case commands.Start():
+                name, args = "start", [*command]
+            case commands.Stop():
+                name, args = "stop", [*command]
+            case commands.Notify():
+                name, args = "notify", [*command]
+            case commands.Cancel():
+                name, args = "cancel", [*command]
+            case commands.Purge():
+                name, args = "purge", [*command]
+            case commands.Pause():
+                name, args = "switch", ["pause", command.mailbox]
+            case commands.Resume():
+                name, args = "switch", ["resume", command.mailbox]
+            case commands.Shut():
+                name, args = "switch", ["shut", ""]
+            case commands.Replay() | commands.Drop():
+                return str(self._letters(command))
+        answer: str = self._run(self._desk, name, args)[0].decode()
+        return answer
+
+    def _letters(self, command: commands.Replay | commands.Drop) -> int:
+        verb = "replay" if isinstance(command, commands.Replay) else "drop"
+        numbers = sorted(set(command.numbers))
+        return sum(int(self._run(self._desk, "letters", [verb, *some])[0]) for some in _chunks(numbers) or [()])
+
+    # -- workers ------------------------------------------------------------------------------------------------------
+
+    def join(self, joiner: Joiner) -> Beat:
+        about = _pack((joiner.label, joiner.weight, joiner.concurrency, joiner.names))
+        return _beat(self._run(self._pulse, "join", [joiner.id, about]))
+
+    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
+        answer = self._run(self._pulse, "renew", [worker, int(leaving)])
+        return _beat(answer) if answer else None
+
+    def leave(self, worker: str) -> None:
+        while self._run(self._pulse, "leave", [worker, CHUNK])[0]:
+            pass
+
+    def give(self, worker: str, moves: Moves, why: str) -> int:
+        given = 0
+        for some in _chunks(moves) or [()]:
+            given += self._run(self._desk, "give", [worker, why, *(part for move in some for part in move)])[0]
+        return given
+
+    def claim(
+        self,
+        worker: str,
+        slots: Sequence[int],
+        dead: Mapping[str, int],
+        known: Iterable[int] | None = None,
+        call: int = 0,
+    ) -> Claimed:
+        args: list[_Arg] = [worker, call]
+        if known is None:
+            args.append(-1)
+        else:
+            tokens = set(known)
+            args += (len(tokens), *tokens)
+        args.append(len(dead))
+        for one, end in dead.items():
+            args += (one, end)
+        got: list[int] = []
+        contested: list[int] = []
+        recovered = 0
+        for some in _chunks(slots) or [()]:
+            answer = self._run(self._desk, "claim", [*args, *some])
+            got += map(int, answer[0])
+            contested += map(int, answer[1])
+            recovered += answer[2]
+            if answer[3]:
+                return Claimed(tuple(got), tuple(contested), recovered, is_gone=True)
+        return Claimed(tuple(got), tuple(contested), recovered, is_gone=False)
+
+    def work(
+        self,
+        worker: str,
+        call: int,
+        settles: Sequence[Settle],
+        want: int,
+        per: int,
+        want_residents: int = 0,
+        heard: int = 0,
+    ) -> Work:
+        args: list[_Arg] = [worker, call, want, per, want_residents, heard, len(settles)]
+        for slot, mailbox, token, done, how, delay, failures, reason, outcomes, notes in settles:
+            if outcomes or delay or failures or reason or notes:
+                args += (slot, mailbox, token, done, how, len(outcomes), delay, failures, reason, notes)
+                for outcome in outcomes:
+                    args += outcome[:5]
+            else:
+                args += (slot, mailbox, token, done, how, "")
+        stale, token, takes, signals, gone, more, due, now, version = self._run(self._working, "work", args)
+        return Work(
+            tuple(stale),
+            _takes(takes, int(token)) if takes else (),
+            tuple(map(_signal, signals)),
+            bool(gone),
+            bool(more),
+            int(due),
+            int(now),
+            int(version),
+        )
+
+    # -- looking in ---------------------------------------------------------------------------------------------------
+
+    def beat(self) -> Beat:
+        return _beat(self._run(self._desk, "beat", []))
+
+    def owners(self) -> tuple[int, list[str]]:
+        version, owned, _ = self._run(self._desk, "owners", [0])
+        owners = [""] * self._known_slots()
+        for slot, owner in zip(owned[::2], owned[1::2], strict=True):
+            owners[int(slot)] = owner.decode()
+        return int(version), owners
+
+    def slots(self) -> list[Slot]:
+        _, owned, moved = self._run(self._desk, "owners", [1])
+        owners = dict(zip(owned[::2], owned[1::2], strict=True))
+        slots = [Slot()] * self._known_slots()
+        for slot, packed in zip(moved[::2], moved[1::2], strict=True):
+            epoch, since, why, before = _unpack(packed)
+            slots[int(slot)] = Slot(owners.get(slot, b"").decode(), int(epoch), int(since), why, before)
+        return slots
+
+    def keys(self, lane: str = "j") -> list[KeyView]:
+        return [view for view, _ in self._views(lane, 0)]
+
+    def residents(self) -> list[tuple[KeyView, bytes]]:
+        return self._views("r", 1)
+
+    def _views(self, lane: str, with_job: int) -> list[tuple[KeyView, bytes]]:
+        views = [_view(one) for one in self._run(self._desk, "keys", [lane, with_job, -1, 0])]
+        for first, last in self._ranges():
+            views += map(_view, self._run(self._desk, "keys", [lane, with_job, first, last]))
+        return sorted(views, key=lambda one: (one[0].oldest, one[0].mailbox))
+
+    def dead_letters(self) -> list[DeadLetter]:
+        numbers = sorted(map(int, self._run(self._desk, "dead", [])))
+        letters = []
+        for some in _chunks(numbers):
+            for number, letter in zip(some, self._run(self._desk, "dead", [*some]), strict=True):
+                if letter is not None:
+                    slot, mailbox, at, reason, job = letter
+                    letters.append(DeadLetter(number, int(slot), mailbox.decode(), int(at), reason, job))
+        return letters
+
+    def where(self, slot: int, mailbox: str, job: str) -> str:
+        answer: str = self._run(self._desk, "where", [slot, mailbox, job])[0].decode()
+        return answer
+
+    def counts(self) -> Counts:
+        now, jobs, delayed, dead, residents, *numbers = map(int, self._run(self._desk, "counts", [-1, 0]))
+        ready = running = oldest = 0
+        for first, last in self._ranges():
+            more_ready, more_running, more_residents, came = self._run(self._desk, "counts", [first, last])
+            ready += more_ready
+            running += more_running
+            residents += more_residents
+            if came and (not oldest or int(came) < oldest):
+                oldest = int(came)
+        *counters, paused, shut = numbers
+        known = (now, jobs, ready, running, delayed, dead, residents, oldest, *counters, bool(paused), bool(shut))
+        return Counts._make(known)
+
+    def _known_slots(self) -> int:
+        if not self._slots:
+            self._slots = int(self._desk.command("HGET", self._base + b"meta", "slots") or 0)
+        return self._slots
+
+    def _ranges(self) -> list[tuple[int, int]]:
+        slots = self._known_slots()
+        return [(first, min(first + CHUNK, slots) - 1) for first in range(0, slots, CHUNK)]
+
+    # -- hints --------------------------------------------------------------------------------------------------------
+
+    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
+        return self._listener.listen(name, heard)
+
+
+def _chunks(things: Sequence[Any]) -> list[Sequence[Any]]:
+    return [things[first : first + CHUNK] for first in range(0, len(things), CHUNK)]
+
+
+def _beat(answer: list[Any]) -> Beat:
+    now, incarnation, version, shut, found = answer
+    members = []
+    for worker, about, joined, lease, leaving in found:
+        label, weight, concurrency, names = _unpack(about)
+        members.append(
+            Member(
+                worker.decode(),
+                label,
+                weight,
+                concurrency,
+                tuple(names),
+                int(joined),
+                int(lease),
+                is_leaving=leaving == b"1",
+            )
+        )
+    return Beat(int(now), incarnation.decode(), int(version), shut == b"1", tuple(members))
+
+
+def _takes(answer: list[Any], token: int) -> tuple[Take, ...]:
+    takes = []
+    for index in range(0, len(answer), 4):
+        slot, mailbox, jobs, extra = answer[index : index + 4]
+        if extra:
+            failures, losses, pairs = extra
+            notes = tuple((int(number), data) for number, data in zip(pairs[::2], pairs[1::2], strict=True))
+            takes.append(Take(int(slot), mailbox.decode(), token, tuple(jobs), failures, losses, notes))
+        else:
+            takes.append(_tuple(Take, (int(slot), mailbox.decode(), token, tuple(jobs), 0, 0, ())))
+    return tuple(takes)
+
+
+def _signal(answer: list[Any]) -> Signal:
+    number, kind, mailbox, job, note, data = answer
+    return Signal(number, kind.decode(), mailbox.decode(), job.decode(), note, data)
+
+
+def _view(answer: list[Any]) -> tuple[KeyView, bytes]:
+    slot, mailbox, depth, oldest, state, owner, run, trouble, job = answer
+    token, worker = 0, owner.decode()
+    if run:
+        parts = run.split(b":", 4)
+        token, worker = int(parts[0]), parts[4].decode()
+    failures, losses = map(int, trouble.split(b":")) if trouble else (0, 0)
+    view = KeyView(int(slot), mailbox.decode(), depth, int(oldest), state.decode(), worker, token, failures, losses)
+    return view, job

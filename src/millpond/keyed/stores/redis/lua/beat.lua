@@ -1,0 +1,3 @@
+-- ARGV: skew.   Result: {now, incarnation, version, shut, {worker, about, joined, lease, leaving}...}.
+
+return beat()

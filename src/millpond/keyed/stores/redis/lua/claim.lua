@@ -1,0 +1,87 @@
+-- Take over slots that nobody owns or whose owner is dead, and what dead workers ran in them.
+-- ARGV: skew, worker, call, count of known tokens or -1, tokens..., count of the dead, {worker, lease end}..., slots...
+-- Result: {got, contested, recovered, gone}.
+-- A worker is dead when its lease is over (or, since the clock went back, further away than a lease) and ends when the
+-- caller says: who renewed it since is alive.
+
+local me, number, known = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local mine = call('HMGET', P .. 'w:' .. me, 'lease', 'call')
+if not mine[1] or tonumber(mine[1]) <= now then return {{}, {}, 0, 1} end
+
+local i, tokens = 5, nil
+if known >= 0 then
+  tokens = {}
+  for j = 1, known do tokens[ARGV[i]] = true; i = i + 1 end
+  if number > tonumber(mine[2]) then call('HSET', P .. 'w:' .. me, 'call', ARGV[3]) end
+end
+local many, length = tonumber(ARGV[i]), setting('lease')
+i = i + 1
+for j = 1, many do
+  local worker, seen = ARGV[i], ARGV[i + 1]
+  i = i + 2
+  if worker ~= me then
+    local lease = call('HGET', P .. 'w:' .. worker, 'lease')
+    if lease and lease == seen then
+      lease = tonumber(lease)
+      if not (now < lease and lease <= now + length) then dismiss(worker) end
+    end
+  end
+end
+
+local drain, got, contested, recovered = setting('drain'), {}, {}, 0
+
+-- Recover what nobody runs in a slot any more; tell whether somebody else still runs something there.
+local function tidy(slot)
+  local is_contested, is_drained = false, nil
+  local runs = call('HGETALL', P .. 'run:' .. slot)
+  for j = 1, #runs, 2 do
+    local token, lent, worker = string.match(runs[j + 1], '^(%d+):%d+:%d+:(%d):(.*)$')
+    local is_over
+    local is_lost = not is_member(worker)
+    if worker == me then
+      is_over = tokens and not tokens[token]
+    else
+      if is_drained == nil then
+        local about = call('HGET', P .. 'slot', slot)
+        is_drained = (about and tonumber(cmsgpack.unpack(about)[2]) or 0) + drain <= now
+      end
+      is_over = is_lost or (is_drained and lent == '0')
+      is_contested = is_contested or not (is_over or lent == '1')
+    end
+    if is_over then
+      recover(slot, runs[j], is_lost)
+      recovered = recovered + 1
+    end
+  end
+  for _, lane in ipairs({'j', 'r'}) do
+    if call('EXISTS', P .. 'rd:' .. lane .. ':' .. slot) == 1 then activate(lane, slot, true) end
+  end
+  return is_contested
+end
+
+if has('lent') then -- to somebody who is gone, or to the caller, who does not know of it
+  local lent = call('HGETALL', P .. 'lent')
+  for j = 1, #lent, 2 do
+    local run = run_of(lent[j + 1], lent[j])
+    local is_lost = run and not is_member(run.worker)
+    if run and (is_lost or (run.worker == me and tokens and not tokens[run.token])) then
+      recover(lent[j + 1], lent[j], is_lost)
+      recovered = recovered + 1
+    end
+  end
+end
+
+for j = i, #ARGV do
+  local slot = ARGV[j]
+  local owner = owner_of(slot)
+  if owner == me or not (owner and is_member(owner)) then
+    if owner ~= me then
+      move(slot, me, owner and 'died' or 'free')
+      got[#got + 1] = slot
+    end
+    if tidy(slot) then contested[#contested + 1] = slot end
+  end
+end
+if #got > 0 then changed() end
+finish()
+return {got, contested, recovered, 0}

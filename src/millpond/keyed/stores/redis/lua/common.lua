@@ -1,0 +1,117 @@
+-- In front of every script but `open`, `mark` and `sweep`. KEYS[1]: what all keys of the pool begin with; ARGV[1]: the
+-- skew of the clock. A script answers with an array; with a text instead when there is no pool that it understands.
+--
+-- meta            hash     format, incarnation, settings, switches, counters, last numbers
+-- mb:<mailbox>    list     jobs that are not settled, the oldest first; one that runs stays here
+-- rd:<lane>:<slot>    list mailboxes of the slot that may be taken
+-- act:<lane>:<worker> list slots of the worker with something ready, each once; may name others, too
+-- odd:<lane>:<worker> set  those of them that have nothing ready or another owner: not to be listed twice
+-- run:<slot>      hash     mailbox -> token:taken:done:lent:worker
+-- own, slot       hash     slot -> owner (absent: nobody); slot -> packed {epoch, since, why, before}
+-- members         zset     worker -> number of its joining;  w:<worker>  hash  lease, call, leaving, joined, about
+-- due             zset     16 digits of a number, then l<mailbox>, d<job> or s<mailbox> -> when: a retry, a delayed job, a
+--                          shelf that is cleared; the number keeps those of one time in order
+-- later           hash     mailbox -> packed {slot, member of due}: it waits for a retry
+-- delayed         hash     job -> packed {slot, member of due, mailbox, body}
+-- shelves         hash     mailbox -> packed {slot, member of due, name};  shelf:<lane>:<name>  set  mailboxes
+-- held, lent      hash     mailbox -> slot: it is paused; it runs with somebody who took it from a shelf
+-- paused, doomed  set      mailboxes; ids of jobs that a worker has and that are not to run again
+-- trouble         hash     mailbox -> failures:losses of its first job
+-- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data
+-- sig:<worker>    list     packed {number, kind, mailbox, id, note, data}
+-- dead            hash     number -> packed {slot, mailbox, at, reason, job}
+-- out:<job>, uniq:<job>, batch:<batch>   16 digits of the end, and what is remembered until then; they expire
+--
+-- Invariants: those of `_mail`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
+-- Nothing is written before all that can fail was read; hints go out last, and one that is forbidden harms nothing.
+
+local P, call, sub = KEYS[1], redis.call, string.sub
+local META = P .. 'meta'
+local meta = call('HMGET', META, 'format', 'shut', 'paused', 'version')
+if meta[1] ~= '1' then return meta[1] or 'gone' end
+local is_shut, is_paused, version = meta[2] == '1', meta[3] == '1', meta[4]
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2] + ARGV[1]
+local stamp = string.format('%016.0f', now)
+
+local function whole(number) return string.format('%.0f', number) end
+
+local settings = {}
+local function setting(name)
+  local value = settings[name]
+  if not value then value = tonumber(call('HGET', META, name)); settings[name] = value end
+  return value
+end
+
+-- Whether an optional part is in use: asked once in a call.
+local used = {}
+local function has(key)
+  local answer = used[key]
+  if answer == nil then answer = call('EXISTS', P .. key) == 1; used[key] = answer end
+  return answer
+end
+
+local tally, told, is_changed = {}, {}, false
+local function count(name, number) tally[name] = (tally[name] or 0) + number end
+local function hint(name) told[name] = true end
+local function changed() count('version', 1); is_changed = true end
+
+-- The end of every script that writes.
+local function finish()
+  for name, number in pairs(tally) do
+    if number ~= 0 then call('HINCRBY', META, name, number) end
+  end
+  tally = {}
+  for name in pairs(told) do redis.pcall('PUBLISH', P .. 'to:' .. name, '') end
+  if is_changed then redis.pcall('PUBLISH', P .. 'all', '') end
+end
+
+local members = {}
+local function is_member(worker)
+  local answer = members[worker]
+  if answer == nil then answer = call('EXISTS', P .. 'w:' .. worker) == 1; members[worker] = answer end
+  return answer
+end
+
+local owners = {}
+local function owner_of(slot)
+  local owner = owners[slot]
+  if owner == nil then owner = call('HGET', P .. 'own', slot); owners[slot] = owner end
+  return owner
+end
+
+-- Tell the owner of a slot, if it is a member, that something is ready there. `looking`: the slot may be listed already.
+local function activate(lane, slot, looking)
+  local worker = owner_of(slot)
+  if not worker or not is_member(worker) then return end
+  local list, odd, length = P .. 'act:' .. lane .. ':' .. worker, 'odd:' .. lane .. ':' .. worker, nil
+  local is_listed
+  if looking then is_listed = call('LPOS', list, slot)
+  else is_listed = has(odd) and call('SISMEMBER', P .. odd, slot) == 1 end
+  if is_listed then
+    if has(odd) then call('SREM', P .. odd, slot) end
+    length = call('LLEN', list)
+  else
+    length = call('RPUSH', list, slot)
+  end
+  if length == 1 then hint(worker) end
+end
+
+-- A slot has nothing ready any more, or another owner: remember that it is listed, if it is.
+local function disown(lane, slot, worker)
+  local key = 'odd:' .. lane .. ':' .. worker
+  if call('LPOS', P .. 'act:' .. lane .. ':' .. worker, slot) then
+    call('SADD', P .. key, slot)
+    used[key] = true
+  end
+end
+
+local function ready(slot, mailbox, first)
+  local lane = sub(mailbox, 1, 1)
+  if call(first and 'LPUSH' or 'RPUSH', P .. 'rd:' .. lane .. ':' .. slot, mailbox) == 1 then activate(lane, slot) end
+end
+
+local function enter(slot, mailbox, job)
+  if call('RPUSH', P .. 'mb:' .. mailbox, job) == 1 then ready(slot, mailbox) end
+  if sub(mailbox, 1, 1) == 'j' then count('jobs', 1) end
+end

@@ -1,0 +1,10 @@
+-- Dead letters.   ARGV: skew, numbers...   Result: without numbers, all of them; else {slot, mailbox, at, reason, job} of
+-- each, or nothing.
+
+if #ARGV == 1 then return call('HKEYS', P .. 'dead') end
+local found = {}
+for i = 2, #ARGV do
+  local letter = call('HGET', P .. 'dead', ARGV[i])
+  found[i - 1] = letter and cmsgpack.unpack(letter)
+end
+return found

@@ -1,0 +1,167 @@
+-- What scripts share that end, move or remove jobs: twins of the methods of `_mail.Mail`.
+
+-- The fields of a stored job: id, name, reply, keep, and the payload as it was packed. cmsgpack cannot read the payload
+-- (binary), so the fields are read one by one: after 16 digits and the byte that opens the array.
+local function opened(job)
+  local rest, id, name, reply, keep = cmsgpack.unpack_limit(job, 4, 17)
+  return {id, name, reply, keep, sub(job, rest + 1)}
+end
+
+local function run_of(slot, mailbox)
+  local run = call('HGET', P .. 'run:' .. slot, mailbox)
+  if not run then return nil end
+  local token, taken, done, lent, worker = string.match(run, '^(%d+):(%d+):(%d+):(%d):(.*)$')
+  return {token = token, taken = tonumber(taken), done = tonumber(done), lent = lent, worker = worker}
+end
+
+local function taken_of(slot, mailbox)
+  local run = run_of(slot, mailbox)
+  return run and run.taken - run.done or 0
+end
+
+local function conclude(id, status, data, keep, reply)
+  if keep > 0 then
+    local value = string.format('%016.0f', now + keep) .. status .. ' ' .. data
+    call('SET', P .. 'out:' .. id, value, 'PX', whole(math.ceil(keep / 1000)))
+    if reply ~= '' then hint(reply) end
+  end
+end
+
+local function conclude_job(job, status, data)
+  local envelope = opened(job)
+  conclude(envelope[1], status, data or '', envelope[4], envelope[3])
+end
+
+local function trouble_of(mailbox)
+  local value = has('trouble') and call('HGET', P .. 'trouble', mailbox)
+  if not value then return 0, 0 end
+  local failures, losses = string.match(value, '^(%d+):(%d+)$')
+  return tonumber(failures), tonumber(losses)
+end
+
+local function set_trouble(mailbox, failures, losses)
+  call('HSET', P .. 'trouble', mailbox, whole(failures) .. ':' .. whole(losses))
+  used.trouble = true
+end
+
+local function clear_trouble(mailbox)
+  if has('trouble') then call('HDEL', P .. 'trouble', mailbox) end
+end
+
+-- Leave nothing of a mailbox that is empty.
+local function forget(mailbox)
+  clear_trouble(mailbox)
+  if has('notes') and call('SREM', P .. 'notes', mailbox) == 1 then call('DEL', P .. 'nt:' .. mailbox) end
+end
+
+-- Remove jobs from the head of a mailbox; return how many are left, and how many were removed.
+local function pop(mailbox, many)
+  local box = P .. 'mb:' .. mailbox
+  local length = call('LLEN', box)
+  if many > length then many = length end
+  if many <= 0 then return length, 0 end
+  if has('doomed') then
+    for _, job in ipairs(call('LRANGE', box, 0, many - 1)) do call('SREM', P .. 'doomed', opened(job)[1]) end
+  end
+  if many == length then call('DEL', box) else call('LTRIM', box, many, -1) end
+  if sub(mailbox, 1, 1) == 'j' then count('jobs', -many) end
+  clear_trouble(mailbox)
+  return length - many, many
+end
+
+-- Put the first job of a mailbox among the dead letters; return how many are left.
+local function bury(slot, mailbox, reason, status)
+  local job = call('LINDEX', P .. 'mb:' .. mailbox, 0)
+  if not job then return 0 end
+  local number = call('HINCRBY', META, 'last_dead', 1)
+  call('HSET', P .. 'dead', whole(number), cmsgpack.pack({slot, mailbox, whole(now), reason, job}))
+  count('buried', 1)
+  local left = pop(mailbox, 1)
+  if status then conclude_job(job, status, reason) end
+  return left
+end
+
+-- Let something happen at a time; return the member of `due` that stands for it.
+local function remember(due, what)
+  local member = string.format('%016.0f', call('HINCRBY', META, 'last_due', 1)) .. what
+  call('ZADD', P .. 'due', whole(due), member)
+  return member
+end
+
+-- Remove an entry of `later`, `delayed` or `shelves`, and what stands for it in `due`; return it.
+local function forgo(key, name)
+  local packed = call('HGET', P .. key, name)
+  if not packed then return nil end
+  local entry = cmsgpack.unpack(packed)
+  call('HDEL', P .. key, name)
+  call('ZREM', P .. 'due', entry[2])
+  if key == 'shelves' then call('SREM', P .. 'shelf:' .. sub(name, 1, 1) .. ':' .. entry[3], name) end
+  return entry
+end
+
+-- Let a mailbox wait no more for its first job to be tried again, or for somebody who knows it; tell whether it did.
+local function leave_wait(mailbox)
+  local was_later, was_shelved = forgo('later', mailbox), forgo('shelves', mailbox)
+  return was_later or was_shelved
+end
+
+-- Take a mailbox that does not run away from where it stands.
+local function leave_place(slot, mailbox)
+  local lane = sub(mailbox, 1, 1)
+  local list = P .. 'rd:' .. lane .. ':' .. slot
+  if call('LREM', list, 1, mailbox) == 1 and call('EXISTS', list) == 0 then
+    local worker = owner_of(slot)
+    if worker then disown(lane, slot, worker) end
+  end
+  call('HDEL', P .. 'held', mailbox)
+  leave_wait(mailbox)
+end
+
+-- Take a job that no worker has out of its mailbox.
+local function remove(slot, mailbox, job, status)
+  local box = P .. 'mb:' .. mailbox
+  local length, behind = call('LLEN', box), call('LPOS', box, job, 'RANK', -1)
+  call('LREM', box, -1, job) -- of two that are equal, a worker may have the first
+  if sub(mailbox, 1, 1) == 'j' then count('jobs', -1) end
+  if length == 1 then
+    leave_place(slot, mailbox)
+    forget(mailbox)
+  elseif behind == 0 then
+    clear_trouble(mailbox)
+    if leave_wait(mailbox) then ready(slot, mailbox) end
+  end
+  conclude_job(job, status)
+end
+
+local function signal(worker, kind, mailbox, id, note, data)
+  if not is_member(worker) then return end
+  local number = call('HINCRBY', META, 'last_signal', 1)
+  call('RPUSH', P .. 'sig:' .. worker, cmsgpack.pack({number, kind, mailbox, id, note, data}))
+  hint(worker)
+end
+
+local function has_no_grave()
+  local most = setting('max_dead')
+  return most > 0 and call('HLEN', P .. 'dead') >= most
+end
+
+local function end_run(slot, mailbox)
+  call('HDEL', P .. 'run:' .. slot, mailbox)
+  if has('lent') then call('HDEL', P .. 'lent', mailbox) end
+end
+
+-- End a take whose worker will not: its jobs are ready again. With `blame` its first job may have killed the worker.
+local function recover(slot, mailbox, blame)
+  end_run(slot, mailbox)
+  count('recovered', 1)
+  local left = call('LLEN', P .. 'mb:' .. mailbox)
+  if blame and sub(mailbox, 1, 1) == 'j' then
+    local failures, losses = trouble_of(mailbox)
+    losses = losses + 1
+    set_trouble(mailbox, failures, losses)
+    if losses >= setting('max_losses') and left > 0 then
+      left = bury(slot, mailbox, 'its worker died ' .. losses .. ' times while running it', 'lost')
+    end
+  end
+  if left > 0 then ready(slot, mailbox, true) end
+end

@@ -1,0 +1,43 @@
+-- What scripts share that deal with members and with who owns a slot: twins of the methods of `_ledger.Ledger`.
+
+local function beat()
+  local found = {}
+  for _, worker in ipairs(call('ZRANGE', P .. 'members', 0, -1)) do
+    local one = call('HMGET', P .. 'w:' .. worker, 'about', 'joined', 'lease', 'leaving')
+    found[#found + 1] = {worker, one[1], one[2], one[3], one[4]}
+  end
+  local head = call('HMGET', META, 'incarnation', 'version', 'shut')
+  return {whole(now), head[1], head[2], head[3], found}
+end
+
+local function dismiss(worker)
+  if call('ZREM', P .. 'members', worker) == 0 then return end
+  call('DEL', P .. 'w:' .. worker, P .. 'sig:' .. worker, P .. 'act:j:' .. worker, P .. 'act:r:' .. worker,
+    P .. 'odd:j:' .. worker, P .. 'odd:r:' .. worker)
+  members[worker] = false
+  used['odd:j:' .. worker], used['odd:r:' .. worker] = false, false
+  changed()
+end
+
+-- Let a slot be somebody's; '' is nobody.
+local function move(slot, taker, why)
+  local owner = owner_of(slot)
+  local was = call('HGET', P .. 'slot', slot)
+  local epoch = math.max(was and tonumber(cmsgpack.unpack(was)[1]) + 1 or 1, now)
+  call('HSET', P .. 'slot', slot, cmsgpack.pack({whole(epoch), whole(now), why, owner or ''}))
+  if owner and owner ~= taker then
+    disown('j', slot, owner)
+    disown('r', slot, owner)
+  end
+  if taker == '' then
+    call('HDEL', P .. 'own', slot)
+    owners[slot] = false
+  else
+    call('HSET', P .. 'own', slot, taker)
+    owners[slot] = taker
+  end
+  count('moved', 1)
+  for _, lane in ipairs({'j', 'r'}) do
+    if call('EXISTS', P .. 'rd:' .. lane .. ':' .. slot) == 1 then activate(lane, slot, true) end
+  end
+end

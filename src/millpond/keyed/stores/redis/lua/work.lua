@@ -1,0 +1,255 @@
+-- Settle what has ended, let happen what is due, and take more.
+-- ARGV: skew, worker, call, want, per, want_residents, heard, settles, then for each settle
+--   slot, mailbox, token, done, how, outcomes; where outcomes is not '' but their number, there follow
+--   delay, failures, reason, notes, {id, status, data, keep, reply}...
+-- Result: {stale indexes, token, takes, signals, gone, more, due, now, version}; takes: {slot, mailbox, jobs, 0 or
+--   {failures, losses, notes}, ...}.
+-- A settle names its take by the token and counts finished jobs from its start: twice is as good as once, and a late one
+-- changes nothing. A call takes only if it is later than the last of its worker.
+
+local me, number, want, per = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local VISIT, DUE, HEAVY, DEAD_RETRY = 8, 100, 4194304, 10000000
+
+-- Let the next job of a mailbox that stands nowhere have its turn, if there is one.
+local function go_on(slot, mailbox, left)
+  if left > 0 then ready(slot, mailbox) else forget(mailbox) end
+end
+
+-- Do what is to happen to the first job of a mailbox that does not run any more.
+local function end_take(slot, mailbox, left, how, delay, failures, reason)
+  if (how == 'retry' or how == 'shelve') and has('doomed') then
+    local id = opened(call('LINDEX', P .. 'mb:' .. mailbox, 0))[1]
+    if call('SISMEMBER', P .. 'doomed', id) == 1 then how = 'end' end -- it will not be tried again
+  end
+  if how == 'retry' then
+    count('retried', 1)
+    local _, losses = trouble_of(mailbox)
+    set_trouble(mailbox, failures, losses)
+    call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + delay, 'l' .. mailbox)}))
+  elseif how == 'shelve' then
+    local member = remember(now + setting('unknown'), 's' .. mailbox)
+    call('HSET', P .. 'shelves', mailbox, cmsgpack.pack({slot, member, reason}))
+    call('SADD', P .. 'shelf:' .. sub(mailbox, 1, 1) .. ':' .. reason, mailbox)
+    used.shelves = true
+  else
+    if how == 'bury' then left = bury(slot, mailbox, reason) end
+    go_on(slot, mailbox, left)
+  end
+end
+
+-- Return whether the take was running, and where the next settle begins.
+local function settle(i)
+  local slot, mailbox, token, how, many = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4], ARGV[i + 5]
+  local next = many == '' and i + 6 or i + 10 + 5 * many
+  local runs = P .. 'run:' .. slot
+  local run = call('HGET', runs, mailbox)
+  if not run or sub(run, 1, #token + 1) ~= token .. ':' then return false, next end
+  local taken, was, rest = string.match(run, '^%d+:(%d+):(%d+):(.*)$')
+  taken, was = tonumber(taken), tonumber(was)
+  local delay, failures, reason, notes = 0, 0, '', 0
+  local is_refused = how == 'bury' and has_no_grave()
+  if many ~= '' then
+    delay, failures, reason, notes = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7]), ARGV[i + 8], tonumber(ARGV[i + 9])
+    for j = i + 10, next - 1, 5 do
+      if not (is_refused and ARGV[j + 1] == 'dead') then
+        conclude(ARGV[j], ARGV[j + 1], ARGV[j + 2], tonumber(ARGV[j + 3]), ARGV[j + 4])
+      end
+    end
+  end
+  local left, popped = pop(mailbox, math.min(tonumber(ARGV[i + 3]), taken) - was)
+  if popped > 0 and sub(mailbox, 1, 1) == 'j' then count('done', popped) end
+  was = was + popped
+  if notes > 0 and has('notes') then
+    local list = P .. 'nt:' .. mailbox
+    while true do
+      local first = call('LINDEX', list, 0)
+      if not first or tonumber(string.match(first, '^%d+')) > notes then break end
+      call('LPOP', list)
+    end
+  end
+  if was == taken then -- whatever it says: the job behind the last one of a take was never tried
+    end_run(slot, mailbox)
+    go_on(slot, mailbox, left)
+  elseif how == 'keep' then
+    if popped > 0 then call('HSET', runs, mailbox, token .. ':' .. taken .. ':' .. was .. ':' .. rest) end
+  else
+    end_run(slot, mailbox)
+    end_take(slot, mailbox, left, is_refused and 'retry' or how, is_refused and DEAD_RETRY or delay, failures, reason)
+  end
+  return true, next
+end
+
+-- Let happen what is due; return when the next thing is, or 0.
+local function tick()
+  local due = P .. 'due'
+  local first = call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  if not first[1] then return 0 end
+  if tonumber(first[2]) > now then return first[2] end
+  for _, what in ipairs(call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', 0, DUE)) do
+    local kind, name = sub(what, 17, 17), sub(what, 18)
+    call('ZREM', due, what)
+    if kind == 'l' then
+      local entry = forgo('later', name)
+      if entry then ready(entry[1], name) end
+    elseif kind == 'd' then
+      local entry = forgo('delayed', name)
+      if entry then enter(entry[1], entry[3], stamp .. entry[4]) end
+    elseif has_no_grave() then
+      local packed = call('HGET', P .. 'shelves', name)
+      if packed then
+        local slot, _, unknown = unpack(cmsgpack.unpack(packed))
+        call('HSET', P .. 'shelves', name, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 's' .. name), unknown}))
+      end
+    else
+      local entry = forgo('shelves', name)
+      if entry then go_on(entry[1], name, bury(entry[1], name, 'no worker knows ' .. entry[3], 'dead')) end
+    end
+  end
+  first = call('ZRANGE', due, 0, 0, 'WITHSCORES')
+  return first[2] or 0
+end
+
+local token, takes, weight = '', {}, 0
+
+-- Return the first jobs of a mailbox: one at least, fewer when they are large, none that is doomed.
+local function fitting(mailbox, many)
+  local jobs = call('LRANGE', P .. 'mb:' .. mailbox, 0, many > 1 and many - 1 or 0)
+  local size, is_watchful = 0, has('doomed')
+  for j = 1, #jobs do
+    local larger = size + #jobs[j]
+    if j > 1 and (larger > HEAVY or is_watchful and call('SISMEMBER', P .. 'doomed', opened(jobs[j])[1]) == 1) then
+      for k = #jobs, j, -1 do jobs[k] = nil end
+      break
+    end
+    size = larger
+  end
+  weight = weight + size
+  return jobs
+end
+
+-- Take a mailbox in a pool where keys are paused, jobs doomed, in trouble, or notes waiting; nil: it is not taken.
+local function take_odd(slot, mailbox, many)
+  while has('doomed') do
+    local job = call('LINDEX', P .. 'mb:' .. mailbox, 0)
+    if call('SISMEMBER', P .. 'doomed', opened(job)[1]) == 0 then break end
+    local left = pop(mailbox, 1)
+    conclude_job(job, 'cancelled')
+    if left == 0 then
+      forget(mailbox)
+      return nil
+    end
+  end
+  if has('paused') and call('SISMEMBER', P .. 'paused', mailbox) == 1 then
+    call('HSET', P .. 'held', mailbox, slot)
+    return nil
+  end
+  local failures, losses = trouble_of(mailbox)
+  local jobs = fitting(mailbox, losses > 0 and 1 or many)
+  local notes = {}
+  if has('notes') then
+    for _, note in ipairs(call('LRANGE', P .. 'nt:' .. mailbox, 0, -1)) do
+      local colon = string.find(note, ':', 1, true)
+      notes[#notes + 1] = sub(note, 1, colon - 1)
+      notes[#notes + 1] = sub(note, colon + 1)
+    end
+  end
+  if failures == 0 and losses == 0 and #notes == 0 then return jobs, 0 end
+  return jobs, {failures, losses, notes}
+end
+
+-- Hand out mailboxes; return how many.
+local function hand_out(slot, mailboxes, many, lent)
+  local runs, got = {}, 0
+  local is_odd = has('doomed') or has('paused') or has('trouble') or has('notes')
+  for j = 1, #mailboxes do
+    local mailbox, jobs, extra = mailboxes[j], nil, 0
+    if is_odd then jobs, extra = take_odd(slot, mailbox, many) else jobs = fitting(mailbox, many) end
+    if jobs then
+      local n = #takes
+      takes[n + 1], takes[n + 2], takes[n + 3], takes[n + 4] = slot, mailbox, jobs, extra
+      n = #runs
+      runs[n + 1], runs[n + 2] = mailbox, token .. ':' .. #jobs .. ':0:' .. lent .. ':' .. me
+      got = got + 1
+    end
+  end
+  if got > 0 then
+    call('HSET', P .. 'run:' .. slot, unpack(runs))
+    if lent == '1' then
+      call('HSET', P .. 'lent', runs[1], slot)
+      used.lent = true
+    end
+  end
+  return got
+end
+
+local function take(lane, most, many, about)
+  weight = 0
+  local got, act, odd = 0, P .. 'act:' .. lane .. ':' .. me, 'odd:' .. lane .. ':' .. me
+  while got < most and weight <= HEAVY do
+    local slot = call('LPOP', act)
+    if not slot then break end
+    if has(odd) then call('SREM', P .. odd, slot) end
+    if owner_of(slot) == me then
+      local list, visit = P .. 'rd:' .. lane .. ':' .. slot, math.min(VISIT, most - got)
+      local mailboxes = call('LPOP', list, visit)
+      if mailboxes then
+        got = got + hand_out(slot, mailboxes, many, '0')
+        if #mailboxes == visit and call('EXISTS', list) == 1 then call('RPUSH', act, slot) end
+      end
+    end
+  end
+  if got < most and has('shelves') then
+    local names = cmsgpack.unpack(about)[4]
+    table.sort(names)
+    for _, name in ipairs(names) do
+      while got < most do
+        local mailboxes = call('SRANDMEMBER', P .. 'shelf:' .. lane .. ':' .. name, most - got)
+        if #mailboxes == 0 then break end
+        for _, mailbox in ipairs(mailboxes) do
+          local slot = cmsgpack.unpack(call('HGET', P .. 'shelves', mailbox))[1]
+          leave_place(slot, mailbox)
+          got = got + hand_out(slot, {mailbox}, 1, '1')
+        end
+      end
+    end
+  end
+end
+
+local stale, i = {}, 9
+for j = 1, tonumber(ARGV[8]) do
+  local is_running
+  is_running, i = settle(i)
+  if not is_running then stale[#stale + 1] = j - 1 end
+end
+local due = tick()
+
+local member = call('HMGET', P .. 'w:' .. me, 'lease', 'call', 'about')
+if not member[1] or tonumber(member[1]) <= now then
+  finish()
+  return {stale, token, takes, {}, 1, 0, due, whole(now), version}
+end
+
+local signals = {}
+if has('sig:' .. me) then
+  local list, heard = P .. 'sig:' .. me, tonumber(ARGV[7])
+  for _, packed in ipairs(call('LRANGE', list, 0, -1)) do
+    local one = cmsgpack.unpack(packed)
+    if one[1] <= heard then call('LPOP', list) else signals[#signals + 1] = one end
+  end
+end
+
+local is_open, more = not is_paused and not is_shut, 0
+if number > tonumber(member[2]) then
+  if is_open then
+    token = whole(math.max(tonumber(call('HGET', META, 'token')) + 1, now))
+    call('HSET', META, 'token', token)
+    local residents = tonumber(ARGV[6])
+    if residents > 0 then take('r', residents, 1, member[3]) end
+    if want > 0 then take('j', want, per, member[3]) end
+  end
+  call('HSET', P .. 'w:' .. me, 'call', ARGV[3])
+end
+if is_open and call('EXISTS', P .. 'act:j:' .. me, P .. 'act:r:' .. me) > 0 then more = 1 end
+told[me] = nil -- this answer tells it
+finish()
+return {stale, token, takes, signals, 0, more, due, whole(now), version}
