@@ -1,0 +1,2072 @@
+# ruff: noqa: D401  (a check says what is so, not what to do)
+"""What every store of keyed pools owes, as plain functions that any store can be put to.
+
+A store is described by a `StoreBench`: how to make one for a fresh pool and, where it can be shared, how to make
+another object of the same pool, as another process would. Every check takes a fresh bench, uses it and leaves it to be
+closed by the caller:
+
+    for check in STORE_CHECKS:
+        with closing(StoreBench(lambda: open(url, pool), lambda: open(url, pool))) as bench:
+            check(bench)
+
+or `check_store(make_bench)` for all of them. A check raises AssertionError with a sentence that says what is owed.
+Checks named `verb_…` are about one verb, `k1_…` to `k7_…` about the promises of DESIGN.md, `hole_1_…` to `hole_18_…`
+about what a hostile reading of them found. Time is moved by `store.skew`. After every verb the invariants of `_mail`
+are looked at: from inside where the store runs the rules themselves, else as far as its readings tell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, cast
+
+from millpond.keyed import _core
+from millpond.keyed._commands import (
+    Cancel,
+    Drop,
+    Notify,
+    Pause,
+    Purge,
+    Replay,
+    Resume,
+    Shut,
+    Start,
+    Stop,
+)
+from millpond.keyed._envelope import Envelope, encode, opened
+from millpond.keyed._ledger import Ledger
+from millpond.keyed._records import (
+    DEAD_RETRY,
+    DUE,
+    HEAVY,
+    SECOND,
+    Beat,
+    Claimed,
+    Joiner,
+    KeyView,
+    Order,
+    Outcome,
+    Settings,
+    Settle,
+    Special,
+    Take,
+    Verdicts,
+    Work,
+)
+from millpond.keyed._store import PoolGone, Store
+
+PATIENCE: Final = 5.0
+"""Seconds after which something that should come is taken for lost."""
+SLOTS: Final = 8
+LEASE: Final = 60 * SECOND
+DRAIN: Final = 300 * SECOND
+UNKNOWN: Final = 3600 * SECOND
+KEEP: Final = 600 * SECOND
+NAME: Final = "job"
+STATES: Final = ("ready", "running", "retry", "held", "shelved")
+_READINGS: Final = frozenset(
+    ("beat", "owners", "slots", "keys", "residents", "dead_letters", "where", "counts", "outcomes")
+)
+_VERBS: Final = frozenset(("dispatch", "apply", "join", "renew", "leave", "give", "claim", "work"))
+
+
+# --- invariants ------------------------------------------------------------------------------------------------------
+
+
+def check_ledger(ledger: Ledger) -> None:
+    """Look at the rules from inside: I1, I2, and that nothing is left of what is gone."""
+    mail = ledger.mail
+    places = Counter(mailbox for _, mailbox, _ in mail.places())
+    twice = [mailbox for mailbox, count in places.items() if count > 1]
+    assert not twice, f"I1: {twice} stand in several places"
+    assert set(places) == set(mail.boxes), f"I1: {set(places) ^ set(mail.boxes)} stand nowhere, or are empty"
+    assert all(mail.boxes.values()), "I1: a mailbox that is empty is kept"
+    for (lane, slot), ready in mail.ready.items():
+        assert ready, f"an empty ready list of slot {slot} is kept"
+        owner = ledger.slots[slot].owner
+        assert owner not in ledger.members or slot in mail.active.get((lane, owner), ()), f"I2: {owner} misses {slot}"
+    for (_, worker), slots in mail.active.items():
+        assert worker in ledger.members, f"{worker} is gone, but its active slots are not"
+        assert len(slots) == len(set(slots)), f"{worker} has a slot twice: {slots}"
+    runs = {mailbox: (slot, run) for slot, some in mail.running.items() for mailbox, run in some.items()}
+    for mailbox, (_, run) in runs.items():
+        left = run.taken - run.done
+        assert 0 < left <= len(mail.boxes[mailbox]), f"I4: a take of {left} jobs of {mailbox} is not there"
+    assert mail.lent == {mailbox: slot for mailbox, (slot, run) in runs.items() if run.is_lent}, "lent is wrong"
+    assert mail.jobs == sum(len(box) for name, box in mail.boxes.items() if name[0] == "j"), "the count of jobs is off"
+    ids = {opened(raw).id for box in mail.boxes.values() for raw in box}
+    assert mail.doomed <= ids, f"the doomed {mail.doomed - ids} are not there any more"
+    for what, names in (("trouble", mail.trouble), ("notes", mail.notes)):
+        assert set(names) <= set(mail.boxes), f"{what} is left of {set(names) - set(mail.boxes)}"
+    assert set(mail.held) <= mail.paused, "a key is held that is not paused"
+    assert set(mail.signals) == set(ledger.members), "signals are kept for others than members"
+
+
+def check_readings(store: Store) -> None:
+    """Look at a store from outside, while nobody else uses it: its readings agree with one another."""
+    keys, residents, counts, slots = store.keys("j"), store.keys("r"), store.counts(), store.slots()
+    views = [*keys, *residents]
+    names = [view.mailbox for view in views]
+    assert len(names) == len(set(names)), f"I1: a mailbox is seen twice in {sorted(names)}"
+    for view in views:
+        assert view.depth > 0 and view.state in STATES, f"I1: {view}"
+        assert (view.token > 0) == (view.state == "running"), f"a token belongs to a run: {view}"
+        assert view.state == "running" or view.worker == slots[view.slot].owner, f"whose is it: {view}"
+    assert all(view.mailbox[0] == "j" for view in keys) and all(view.mailbox[0] == "r" for view in residents)
+    assert keys == sorted(keys, key=lambda view: (view.oldest, view.mailbox)), "keys come oldest first"
+    assert counts.jobs == sum(view.depth for view in keys), f"jobs are {counts.jobs}, keys tell {keys}"
+    states = Counter(view.state for view in keys)
+    assert (counts.keys_ready, counts.keys_running) == (states["ready"], states["running"]), f"{counts}, {states}"
+    assert counts.oldest == min((view.oldest for view in keys if view.state == "ready"), default=0), "oldest is off"
+    assert counts.residents == len(residents), f"residents are {counts.residents}, keys tell {residents}"
+    assert counts.dead == len(store.dead_letters()), "dead letters do not agree with counts"
+    numbers = [letter.number for letter in store.dead_letters()]
+    assert numbers == sorted(set(numbers)), f"dead letters are not in order: {numbers}"
+    assert [view for view, _ in store.residents()] == residents, "residents() and keys('r') differ"
+    version, owners = store.owners()
+    assert owners == [slot.owner for slot in slots], "owners() and slots() differ"
+    assert version == store.beat().version, "owners() and beat() differ in version"
+
+
+def jobs_in(ledger: Ledger) -> dict[str, str]:
+    """Return where every job is: its id, and the mailbox, `delayed` or `dead`."""
+    mail = ledger.mail
+    found = {opened(raw).id: mailbox for mailbox, box in mail.boxes.items() for raw in box}
+    found.update(dict.fromkeys(mail.delayed, "delayed"))
+    found.update((opened(letter.job).id, "dead") for letter in mail.dead.values())
+    return found
+
+
+def check_removals(
+    verb: str, arguments: Sequence[Any], before: dict[str, str], after: dict[str, str], doomed: Iterable[str]
+) -> None:
+    """I4: only a settle that names a running take, or a recorded command, removes a job."""
+    gone = set(before) - set(after)
+    if not gone or verb == "apply":
+        return
+    if verb == "work":
+        settled = {one.mailbox for one in arguments[2]}
+        gone = {job for job in gone if before[job] not in settled} - set(doomed)
+    elif verb == "dispatch":
+        swaps = {order.mailbox for order in arguments[1] if order.special and order.special.on_busy == "replace"}
+        gone = {job for job in gone if before[job] not in swaps}
+    assert not gone, f"I4: {verb} removed {gone}"
+
+
+class _Watched:
+    """A store that is looked at after every verb."""
+
+    def __init__(self, store: Store) -> None:
+        self.__dict__["_inner"] = store
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._inner, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.__dict__["_inner"], name)
+        if name not in _VERBS:
+            return value
+
+        def verb(*args: Any, **named: Any) -> Any:
+            ledger = getattr(self._inner, "_ledger", None)
+            if not isinstance(ledger, Ledger):
+                answer = value(*args, **named)
+                check_readings(self._inner)
+                return answer
+            before, doomed = jobs_in(ledger), set(ledger.mail.doomed)
+            answer = value(*args, **named)
+            check_ledger(ledger)
+            check_removals(name, args, before, jobs_in(ledger), doomed)
+            check_readings(self._inner)
+            return answer
+
+        return verb
+
+
+# --- the bench -------------------------------------------------------------------------------------------------------
+
+
+class StoreBench:
+    """One store under test: `store` and, where it can be shared, `other`, another object of the same pool."""
+
+    def __init__(self, first: Callable[[], Store], second: Callable[[], Store] | None = None) -> None:
+        self.make = second or first
+        self.bare = first()
+        self.store = cast(Store, _Watched(self.bare))
+        self.is_shared = second is not None
+        self.bare_other = second() if second is not None else self.bare
+        self.other = cast(Store, _Watched(self.bare_other)) if second is not None else self.store
+        self.settings = Settings()
+        self._numbers = itertools.count(1)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.bare.close()
+        if self.is_shared:
+            self.bare_other.close()
+
+    def open(self, **settings: Any) -> StoreBench:
+        """Make the pool, small, with slow clocks, and these settings."""
+        base = Settings(slots=SLOTS, lease=LEASE, drain=DRAIN, unknown=UNKNOWN)
+        self.settings = base._replace(**settings)
+        for store in (self.store, self.other):
+            assert store.open(self.settings).settings == self.settings, "a pool is not made as it was asked for"
+        return self
+
+    def skip(self, microseconds: int) -> None:
+        """Let time pass."""
+        self.bare.skew += microseconds
+        if self.is_shared:
+            self.bare_other.skew += microseconds
+
+    def number(self) -> int:
+        """Return a number that was not used yet."""
+        return next(self._numbers)
+
+    def slot(self, key: str) -> int:
+        """Return the slot of a key."""
+        return _core.slot_of(key, self.settings.slots)
+
+    def neighbours(self, count: int, slot: int = 0) -> list[str]:
+        """Return keys that share a slot."""
+        names = (f"n{number}" for number in itertools.count())
+        return list(itertools.islice((name for name in names if self.slot(name) == slot), count))
+
+    def order(self, key: str, job: str, *, name: str = NAME, keep: int = KEEP, **special: Any) -> Order:
+        """Return a job for a key."""
+        body = encode(Envelope(job, name, "producer", keep, special.pop("payload", b"")))
+        extra = Special(job, name, **special) if special else None
+        return Order(self.slot(key), f"j:{key}", body, extra)
+
+    def send(self, *orders: Order, batch: str = "") -> Verdicts:
+        """Dispatch orders in one batch."""
+        return dict(self.store.dispatch(batch or f"batch-{self.number()}", orders))
+
+    def put(self, key: str, *ids: str, **options: Any) -> Verdicts:
+        """Dispatch jobs for a key, in one batch."""
+        return self.send(*(self.order(key, job, **options) for job in ids))
+
+    def hand(self, name: str, *, store: Store | None = None, own: bool = True, **joiner: Any) -> Hand:
+        """Let a worker join and, with `own`, claim all slots that are free."""
+        store = store or (self.store if name == "a" else self.other)
+        hand = Hand(self, store, Joiner(name, f"host:{name}", **{"names": (NAME, "watch"), **joiner}))
+        if own:
+            hand.claim()
+        return hand
+
+    def ends(self) -> dict[str, int]:
+        """Return when each lease ends."""
+        return {member.id: member.lease_end for member in self.store.beat().members}
+
+    def bury(self, survivor: Hand, *dead: Hand) -> Claimed:
+        """Let the leases of some be over, and a survivor take over all that they had."""
+        ends = self.ends()
+        self.skip(self.settings.lease + 1)
+        survivor.renew()
+        return survivor.claim(dead={one.id: ends[one.id] for one in dead})
+
+    def view(self, mailbox: str) -> KeyView | None:
+        """Return how a mailbox stands."""
+        return next((view for view in self.store.keys(mailbox[0]) if view.mailbox == mailbox), None)
+
+    def state(self, mailbox: str) -> str:
+        """Return where a mailbox stands."""
+        view = self.view(mailbox)
+        return view.state if view is not None else ""
+
+    def where(self, key: str, job: str) -> str:
+        """Return where a job is."""
+        return self.store.where(self.slot(key), f"j:{key}", job)
+
+    def outcome(self, job: str) -> str:
+        """Return how a job ended."""
+        (found,) = self.store.outcomes([job])
+        return found[0] if found is not None else ""
+
+    def cancel(self, key: str, job: str) -> str:
+        """Take a job back."""
+        return self.store.apply(Cancel(self.slot(key), f"j:{key}", job))
+
+    def purge(self, key: str) -> str:
+        """Drop what waits for a key."""
+        return self.store.apply(Purge(self.slot(key), f"j:{key}"))
+
+    def start(self, key: str, payload: bytes = b"", name: str = "watch") -> str:
+        """Start a resident."""
+        body = encode(Envelope(f"resident-{self.number()}", name, "", 0, payload))
+        return self.store.apply(Start(self.slot(key), f"r:{name}:{key}", body))
+
+    def stop(self, key: str, name: str = "watch") -> str:
+        """Stop a resident."""
+        return self.store.apply(Stop(self.slot(key), f"r:{name}:{key}"))
+
+    def notify(self, key: str, data: bytes, name: str = "watch") -> str:
+        """Send a resident a message."""
+        return self.store.apply(Notify(self.slot(key), f"r:{name}:{key}", data))
+
+    def until(self, question: Callable[[], bool], owed: str) -> None:
+        """Wait until something is so."""
+        deadline = time.monotonic() + PATIENCE
+        while not question():
+            assert time.monotonic() < deadline, f"{owed}: not so after {PATIENCE:g} s"
+            time.sleep(0.002)
+
+
+class Hand:
+    """A worker that does exactly what it is told."""
+
+    def __init__(self, bench: StoreBench, store: Store, joiner: Joiner) -> None:
+        self.bench, self.store, self.id, self.calls = bench, store, joiner.id, 0
+        self.beat: Beat = store.join(joiner)
+
+    def claim(self, slots: Iterable[int] | None = None, dead: dict[str, int] | None = None, **more: Any) -> Claimed:
+        """Claim slots, all when none are named."""
+        slots = list(range(self.bench.settings.slots)) if slots is None else list(slots)
+        return self.store.claim(self.id, slots, dead or {}, **more)
+
+    def renew(self, *, leaving: bool = False) -> Beat | None:
+        """Prolong the lease."""
+        return self.store.renew(self.id, leaving=leaving)
+
+    def work(self, *settles: Settle, want: int = 50, per: int = 50, residents: int = 0, heard: int = 0) -> Work:
+        """Settle and take."""
+        self.calls += 1
+        return self.store.work(self.id, self.calls, settles, want, per, residents, heard)
+
+    def take(self, want: int = 50, per: int = 50, residents: int = 0) -> dict[str, Take]:
+        """Take, by mailbox."""
+        return {take.mailbox: take for take in self.work(want=want, per=per, residents=residents).takes}
+
+    def one(self, key: str, per: int = 50) -> Take:
+        """Take a key, and nothing else must be there to take."""
+        takes = self.take(per=per)
+        assert list(takes) == [f"j:{key}"], f"{self.id} should get {key}, got {list(takes)}"
+        return takes[f"j:{key}"]
+
+    def settle(self, *settles: Settle) -> Work:
+        """Settle and take nothing."""
+        return self.work(*settles, want=0)
+
+
+def end(take: Take, done: int | None = None, how: str = "end", **more: Any) -> Settle:
+    """Return what a worker says of a take that it has run, with the outcomes of the jobs that are done."""
+    done = len(take.jobs) if done is None else done
+    if take.mailbox[0] == "j" and "outcomes" not in more:
+        some = [opened(raw) for raw in take.jobs[:done]]
+        more["outcomes"] = tuple(Outcome(one.id, "done", b"", one.keep, one.reply) for one in some)
+    return Settle(take.slot, take.mailbox, take.token, done, how, **more)
+
+
+def ids(take: Take) -> list[str]:
+    """Return the jobs of a take."""
+    return [opened(raw).id for raw in take.jobs]
+
+
+def snapshot(store: Store) -> tuple[Any, ...]:
+    """Return all that a store tells of its pool, but not the time."""
+    return (
+        store.beat()._replace(now=0),
+        store.slots(),
+        store.keys("j"),
+        store.residents(),
+        store.dead_letters(),
+        store.counts()._replace(now=0),
+    )
+
+
+@contextlib.contextmanager
+def unchanged(bench: StoreBench, owed: str) -> Iterator[None]:
+    """See that nothing changes."""
+    before = snapshot(bench.store)
+    yield
+    after = snapshot(bench.store)
+    assert before == after, f"{owed}: {before} became {after}"
+
+
+# --- the verbs -------------------------------------------------------------------------------------------------------
+
+
+def verb_open_finds_what_was_made(bench: StoreBench) -> None:
+    """The settings of a pool are those that it was made with, whoever opens it."""
+    first = bench.bare.open(Settings(slots=16, max_jobs=7, placement="jump", max_losses=2))
+    again = bench.bare_other.open(Settings(slots=4))
+    assert first.incarnation and again == first, f"the pool was made as {first}, and found as {again}"
+    assert bench.store.beat().incarnation == first.incarnation
+    assert len(bench.store.slots()) == 16
+    check_readings(bench.store)
+    counts = bench.store.counts()
+    assert counts[1:-2] == (0,) * len(counts[1:-2]) and not counts.is_paused and not counts.is_shut
+
+
+def verb_drop_forgets_the_pool(bench: StoreBench) -> None:
+    """After `drop` everybody is told `PoolGone`, and a pool that is opened again is another."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1")
+    take = a.one("k")
+    was = bench.store.open(bench.settings).incarnation
+    bench.bare.drop()
+    calls: list[Callable[[Store], object]] = [
+        lambda store: store.dispatch("x", [bench.order("k", "2")]),
+        lambda store: store.apply(Pause()),
+        lambda store: store.renew("a"),
+        lambda store: store.join(Joiner("b", "b")),
+        lambda store: store.work("a", 9, [end(take)], 1, 1),
+        lambda store: store.claim("a", [0], {}),
+        lambda store: store.give("a", [(0, "")], "why"),
+        lambda store: store.leave("a"),
+        lambda store: store.beat(),
+        lambda store: store.owners(),
+        lambda store: store.counts(),
+        lambda store: store.keys(),
+    ]
+    for number, call in enumerate(calls):
+        for store in (bench.bare, bench.bare_other):
+            try:
+                answer = call(store)
+            except PoolGone:
+                continue
+            raise AssertionError(f"call {number} on a pool that was dropped answered {answer!r}")
+    again = bench.bare.open(bench.settings)
+    assert again.incarnation != was, "a pool that was made anew has the old incarnation"
+    assert bench.store.renew("a") is None and not bench.store.keys() and not bench.store.beat().members
+    assert a.work(end(take)).is_gone
+    check_readings(bench.store)
+
+
+def verb_close_leaves_the_pool(bench: StoreBench) -> None:
+    """What one object lets go of stays for the others."""
+    if not bench.is_shared:
+        return
+    bench.open()
+    bench.put("k", "1", "2")
+    third = bench.make()
+    opened_ = third.open(bench.settings)
+    third.dispatch("by-third", [bench.order("k", "3")])
+    third.close()
+    third.close()
+    assert bench.other.open(bench.settings) == opened_
+    assert ids(bench.hand("b").one("k")) == ["1", "2", "3"]
+
+
+def verb_dispatch_keeps_the_order(bench: StoreBench) -> None:
+    """Jobs of a key come out in the order in which they went in, over batches, for any number of keys."""
+    bench.open()
+    a = bench.hand("a")
+    sent: dict[str, list[str]] = {}
+    orders = []
+    for number in range(60):
+        key = f"k{number % 7}"
+        sent.setdefault(f"j:{key}", []).append(str(number))
+        orders.append(bench.order(key, str(number)))
+    for first in range(0, 60, 13):
+        assert bench.send(*orders[first : first + 13]) == {}
+    takes = a.take()
+    assert {mailbox: ids(take) for mailbox, take in takes.items()} == sent
+    assert bench.store.counts().dispatched == 60
+
+
+def verb_dispatch_takes_any_key_and_payload(bench: StoreBench) -> None:
+    """Names and bodies are any text and any bytes."""
+    bench.open()
+    a = bench.hand("a")
+    keys = ["", " ", "a|b", "a:b", "{a}", "ä\n😀", "a\0b", "'\"%s*?[x]", "x" * 500]
+    payload = bytes(range(256)) * 3
+    for number, key in enumerate(keys):
+        assert bench.put(key, f"id {number} ü|:{{}}", payload=payload) == {}
+    takes = a.take()
+    assert set(takes) == {f"j:{key}" for key in keys}, f"{takes.keys()}"
+    for take in takes.values():
+        assert opened(take.jobs[0]).payload == payload
+    assert bench.where("a|b", "id 2 ü|:{}") == "running"
+    assert a.settle(*map(end, takes.values())).stale == ()
+    assert not bench.store.keys()
+
+
+def verb_dispatch_says_what_is_full(bench: StoreBench) -> None:
+    """Over the limit of a key or the pool an order is refused, with those behind it of its key; others are in."""
+    bench.open(max_per_key=3, max_jobs=6)
+    orders = [bench.order("k", str(number)) for number in range(5)]
+    assert bench.send(*orders[:2], bench.order("m", "m"), *orders[2:]) == {4: "full", 5: "full"}
+    assert bench.put("n", "n1", delay=SECOND) == {}
+    answer = bench.send(bench.order("n", "n2"), bench.order("n", "n3"), bench.order("o", "o1"))
+    assert answer == {1: "pool", 2: "pool"}, f"delayed jobs count as the rest: {answer}"
+    assert bench.store.counts().jobs == 5 and bench.store.counts().dispatched == 6
+    assert bench.where("k", "2") == "waiting" and bench.where("k", "3") == "gone"
+    a = bench.hand("a")
+    takes = a.take()
+    a.settle(end(takes["j:k"], 1))
+    assert bench.put("k", "9") == {}, "there is room again when a job is done"
+    assert ids(a.one("k")) == ["1", "2", "9"]
+
+
+def verb_dispatch_refuses_the_rest_of_a_refused_key(bench: StoreBench) -> None:
+    """What stands behind a refused order of its key is refused too, though there were room: order is kept."""
+    bench.open(max_jobs=1)
+    bench.put("k", "1")
+    orders = [
+        bench.order("m", "m1"),
+        bench.order("k", "2", on_busy="replace"),
+        bench.order("m", "m2", on_busy="replace"),
+    ]
+    assert bench.send(*orders) == {0: "pool", 2: "full"}
+    assert [bench.where("k", one) for one in "12"] == ["gone", "waiting"]
+
+
+def verb_dispatch_lets_a_replacement_in_though_it_is_full(bench: StoreBench) -> None:
+    """Who replaces a job takes its room."""
+    bench.open(max_jobs=2, max_per_key=1, unknown=LEASE)
+    bench.put("k", "1")
+    bench.put("m", "m1")
+    assert bench.put("k", "2", on_busy="replace") == {}
+    assert bench.outcome("1") == "replaced" and bench.where("k", "2") == "waiting"
+    a = bench.hand("a")
+    takes = a.take()
+    a.settle(end(takes["j:m"], 0, "bury", reason=b"broken"), end(takes["j:k"], 0))
+    assert bench.put("m", "m2") == {}
+    assert bench.store.apply(Replay((1,))) == "1", "what is replayed is let in"
+    assert bench.store.counts().jobs == 3
+    assert bench.put("k", "3", on_busy="replace") == {}, "a replacement never adds"
+    assert bench.put("k", "4") == {0: "pool"}
+
+
+def verb_dispatch_of_a_unique_id(bench: StoreBench) -> None:
+    """An id is remembered for as long as was said, also when its job is done; refused ones are not."""
+    bench.open(max_per_key=1)
+    assert bench.put("k", "x", unique_for=LEASE) == {}
+    assert bench.put("k", "x", unique_for=LEASE) == {0: "same"}
+    assert bench.put("m", "x", unique_for=LEASE) == {0: "same"}, "an id is one of the pool, not of a key"
+    assert bench.put("k", "y", unique_for=LEASE) == {0: "full"}
+    a = bench.hand("a")
+    a.settle(end(a.one("k")))
+    assert bench.put("k", "x", unique_for=LEASE) == {0: "same"}
+    assert bench.put("k", "y", unique_for=LEASE) == {}
+    bench.skip(LEASE)
+    a.renew()
+    a.settle(end(a.one("k")))
+    assert bench.put("k", "x", unique_for=LEASE) == {}, "the id was to be forgotten"
+
+
+def verb_dispatch_on_a_busy_key(bench: StoreBench) -> None:
+    """`reject`, `coalesce` and `replace` look at what is there: of their name, and not taken."""
+    bench.open()
+    a = bench.hand("a")
+    for on_busy in ("reject", "coalesce", "replace"):
+        assert bench.put(on_busy, f"{on_busy}-0", on_busy=on_busy) == {}, "an idle key takes anything"
+    takes = a.take()
+    assert bench.put("reject", "r1", on_busy="reject") == {0: "busy"}, "running is busy"
+    assert bench.put("coalesce", "c1", on_busy="coalesce") == {}, "what runs does not do for it"
+    assert bench.put("coalesce", "c2", on_busy="coalesce", name="other") == {}, "another name does not"
+    assert bench.put("coalesce", "c3", on_busy="coalesce") == {0: "into:c1"}
+    assert bench.put("replace", "p1", on_busy="replace") == {}
+    assert bench.put("replace", "p2", name="other") == {}
+    assert bench.put("replace", "p3", on_busy="replace") == {}
+    assert [bench.outcome(one) for one in ("replace-0", "p1", "p2")] == ["", "replaced", ""]
+    a.settle(*map(end, takes.values()))
+    found = {mailbox: ids(take) for mailbox, take in a.take().items()}
+    assert found == {"j:coalesce": ["c1", "c2"], "j:replace": ["p2", "p3"]}
+    assert bench.where("coalesce", "c3") == "gone"
+
+
+def verb_dispatch_coalesces_with_the_last_one(bench: StoreBench) -> None:
+    """Of several that would do, the last is named; one that was cancelled does not do."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2", "3")
+    assert bench.put("k", "4", on_busy="coalesce") == {0: "into:3"}
+    take = a.one("k")
+    assert bench.cancel("k", "3") == "asked"
+    a.settle(end(take, 2))
+    assert bench.put("k", "5", on_busy="coalesce") == {}, "a job that will not run does not do for another"
+    assert ids(a.one("k")) == ["5"]
+
+
+def verb_dispatch_later(bench: StoreBench) -> None:
+    """A delayed job enters when it is due, behind what is there, and those of one time in their order."""
+    bench.open()
+    a = bench.hand("a")
+    names = ["z", "y", "a", "m", "b"]
+    assert bench.send(*(bench.order("k", name, delay=10 * SECOND) for name in names)) == {}
+    at = a.work().now + 8 * SECOND
+    bench.send(bench.order("k", "at", at=at), bench.order("k", "past", at=1), bench.order("k", "now", delay=0))
+    counts = bench.store.counts()
+    assert (counts.delayed, counts.jobs) == (6, 2)
+    assert bench.where("k", "z") == "delayed"
+    take = a.one("k")
+    assert ids(take) == ["past", "now"]
+    bench.put("k", "1")
+    bench.skip(9 * SECOND)
+    a.work(end(take, 1, "keep"), want=0)
+    assert bench.store.counts().delayed == 5
+    bench.skip(2 * SECOND)
+    a.work(want=0)
+    assert bench.store.counts().delayed == 0
+    a.settle(end(take))
+    assert ids(a.one("k")) == ["1", "at", *names], "the order of what was due at one time"
+
+
+def verb_dispatch_of_a_delayed_id_again(bench: StoreBench) -> None:
+    """A delayed job is not overwritten by another of its id."""
+    bench.open()
+    a = bench.hand("a")
+    assert bench.put("k", "x", delay=SECOND, payload=b"1") == {}
+    assert bench.put("m", "x", delay=2 * SECOND, payload=b"2") == {0: "same"}
+    bench.skip(3 * SECOND)
+    take = a.one("k")
+    assert opened(take.jobs[0]).payload == b"1"
+    assert bench.store.counts().dispatched == 1
+
+
+def verb_dispatch_to_a_pool_that_is_shut(bench: StoreBench) -> None:
+    """`Shut` refuses dispatches and takes, tells all workers, and is undone by `Resume`."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1")
+    version = bench.store.beat().version
+    assert bench.store.apply(Shut()) == ""
+    beat = bench.store.beat()
+    assert beat.is_shut and beat.version > version and bench.store.counts().is_shut
+    assert bench.put("k", "2") == {0: "closed"}
+    assert bench.start("k") == "closed"
+    work = a.work()
+    assert not work.takes and not work.is_more and not work.is_gone
+    bench.store.apply(Resume())
+    assert not bench.store.beat().is_shut
+    assert ids(a.one("k")) == ["1"]
+    assert bench.put("k", "3") == {}
+
+
+def verb_outcomes_are_kept_for_as_long_as_was_said(bench: StoreBench) -> None:
+    """Outcomes come back in the order asked for, until their time is over."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2")
+    take = a.one("k")
+    some = (Outcome("1", "done", b"\0one", LEASE), Outcome("2", "failed", b"two", 3 * LEASE), Outcome("3", "x", b"", 0))
+    assert bench.store.outcomes(["1", "2"]) == [None, None]
+    a.settle(end(take, outcomes=some))
+    asked = bench.store.outcomes(["2", "nobody", "3", "1", "2"])
+    assert asked == [("failed", b"two"), None, None, ("done", b"\0one"), ("failed", b"two")], f"{asked}"
+    bench.skip(LEASE)
+    assert bench.store.outcomes(["1", "2"]) == [None, ("failed", b"two")]
+    bench.skip(2 * LEASE)
+    assert bench.store.outcomes(["1", "2"]) == [None, None]
+    assert bench.store.outcomes([]) == []
+
+
+def verb_join_makes_a_member(bench: StoreBench) -> None:
+    """A member is told what it said, and everybody that there is another."""
+    bench.open()
+    a = bench.hand("a", own=False, weight=3, concurrency=7, names=("x", "ü"))
+    b = bench.hand("b", own=False)
+    assert b.beat.version > a.beat.version and b.beat.incarnation == a.beat.incarnation
+    one, two = b.beat.members
+    assert one[:5] == ("a", "host:a", 3, 7, ("x", "ü")) and two.id == "b"
+    assert one.lease_end == one.joined + LEASE and not one.is_leaving and not one.is_dead
+    assert a.beat.now == one.joined
+    assert bench.store.beat()._replace(now=0) == b.beat._replace(now=0)
+
+
+def verb_renew_prolongs_the_lease(bench: StoreBench) -> None:
+    """A renewal counts from now; the pool's version stays, but for who begins to leave."""
+    bench.open()
+    a = bench.hand("a")
+    version = bench.store.beat().version
+    for microseconds in (10 * SECOND, -30 * SECOND, 5 * LEASE):
+        bench.skip(microseconds)
+        beat = a.renew()
+        assert beat is not None and bench.ends() == {"a": beat.now + LEASE}, f"after {microseconds} µs"
+    assert bench.store.beat().version == version, "a heartbeat changes nothing"
+    first, second = a.renew(leaving=True), a.renew()
+    assert first is not None and second is not None
+    assert first.members[0].is_leaving and second.members[0].is_leaving and first.version == second.version > version
+    assert bench.store.renew("stranger") is None
+
+
+def verb_leave_frees_all_slots(bench: StoreBench) -> None:
+    """Who leaves is no member, and owns nothing; twice is as good as once."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    version = bench.store.beat().version
+    for store in (bench.store, bench.other):
+        store.leave("a")
+        assert [member.id for member in store.beat().members] == ["b"] and set(store.owners()[1]) == {""}
+    assert bench.store.beat().version > version
+    assert {(slot.why, slot.before) for slot in bench.store.slots()} == {("left", "a")}
+    assert a.renew() is None and a.work().is_gone and a.claim([0]).is_gone
+    assert b.claim().got == tuple(range(SLOTS))
+
+
+def verb_leave_of_the_dead(bench: StoreBench) -> None:
+    """Slots of somebody who was dismissed are freed by a late `leave`, and that is told."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    ends = bench.ends()
+    bench.skip(LEASE)
+    b.renew()
+    b.claim([0], dead={"a": ends["a"]})
+    version = bench.store.beat().version
+    bench.store.leave(a.id)
+    assert bench.store.owners()[1] == ["b"] + [""] * (SLOTS - 1)
+    assert bench.store.beat().version > version, "owners changed, so the version grows"
+
+
+def verb_give_passes_slots_on(bench: StoreBench) -> None:
+    """Only what the caller owns moves, and only to a member that stays; else it is free."""
+    bench.open()
+    a, b, c = bench.hand("a"), bench.hand("b", own=False), bench.hand("c", own=False)
+    c.renew(leaving=True)
+    version = bench.store.beat().version
+    before = bench.store.slots()
+    assert bench.store.give("b", [(0, "b")], "greed") == 0
+    assert bench.store.beat().version == version, "nothing moved, nothing is told"
+    assert bench.store.give("a", [(0, "b"), (1, "c"), (2, "nobody"), (3, "")], "balance") == 4
+    assert bench.store.give("a", [(0, "b"), (1, "c"), (2, "nobody"), (3, "")], "balance") == 0
+    version_now, owners = bench.store.owners()
+    assert owners == ["b", "", "", "", "a", "a", "a", "a"] and version_now > version
+    slots = bench.store.slots()
+    assert slots[0][:1] + slots[0][3:] == ("b", "balance", "a") and slots[0].since > before[0].since
+    assert all(slots[number].epoch > before[number].epoch for number in range(4)), "epochs grow"
+    assert slots[4:] == before[4:]
+    assert bench.store.counts().moved == SLOTS + 4
+    assert b.claim().got == (1, 2, 3) and a.claim([0]).got == ()
+
+
+def verb_claim_takes_what_nobody_owns(bench: StoreBench) -> None:
+    """Free slots go to whoever claims first; those of the living do not."""
+    bench.open()
+    a, b = bench.hand("a", own=False), bench.hand("b", own=False)
+    version = bench.store.beat().version
+    assert a.claim([1, 2]) == Claimed((1, 2), (), 0, is_gone=False)
+    slots = bench.store.slots()
+    assert slots[1][:1] + slots[1][3:] == ("a", "free", "") and slots[0].epoch == 0
+    assert bench.store.beat().version > version
+    with unchanged(bench, "a claim of one's own is a check"):
+        assert a.claim([1, 2]) == Claimed((), (), 0, is_gone=False)
+    assert b.claim([2, 3]) == Claimed((3,), (), 0, is_gone=False)
+    with unchanged(bench, "a stranger claims nothing"):
+        assert bench.store.claim("stranger", [4], {}).is_gone
+
+
+def verb_claim_brings_what_was_ready(bench: StoreBench) -> None:
+    """What was dispatched while nobody owned its slot is there for the one who claims it."""
+    bench.open()
+    for key in "abcdef":
+        bench.put(key, f"{key}1")
+    bench.start("a")
+    a = bench.hand("a", own=False)
+    assert not a.take(residents=9), "nobody takes what he does not own"
+    a.claim()
+    assert set(a.take(residents=9)) == {f"j:{key}" for key in "abcdef"} | {"r:watch:a"}
+
+
+def verb_work_takes_no_more_than_it_wants(bench: StoreBench) -> None:
+    """`want` keys, `per` jobs of each; the rest is there for the next call, and that is told."""
+    bench.open()
+    a = bench.hand("a")
+    keys = [f"k{number}" for number in range(30)]
+    for key in keys:
+        bench.put(key, "1", "2", "3")
+    seen: Counter[str] = Counter()
+    for want in (0, 1, 4, 9):
+        work = a.work(want=want, per=2)
+        assert len(work.takes) == want and work.is_more, f"wanted {want}, got {len(work.takes)}"
+        assert all(len(take.jobs) == 2 for take in work.takes)
+        seen.update(take.mailbox for take in work.takes)
+    work = a.work(want=50, per=0)
+    assert all(len(take.jobs) == 1 for take in work.takes), "a take has one job at least"
+    seen.update(take.mailbox for take in work.takes)
+    assert seen == Counter(f"j:{key}" for key in keys), "every key is taken once"
+    assert not a.work().takes and not a.work().is_more
+
+
+def verb_work_takes_large_jobs_in_small_numbers(bench: StoreBench) -> None:
+    """A take ends when it is heavy: of one key, and of all."""
+    bench.open(slots=64)
+    a = bench.hand("a")
+    big = bytes(HEAVY // 3)
+    keys = [f"k{number}" for number in range(6)]
+    keys = [key for number, key in enumerate(keys) if bench.slot(key) not in {bench.slot(one) for one in keys[:number]}]
+    for key in keys:
+        bench.put(key, "1", "2", "3", "4", payload=big)
+    work = a.work()
+    assert all(len(take.jobs) == 2 for take in work.takes), "three of a third and a bit are too heavy"
+    assert len(work.takes) == 2 and work.is_more, f"a take ends when it is heavy: {len(work.takes)} keys"
+    huge = bytes(HEAVY + 1)
+    bench.put("huge", "1", "2", payload=huge)
+    found: dict[str, Take] = {}
+    while more := a.take():
+        found.update(more)
+    assert len(found["j:huge"].jobs) == 1, "one is always taken"
+
+
+def verb_work_settles_in_every_way(bench: StoreBench) -> None:
+    """`keep`, `end`, `retry`, `bury`, `shelve`, each with what it leaves behind."""
+    bench.open()
+    a = bench.hand("a")
+    for key in ("keep", "end", "retry", "bury", "shelve"):
+        bench.put(key, f"{key}1", f"{key}2", f"{key}3")
+    takes = {mailbox[2:]: take for mailbox, take in a.take(per=2).items()}
+    work = a.settle(
+        end(takes["keep"], 1, "keep"),
+        end(takes["end"], 1),
+        end(takes["retry"], 1, "retry", delay=10 * SECOND, failures=4),
+        end(takes["bury"], 1, "bury", reason=b"broken"),
+        end(takes["shelve"], 1, "shelve", reason=b"job"),
+    )
+    assert work.stale == () and not work.takes
+    views = bench.store.keys()
+    states = {view.mailbox[2:]: (view.state, view.depth, view.failures) for view in views}
+    assert states == {
+        "keep": ("running", 2, 0),
+        "end": ("ready", 2, 0),
+        "retry": ("retry", 2, 4),
+        "bury": ("ready", 1, 0),
+        "shelve": ("shelved", 2, 0),
+    }, f"{states}"
+    (letter,) = bench.store.dead_letters()
+    assert (letter.mailbox, letter.reason, opened(letter.job).id) == ("j:bury", b"broken", "bury2")
+    counts = bench.store.counts()
+    assert (counts.done, counts.retried, counts.buried, counts.dead) == (5, 1, 1, 1)
+    assert [bench.where(key, f"{key}1") for key in takes] == ["gone"] * 5
+    assert bench.where("bury", "bury2") == "dead" and bench.where("keep", "keep2") == "running"
+    again = {mailbox[2:]: ids(take) for mailbox, take in a.take().items()}
+    assert again == {"end": ["end2", "end3"], "bury": ["bury3"], "shelve": ["shelve2"]}, f"{again}"
+
+
+def verb_work_tells_when_something_is_due(bench: StoreBench) -> None:
+    """`due` is never too late for a retry or a delayed job, and 0 when there is nothing."""
+    bench.open()
+    a = bench.hand("a")
+    assert a.work().due == 0
+    bench.put("k", "1", delay=20 * SECOND)
+    work = a.work()
+    assert work.now + 19 * SECOND < work.due <= work.now + 20 * SECOND
+    bench.put("m", "2")
+    work = a.settle(end(a.one("m"), 0, "retry", delay=10 * SECOND))
+    assert 0 < work.due <= work.now + 10 * SECOND
+    bench.skip(30 * SECOND)
+    assert set(a.take()) == {"j:k", "j:m"}
+    assert a.work().due == 0, "an outcome that is to be forgotten is nothing to wake for"
+
+
+def verb_work_lets_a_limited_number_become_due(bench: StoreBench) -> None:
+    """Many that are due at once come over several calls, and `due` says so."""
+    bench.open()
+    a = bench.hand("a")
+    bench.send(*(bench.order("k", f"{number:03}", delay=SECOND) for number in range(DUE + 20)))
+    bench.skip(2 * SECOND)
+    work = a.work(per=1000)
+    assert len(work.takes[0].jobs) == DUE and 0 < work.due <= work.now
+    a.settle(end(work.takes[0]))
+    found = ids(a.one("k"))
+    assert found == [f"{DUE + number:03}" for number in range(20)]
+
+
+def verb_work_repeats_signals_until_they_are_heard(bench: StoreBench) -> None:
+    """A signal comes with every answer, in order, until the worker says that it has it."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.put("k", "1", "2")
+    a.one("k")
+    assert bench.cancel("k", "2") == "asked" and bench.cancel("k", "1") == "asked"
+    first = a.work().signals
+    assert [(one.kind, one.mailbox, one.id) for one in first] == [("cancel", "j:k", "2"), ("cancel", "j:k", "1")]
+    assert first[0].number < first[1].number
+    assert a.work().signals == first and b.work().signals == ()
+    assert a.work(heard=first[0].number).signals == first[1:]
+    assert a.work(heard=first[1].number).signals == ()
+    assert a.work().signals == ()
+
+
+def verb_apply_cancel(bench: StoreBench) -> None:
+    """A job that waits is cancelled, one that a worker has is asked for, and nothing of it runs again."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2", "3", "4")
+    bench.put("k", "later", delay=SECOND)
+    take = a.one("k", per=2)
+    answers = [bench.cancel("k", one) for one in ("3", "2", "later", "none", "3")]
+    assert answers == ["cancelled", "asked", "cancelled", "gone", "gone"], f"{answers}"
+    assert [bench.outcome(one) for one in ("2", "3", "later")] == ["", "cancelled", "cancelled"]
+    a.settle(end(take, 1))
+    assert bench.where("k", "2") == "waiting"
+    assert ids(a.one("k")) == ["4"], "a cancelled job does not run again"
+    assert bench.outcome("2") == "cancelled"
+    assert bench.store.counts().jobs == 1 and bench.store.counts().done == 1
+
+
+def verb_apply_cancel_in_the_middle(bench: StoreBench) -> None:
+    """A job that was cancelled in a take that was lost is not in the next take, wherever it stands."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2", "3")
+    take = a.one("k")
+    assert bench.cancel("k", "2") == "asked"
+    a.settle(end(take, 0))
+    take = a.one("k")
+    assert ids(take) == ["1"], "a take ends before a cancelled job"
+    a.settle(end(take))
+    assert ids(a.one("k")) == ["3"]
+    assert bench.outcome("2") == "cancelled"
+
+
+def verb_apply_cancel_frees_a_key_that_waits(bench: StoreBench) -> None:
+    """When the job is cancelled for which its key waits, the rest waits no more, and is not blamed."""
+    bench.open()
+    a = bench.hand("a")
+    for key in ("retry", "shelf", "run"):
+        bench.put(key, f"{key}1", f"{key}2")
+    takes = a.take(per=1)
+    assert bench.cancel("run", "run1") == "asked"
+    a.settle(
+        end(takes["j:retry"], 0, "retry", delay=UNKNOWN, failures=3),
+        end(takes["j:shelf"], 0, "shelve", reason=b"nobody's"),
+        end(takes["j:run"], 0, "retry", delay=UNKNOWN, failures=1),
+    )
+    assert bench.cancel("retry", "retry1") == "cancelled" and bench.cancel("shelf", "shelf1") == "cancelled"
+    takes = a.take()
+    found = {mailbox: (ids(take), take.failures) for mailbox, take in takes.items()}
+    assert found == {f"j:{key}": ([f"{key}2"], 0) for key in ("retry", "shelf", "run")}, f"{found}"
+    bench.skip(2 * UNKNOWN)
+    a.renew()
+    a.work()
+    assert not bench.store.dead_letters() and bench.store.counts().keys_running == 3
+
+
+def verb_apply_purge(bench: StoreBench) -> None:
+    """What no worker has goes, delayed jobs too; what runs stays and ends as if nothing had been."""
+    bench.open()
+    a = bench.hand("a")
+    assert bench.purge("k") == "0"
+    bench.put("k", "1", "2", "3")
+    bench.put("k", "later", delay=SECOND)
+    bench.put("m", "m1", delay=SECOND)
+    take = a.one("k", per=1)
+    assert bench.purge("k") == "3"
+    assert [bench.outcome(one) for one in ("1", "2", "3", "later")] == ["", "purged", "purged", "purged"]
+    assert bench.store.counts().delayed == 1 and bench.view("j:k") is not None
+    bench.put("k", "4")
+    assert a.settle(end(take)).stale == ()
+    assert ids(a.one("k")) == ["4"]
+    bench.put("n", "n1", "n2")
+    assert bench.purge("n") == "2" and not bench.state("j:n")
+    bench.put("n", "n3")
+    assert ids(a.one("n")) == ["n3"]
+
+
+def verb_apply_pause(bench: StoreBench) -> None:
+    """A paused key begins nothing, whatever happens to it; others flow; `Resume` lets it go on."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    key, other = bench.neighbours(2)
+    slot = bench.slot(key)
+    assert bench.store.apply(Pause(slot, f"j:{key}")) == ""
+    bench.put(key, "1")
+    bench.put(other, "o")
+    assert list(a.take()) == [f"j:{other}"]
+    assert bench.state(f"j:{key}") == "held"
+    bench.put(key, "2")
+    bench.store.give("a", [(slot, "b")], "while it is held")
+    assert not b.take()
+    assert bench.store.apply(Resume(slot, f"j:{key}")) == ""
+    assert not a.take()
+    take = b.one(key)
+    assert ids(take) == ["1", "2"]
+    bench.store.apply(Pause(slot, f"j:{key}"))
+    b.settle(end(take, 1))
+    assert not b.take() and bench.state(f"j:{key}") == "held"
+    assert bench.purge(key) == "1" and not bench.state(f"j:{key}")
+    bench.store.apply(Resume(slot, f"j:{key}"))
+    assert not b.take()
+
+
+def verb_apply_pause_of_the_pool(bench: StoreBench) -> None:
+    """A paused pool begins nothing, and says that there is nothing more."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2")
+    take = a.one("k", per=1)
+    bench.store.apply(Pause())
+    assert bench.store.counts().is_paused
+    bench.put("m", "m1")
+    work = a.work(end(take))
+    assert not work.takes and not work.is_more and not work.is_gone
+    version = bench.store.beat().version
+    bench.store.apply(Resume())
+    assert bench.store.beat().version > version, "workers look again"
+    assert set(a.take()) == {"j:k", "j:m"} and not bench.store.counts().is_paused
+
+
+def verb_apply_replay_and_drop(bench: StoreBench) -> None:
+    """Dead letters enter their mailboxes again in their order, at the end; or are forgotten."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2", "3", "4")
+    for _ in range(3):
+        a.settle(end(a.one("k"), 0, "bury", reason=b"no"))
+    numbers = [letter.number for letter in bench.store.dead_letters()]
+    assert numbers == [1, 2, 3]
+    assert bench.store.apply(Drop((2, 9))) == "1" and bench.store.apply(Drop((2,))) == "0"
+    assert bench.store.apply(Replay((3, 1, 1, 2))) == "2" and bench.store.apply(Replay((3, 1))) == "0"
+    assert not bench.store.dead_letters()
+    assert ids(a.one("k")) == ["4", "1", "3"]
+    a.settle(Settle(bench.slot("k"), "j:k", 1, 0))
+    assert bench.store.counts().buried == 3
+    bench.put("m", "m1")
+    a.settle(end(a.one("m"), 0, "bury"))
+    assert [letter.number for letter in bench.store.dead_letters()] == [4], "a number is not given twice"
+
+
+def verb_apply_start_and_stop(bench: StoreBench) -> None:
+    """A resident runs once, with its latest arguments, until it is stopped."""
+    bench.open()
+    a = bench.hand("a")
+    assert [bench.start("k", b"1"), bench.start("k", b"1"), bench.start("k", b"2")] == ["started", "same", "replaced"]
+    assert bench.stop("none") == "gone"
+    assert not a.take(), "residents are asked for by themselves"
+    take = a.take(residents=5)["r:watch:k"]
+    assert opened(take.jobs[0]).payload == b"2" and bench.start("k", b"2") == "same"
+    assert bench.start("k", b"3") == "replaced" and bench.start("k", b"3") == "same"
+    assert [one.kind for one in a.work().signals] == ["cancel"]
+    assert not a.take(residents=5), "the old one has not ended"
+    ((view, raw),) = bench.store.residents()
+    assert view.state == "running" and opened(raw).payload == b"3"
+    assert a.settle(end(take)).stale == ()
+    take = a.take(residents=5)["r:watch:k"]
+    assert opened(take.jobs[0]).payload == b"3"
+    assert bench.stop("k") == "stopping" and bench.stop("k") == "stopping"
+    assert bench.start("k", b"3") == "replaced", "a resident that is about to end is none"
+    assert bench.stop("k") == "stopping"
+    a.settle(end(take))
+    assert not a.take(residents=5) and not bench.store.residents()
+    bench.start("k", b"4")
+    assert bench.stop("k") == "stopped" and bench.stop("k") == "gone"
+    assert bench.store.counts().residents == 0 and bench.store.counts().jobs == 0
+
+
+def verb_apply_stop_of_what_does_not_run(bench: StoreBench) -> None:
+    """A resident ends or is replaced at once where it waits: for its retry, on a shelf, held, or after a death."""
+    bench.open()
+    a = bench.hand("a")
+    for key in ("retry", "shelf", "held", "fresh"):
+        bench.start(key, b"1")
+    takes = a.take(residents=9)
+    bench.store.apply(Pause(bench.slot("held"), "r:watch:held"))
+    a.settle(
+        end(takes["r:watch:retry"], 0, "retry", delay=UNKNOWN, failures=2),
+        end(takes["r:watch:shelf"], 0, "shelve", reason=b"nobody's"),
+        end(takes["r:watch:held"], 0),
+    )
+    a.work(residents=9)
+    states = {view.mailbox[8:]: view.state for view in bench.store.keys("r")}
+    assert states == {"retry": "retry", "shelf": "shelved", "held": "held", "fresh": "running"}
+    assert [bench.start(key, b"1") for key in states] == ["same"] * 4
+    assert bench.start("retry", b"2") == "replaced" and bench.start("shelf", b"2") == "replaced"
+    assert bench.stop("held") == "stopped"
+    again = a.take(residents=9)
+    assert {mailbox: take.failures for mailbox, take in again.items()} == {"r:watch:retry": 0, "r:watch:shelf": 0}
+    assert bench.stop("fresh") == "stopping"
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    assert bench.state("r:watch:fresh") == "ready" and bench.start("fresh", b"1") == "replaced"
+    found = b.take(residents=9)
+    assert set(found) == {"r:watch:fresh", "r:watch:retry", "r:watch:shelf"}
+    assert len(found["r:watch:fresh"].jobs) == 1
+
+
+def verb_apply_notify(bench: StoreBench) -> None:
+    """A message is kept for its resident until that has handled it, over deaths too."""
+    bench.open()
+    a = bench.hand("a")
+    assert bench.notify("k", b"0") == "gone"
+    bench.start("k")
+    assert bench.notify("k", b"1") == "sent"
+    take = a.take(residents=1)["r:watch:k"]
+    assert [data for _, data in take.notes] == [b"1"]
+    assert bench.notify("k", b"2") == "sent" and bench.notify("k", b"3\0") == "sent"
+    signals = a.work().signals
+    assert [(one.kind, one.mailbox, one.data) for one in signals] == [
+        ("note", "r:watch:k", b"2"),
+        ("note", "r:watch:k", b"3\0"),
+    ]
+    numbers = [take.notes[0][0], *(one.note for one in signals)]
+    assert numbers == sorted(set(numbers)), f"notes are numbered in their order: {numbers}"
+    a.settle(end(take, 0, "keep", notes=numbers[1]))
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    take = b.take(residents=1)["r:watch:k"]
+    assert take.notes == ((numbers[2], b"3\0"),), f"what was not handled comes again: {take.notes}"
+    bench.stop("k")
+    assert bench.notify("k", b"4") == "gone", "a resident that is about to end is told nothing more"
+    bench.start("k", b"new")
+    assert bench.notify("k", b"5") == "sent"
+    assert {one.kind for one in b.work().signals} == {"cancel"}, "what is for the new one is not told the old one"
+    b.settle(end(take, notes=numbers[2]))
+    take = b.take(residents=1)["r:watch:k"]
+    assert [data for _, data in take.notes] == [b"5"] and take.notes[0][0] > numbers[2]
+    b.settle(end(take))
+    bench.start("k")
+    assert b.take(residents=1)["r:watch:k"].notes == (), "notes end with their resident"
+
+
+def verb_where_tells_where_a_job_is(bench: StoreBench) -> None:
+    """`delayed`, `waiting`, `running`, `dead`, `gone`."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2", "3")
+    bench.put("k", "later", delay=SECOND)
+    take = a.one("k", per=2)
+    assert [bench.where("k", one) for one in ("1", "2", "3", "later", "x")] == [
+        *("running", "running", "waiting"),
+        *("delayed", "gone"),
+    ]
+    a.settle(end(take, 1, "bury"))
+    assert [bench.where("k", one) for one in ("1", "2", "3")] == ["gone", "dead", "waiting"]
+
+
+def verb_keys_and_counts_tell_how_it_stands(bench: StoreBench) -> None:
+    """Every mailbox with its depth, age, state and worker."""
+    bench.open()
+    a = bench.hand("a")
+    start = bench.store.counts().now
+    bench.put("old", "1", "2")
+    bench.skip(SECOND)
+    bench.put("new", "3")
+    old, new = bench.store.keys()
+    assert (old.mailbox, old.depth, old.state, old.worker, old.slot) == ("j:old", 2, "ready", "a", bench.slot("old"))
+    assert start <= old.oldest <= new.oldest - SECOND and bench.store.counts().oldest == old.oldest
+    take = a.take(want=1)
+    (mailbox,) = take
+    view = bench.view(mailbox)
+    assert view is not None and (view.state, view.token) == ("running", take[mailbox].token)
+    counts = bench.store.counts()
+    assert (counts.jobs, counts.keys_ready, counts.keys_running) == (3, 1, 1)
+
+
+def verb_listen_hints(bench: StoreBench) -> None:
+    """A worker hears of jobs, signals and changes, a producer of outcomes; nobody after `close`."""
+    bench.open()
+    heard: Counter[str] = Counter()
+    ears = [bench.other.listen(name, lambda name=name: heard.update([name])) for name in ("a", "producer", "b")]  # type: ignore[misc]
+    a = bench.hand("a", store=bench.store)
+    bench.until(lambda: heard["a"] > 0, "a worker hears of members")
+    b = bench.hand("b", own=False)
+    bench.until(lambda: heard["b"] > 0, "a worker hears of members")
+    time.sleep(0.05)
+    heard.clear()
+    bench.put("k", "1")
+    bench.until(lambda: heard["a"] > 0, "a worker hears of a job")
+    take = a.one("k")
+    heard.clear()
+    bench.cancel("k", "1")
+    bench.until(lambda: heard["a"] > 0, "a worker hears of a signal")
+    a.settle(end(take))
+    bench.until(lambda: heard["producer"] > 0, "a producer hears of an outcome")
+    heard.clear()
+    bench.put("k", "2")
+    bench.until(lambda: heard["a"] > 0, "a worker hears of the next job")
+    take = a.one("k", per=1)
+    heard.clear()
+    bench.store.give("a", [(number, "b") for number in range(SLOTS)], "over")
+    bench.until(lambda: heard["b"] > 0, "a worker hears of slots")
+    time.sleep(0.05)
+    heard.clear()
+    bench.put("k", "3")
+    a.settle(end(take))
+    bench.until(lambda: heard["b"] > 0, "the new owner hears of a key that was settled elsewhere")
+    b.settle(end(b.one("k"), 0, "retry", delay=SECOND))
+    bench.store.apply(Shut())
+    bench.until(lambda: heard["a"] > 0, "everybody hears of the end")
+    for ear in ears:
+        ear.close()
+        ear.close()
+    time.sleep(0.05)
+    heard.clear()
+    bench.store.apply(Resume())
+    time.sleep(0.05)
+    assert not heard, f"{heard} heard something after close"
+
+
+def verb_calls_from_many_threads(bench: StoreBench) -> None:
+    """Verbs from several threads at once do not mix: everything is in, once, each producer's in its order."""
+    bench.open()
+    problems: list[BaseException] = []
+
+    def produce(number: int, store: Store) -> None:
+        try:
+            for count in range(30):
+                orders = [bench.order("k", f"{number}-{count:02}"), bench.order(f"k{count}", f"x{number}-{count}")]
+                store.dispatch(f"{number}-{count}", orders)
+        except BaseException as problem:
+            problems.append(problem)
+
+    stores = itertools.cycle((bench.bare, bench.bare_other))
+    threads = [threading.Thread(target=produce, args=(number, next(stores))) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems, f"{problems}"
+    takes = bench.hand("a").take(per=1000)
+    everything = ids(takes["j:k"])
+    assert len(everything) == len(set(everything)) == 180
+    for number in range(6):
+        own = [one for one in everything if one.startswith(f"{number}-")]
+        assert own == sorted(own), f"the order of a producer was {own}"
+    assert sum(len(take.jobs) for take in takes.values()) == 360
+
+
+# --- the promises ----------------------------------------------------------------------------------------------------
+
+
+def k1_one_take_at_a_time(bench: StoreBench) -> None:
+    """A key that runs is taken by nobody, whatever is dispatched, given, claimed or resumed meanwhile."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    key, slot = "k", bench.slot("k")
+    bench.put(key, "1", "2", "3")
+    take = a.one(key, per=1)
+    everything: list[Callable[[], object]] = [
+        lambda: bench.put(key, "4"),
+        lambda: bench.put(key, "5", on_busy="replace"),
+        lambda: bench.cancel(key, "4"),
+        lambda: bench.purge(key),
+        lambda: bench.put(key, "6"),
+        lambda: bench.store.apply(Pause(slot, f"j:{key}")),
+        lambda: bench.store.apply(Resume(slot, f"j:{key}")),
+        lambda: bench.store.give("a", [(slot, "b")], "over"),
+        lambda: b.claim([slot]),
+        lambda: bench.store.give("b", [(slot, "a")], "and back"),
+        lambda: a.claim([slot], known=[take.token], call=a.calls),
+        lambda: a.settle(end(take, 0, "keep")),
+        lambda: bench.store.apply(Replay((1,))),
+        lambda: bench.skip(DRAIN),
+        lambda: (a.renew(), b.renew()),
+    ]
+    for number, step in enumerate(everything):
+        step()
+        found = [*a.take(), *b.take()]
+        assert not found, f"K1: after step {number} {key} runs twice"
+    assert a.settle(end(take)).stale == ()
+    assert ids(a.one(key)) == ["6"]
+
+
+def k1_a_key_that_kept_nothing_is_not_taken_twice(bench: StoreBench) -> None:
+    """Progress up to the last job ends a take: what comes next is taken once, and the old take is over."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.put("k", "1")
+    take = a.one("k")
+    assert a.settle(end(take, 1, "keep")).stale == ()
+    assert not bench.state("j:k"), "I1: an empty mailbox stands nowhere"
+    bench.put("k", "2")
+    again = a.one("k")
+    with unchanged(bench, "K1: an old take changes nothing"):
+        assert a.settle(end(take, 1)).stale == (0,)
+    assert not a.take() and not b.take()
+    assert a.settle(end(again)).stale == ()
+
+
+def k1_an_old_take_changes_nothing(bench: StoreBench) -> None:
+    """After a take has ended, in whatever way, its settles are stale and touch nothing."""
+    bench.open()
+    for how in ("end", "keep", "retry", "bury", "shelve"):
+        name = f"a-{how}"
+        a = bench.hand(name)
+        bench.put("k", f"{how}1", f"{how}2", f"{how}3")
+        old = a.one("k", per=2)
+        a.settle(end(old, 1))
+        with unchanged(bench, f"K1: an old {how} of a key that is ready"):
+            assert a.settle(end(old, 2, how, reason=b"job", outcomes=())).stale == (0,)
+        new = a.one("k", per=2)
+        assert new.token > old.token
+        late = end(old, 2, how, reason=b"job", notes=9, outcomes=(Outcome(f"{how}2", "done", b"", KEEP),))
+        with unchanged(bench, f"K1: an old {how} of a key that runs again"):
+            assert a.settle(late, end(old, 1, "keep", outcomes=())).stale == (0, 1)
+        assert bench.outcome(f"{how}2") == "", "an outcome by an old take is not written"
+        wrong = new._replace(slot=(new.slot + 1) % SLOTS)
+        assert a.settle(end(wrong), end(new._replace(mailbox="j:other")), end(new)).stale == (0, 1)
+        if bench.state("j:k"):
+            a.settle(end(a.one("k")))
+        bench.store.leave(name)
+
+
+def k1_a_settle_never_removes_more_than_was_taken(bench: StoreBench) -> None:
+    """A count beyond the take is cut, a lower one than before is no step back."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2", "3", "4")
+    take = a.one("k", per=2)
+    a.settle(end(take, 1, "keep"))
+    a.settle(end(take, 0, "keep"))
+    assert [bench.where("k", one) for one in "1234"] == ["gone", "running", "waiting", "waiting"]
+    a.settle(end(take, 9))
+    assert ids(a.one("k")) == ["3", "4"] and bench.store.counts().done == 2
+
+
+def k1_what_was_never_tried_is_not_blamed(bench: StoreBench) -> None:
+    """`bury`, `retry` and `shelve` after the last job of a take do not touch the job behind it."""
+    bench.open()
+    a = bench.hand("a")
+    for how in ("bury", "retry", "shelve"):
+        bench.put("k", "1", "2")
+        a.settle(end(a.one("k", per=1), 1, how, delay=UNKNOWN, failures=7, reason=b"nobody's"))
+        take = a.one("k")
+        assert (ids(take), take.failures) == (["2"], 0), f"after {how}"
+        a.settle(end(take))
+    assert not bench.store.dead_letters()
+
+
+def k1_tokens_grow(bench: StoreBench) -> None:
+    """Every take of a key has a higher token than the one before, over workers, deaths and jumps of the clock."""
+    bench.open()
+    last = 0
+    a = bench.hand("a")
+    bench.put("k", *map(str, range(40)))
+    for number in range(12):
+        take = a.one("k", per=1)
+        assert take.token > last, f"K1: token {take.token} after {last}, in round {number}"
+        last = take.token
+        if number % 4 == 3:
+            b = bench.hand(f"b{number}", own=False)
+            bench.bury(b, a)
+            a = b
+        elif number % 4 == 1:
+            bench.skip(-7 * SECOND)
+            a.renew()
+            a.settle(end(take))
+        else:
+            a.settle(end(take))
+
+
+def k1_the_living_keep_what_they_have(bench: StoreBench) -> None:
+    """No claim takes from a member whose lease holds, or who was not seen to be silent."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.put("k", "1")
+    take = a.one("k")
+    seen = bench.ends()["a"]
+    for dead in ({}, {"a": seen}, {"a": seen - 1}, {"a": 0}, {"b": bench.ends()["b"]}):
+        with unchanged(bench, f"K1: a claim against the living, naming {dead}"):
+            assert b.claim(dead=dead) == Claimed((), (), 0, is_gone=False)
+    bench.skip(LEASE)
+    a.renew()
+    b.renew()
+    with unchanged(bench, "K1: a lease that was renewed since"):
+        assert b.claim(dead={"a": seen}).got == ()
+    assert a.settle(end(take)).stale == ()
+
+
+def k2_nothing_is_lost_with_a_worker(bench: StoreBench) -> None:
+    """Wherever a worker dies, its unsettled jobs run again, first of all, in their order."""
+    bench.open(max_losses=99)
+    worker = bench.hand("a")
+    bench.put("k", "1", "2", "3", "4")
+    bench.put("k", "late", delay=SECOND)
+    for number, (per, done) in enumerate([(3, 1), (3, 0), (1, 0)]):
+        take = worker.one("k", per=per)
+        if done:
+            worker.settle(end(take, done, "keep"))
+        heir = bench.hand(f"b{number}", own=False)
+        claimed = bench.bury(heir, worker)
+        assert len(claimed.got) == SLOTS and claimed.recovered == 1
+        assert worker.settle(end(take)).stale == (0,), "K1: the dead settle nothing"
+        worker = heir
+    take = worker.one("k")
+    assert ids(take) == ["2"], f"after a loss one job at a time: {ids(take)}"
+    worker.settle(end(take))
+    assert ids(worker.one("k")) == ["3", "4", "late"]
+    assert bench.store.counts().recovered == 3
+
+
+def k2_a_poison_job_is_buried(bench: StoreBench) -> None:
+    """A job that was running when its worker died, so many times, is a dead letter; those behind it go on."""
+    bench.open(max_losses=3)
+    worker = bench.hand("a")
+    bench.put("k", "poison", "2", "3")
+    for number in range(3):
+        take = worker.one("k")
+        assert (ids(take)[0], take.losses) == ("poison", number)
+        heir = bench.hand(f"b{number}", own=False)
+        bench.bury(heir, worker)
+        worker = heir
+    assert ids(worker.one("k")) == ["2", "3"]
+    (letter,) = bench.store.dead_letters()
+    assert opened(letter.job).id == "poison" and b"3 times" in letter.reason
+    assert bench.outcome("poison") == "lost"
+
+
+def k2_a_resident_survives_its_worker(bench: StoreBench) -> None:
+    """A resident runs elsewhere however often its workers die: it is not poison."""
+    bench.open(max_losses=1)
+    worker = bench.hand("a")
+    bench.start("k", b"args")
+    for number in range(3):
+        (take,) = worker.take(residents=5).values()
+        assert opened(take.jobs[0]).payload == b"args"
+        heir = bench.hand(f"b{number}", own=False)
+        bench.bury(heir, worker)
+        worker = heir
+    assert not bench.store.dead_letters() and worker.take(residents=5)
+
+
+def k3_a_retry_holds_its_key_only(bench: StoreBench) -> None:
+    """A job that is tried again later is first of its key; others of its slot flow."""
+    bench.open()
+    a = bench.hand("a")
+    key, other = bench.neighbours(2)
+    bench.put(key, "1", "2")
+    a.settle(end(a.one(key), 0, "retry", delay=10 * SECOND, failures=1))
+    bench.put(other, "o")
+    bench.put(key, "3")
+    assert list(a.take()) == [f"j:{other}"]
+    bench.skip(9 * SECOND)
+    assert not a.take()
+    bench.skip(2 * SECOND)
+    take = a.one(key)
+    assert ids(take) == ["1", "2", "3"] and take.failures == 1
+    a.settle(end(take, 1, "retry", delay=SECOND, failures=5))
+    bench.skip(2 * SECOND)
+    take = a.one(key)
+    assert (ids(take), take.failures) == (["2", "3"], 5), "failures are those of the job that failed"
+    a.settle(end(take, 1))
+    assert a.one(key).failures == 0
+
+
+def k3_first_completions_are_in_order(bench: StoreBench) -> None:
+    """Through partial settles, retries, deaths and hand-overs, jobs end first in the order in which they entered."""
+    bench.open(max_losses=99)
+    names = [f"{number:02}" for number in range(24)]
+    bench.put("k", *names)
+    workers = [bench.hand("a")]
+    ended: list[str] = []
+    for number in range(200):
+        worker = workers[-1]
+        takes = worker.take(per=1 + number % 4)
+        if not takes:
+            if not bench.state("j:k"):
+                break
+            bench.skip(SECOND)
+            continue
+        take = takes["j:k"]
+        done = number % (len(take.jobs) + 1)
+        ended += ids(take)[:done]
+        if number % 5 == 4:
+            heir = bench.hand(f"b{number}", own=False)
+            worker.settle(end(take, done, "keep"))
+            bench.bury(heir, worker)
+            workers.append(heir)
+        elif number % 5 == 2:
+            worker.settle(end(take, done, "retry", delay=SECOND // 2, failures=1))
+        elif number % 5 == 1:
+            heir = bench.hand(f"c{number}", own=False)
+            bench.store.give(worker.id, [(slot, heir.id) for slot in range(SLOTS)], "over")
+            worker.settle(end(take, done))
+            workers.append(heir)
+        else:
+            worker.settle(end(take, done))
+    assert ended == names, f"K3: they ended as {ended}"
+
+
+def k3_a_deep_key_leaves_room_for_others(bench: StoreBench) -> None:
+    """A key with many jobs stands behind the others of its slot after each turn."""
+    bench.open()
+    a = bench.hand("a")
+    deep, *others = bench.neighbours(4)
+    bench.put(deep, *map(str, range(50)))
+    for other in others:
+        bench.put(other, f"{other}-1")
+    seen = []
+    for _ in range(5):
+        (take,) = a.take(want=1, per=1).values()
+        seen.append(take.mailbox[2:])
+        a.settle(end(take))
+    assert sorted(seen[:4]) == sorted([deep, *others]) and seen[4] == deep, f"K3: the turns were {seen}"
+
+
+def k3_slots_take_turns(bench: StoreBench) -> None:
+    """A slot with many keys does not hold up another slot of the same worker."""
+    bench.open()
+    a = bench.hand("a")
+    for key in bench.neighbours(40, slot=3):
+        bench.put(key, f"{key}-1")
+    (lonely,) = bench.neighbours(1, slot=5)
+    bench.put(lonely, "x")
+    found: list[str] = []
+    for _ in range(3):
+        found += a.take(want=8)
+    assert f"j:{lonely}" in found, "K3: a slot waits for another"
+
+
+def k4_a_move_moves_what_it_names(bench: StoreBench) -> None:
+    """A join moves nothing by itself; `give` and `claim` move their slots, and every move is counted."""
+    bench.open()
+    a = bench.hand("a")
+    before = bench.store.slots()
+    b = bench.hand("b", own=False)
+    assert bench.store.slots() == before
+    bench.store.give("a", [(2, "b"), (5, "b")], "share")
+    slots = bench.store.slots()
+    assert [number for number in range(SLOTS) if slots[number] != before[number]] == [2, 5]
+    bench.bury(b, a)
+    assert bench.store.counts().moved == SLOTS + 2 + SLOTS - 2
+    assert {slot.why for slot in bench.store.slots()} == {"share", "died"}
+
+
+def k5_a_hand_over_waits_for_running_keys_only(bench: StoreBench) -> None:
+    """The new owner has what is ready at once, and each running key when it is settled."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    busy, idle = bench.neighbours(2)
+    slot = bench.slot(busy)
+    bench.put(busy, "1", "2", "3")
+    take = a.one(busy, per=1)
+    bench.put(idle, "i")
+    assert bench.store.give("a", [(slot, "b")], "share") == 1
+    assert not a.take(), "K5: who gave a slot takes nothing from it"
+    assert b.claim([slot]) == Claimed((), (slot,), 0, is_gone=False), "K5: what runs elsewhere is told"
+    found = b.one(idle)
+    assert ids(found) == ["i"]
+    a.settle(end(take, 0, "keep"))
+    assert not b.take()
+    a.settle(end(take))
+    assert not a.take()
+    assert ids(b.one(busy)) == ["2", "3"]
+    assert b.claim([slot]).contested == ()
+
+
+def k5_a_graceful_leave_has_no_gap(bench: StoreBench) -> None:
+    """Who gives all, settles and leaves has lost nothing and blamed nobody."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.put("k", "1", "2")
+    take = a.one("k")
+    a.renew(leaving=True)
+    assert bench.store.give("a", [(slot, "b") for slot in range(SLOTS)], "leaves") == SLOTS
+    a.settle(end(take, 1))
+    bench.store.leave("a")
+    take = b.one("k")
+    assert (ids(take), take.losses) == (["2"], 0)
+    assert bench.store.counts().recovered == 0
+    assert [slot.owner for slot in bench.store.slots()] == ["b"] * SLOTS
+
+
+def k5_a_drain_ends(bench: StoreBench) -> None:
+    """What the giver still runs after the drain time is ready for the owner; nobody is blamed."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.put("k", "1", "2")
+    slot = bench.slot("k")
+    take = a.one("k")
+    bench.store.give("a", [(slot, "b")], "share")
+    for _ in range(5):
+        bench.skip(DRAIN // 5 - 1 * SECOND)
+        a.renew()
+        b.renew()
+        assert b.claim([slot]) == Claimed((), (slot,), 0, is_gone=False) and not b.take()
+    bench.skip(6 * SECOND)
+    a.renew()
+    b.renew()
+    assert b.claim([slot]) == Claimed((), (), 1, is_gone=False)
+    new = b.one("k")
+    assert (ids(new), new.losses) == (["1", "2"], 0)
+    assert a.settle(end(take)).stale == (0,)
+
+
+def k6_the_cost_of_a_turn_does_not_grow(bench: StoreBench) -> None:
+    """To dispatch, take and settle one job costs about the same, however much waits."""
+    bench.open(slots=64)
+    store = bench.bare
+    a = bench.hand("a", store=store)
+
+    def turn() -> float:
+        took = []
+        for _ in range(30):
+            start = time.perf_counter()
+            store.dispatch(f"batch-{bench.number()}", [bench.order("probe", f"p{bench.number()}")])
+            a.calls += 1
+            work = store.work("a", a.calls, [], 1, 1)
+            a.calls += 1
+            store.work("a", a.calls, [end(work.takes[0])], 0, 1)
+            took.append(time.perf_counter() - start)
+        return sorted(took)[len(took) // 2]
+
+    small = turn()
+    for number in range(20):
+        orders = [bench.order(f"k{number}-{each}", f"{number}-{each}") for each in range(200)]
+        store.dispatch(f"load-{number}", orders)
+        later = [bench.order("deep", f"d{number}-{each}", delay=UNKNOWN) for each in range(50)]
+        store.dispatch(f"later-{number}", [bench.order("deep", f"deep{number}-{each}") for each in range(150)] + later)
+    large = turn()
+    assert large < 8 * small + 0.002, f"K6: a turn took {small * 1e6:.0f} µs, with a backlog {large * 1e6:.0f} µs"
+
+
+def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
+    """With dead letters full a job waits in its place, is not said to be dead, and is buried when there is room."""
+    bench.open(max_dead=1)
+    a = bench.hand("a")
+    bench.put("k", "k1")
+    bench.put("m", "m1", "m2")
+    bench.put("s", "s1")
+    takes = a.take()
+    dead = [Outcome(one, "dead", b"", KEEP) for one in ("k1", "m1")]
+    a.settle(end(takes["j:k"], 0, "bury", outcomes=(dead[0],)))
+    a.settle(end(takes["j:m"], 0, "bury", failures=3, outcomes=(dead[1],)), end(takes["j:s"], 0, "shelve", reason=b"x"))
+    assert bench.state("j:m") == "retry" and len(bench.store.dead_letters()) == 1
+    assert (bench.outcome("k1"), bench.outcome("m1")) == ("dead", "")
+    bench.skip(DEAD_RETRY - SECOND)
+    assert not a.take()
+    bench.skip(2 * SECOND)
+    take = a.one("m")
+    assert (ids(take), take.failures) == (["m1", "m2"], 3)
+    bench.skip(UNKNOWN)
+    a.renew()
+    a.work(want=0)
+    assert bench.state("j:s") == "shelved", "K7: what nobody knows waits too"
+    assert bench.store.apply(Drop((1,))) == "1"
+    bench.skip(DEAD_RETRY + SECOND)
+    a.work(want=0)
+    (letter,) = bench.store.dead_letters()
+    assert opened(letter.job).id == "s1" and not bench.state("j:s")
+    bench.store.apply(Drop((letter.number,)))
+    a.settle(end(take, 0, "bury", outcomes=(dead[1],)))
+    assert bench.outcome("m1") == "dead" and ids(a.one("m")) == ["m2"]
+
+
+def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:
+    """A shelved key runs with any member that knows it, one job, then goes back to its owner."""
+    bench.open()
+    a, b = bench.hand("a", names=()), bench.hand("b", own=False, names=("new",))
+    bench.put("k", "1", "2", name="new")
+    bench.put("m", "m1", name="ghost")
+    takes = a.take()
+    a.settle(*(end(take, 0, "shelve", reason=opened(take.jobs[0]).name.encode()) for take in takes.values()))
+    assert not a.take() and bench.state("j:k") == "shelved"
+    take = b.one("k")
+    assert ids(take) == ["1"]
+    assert a.claim() == Claimed((), (), 0, is_gone=False), "what was lent is not contested"
+    b.settle(end(take))
+    assert not b.take() and ids(a.one("k")) == ["2"]
+    bench.skip(UNKNOWN)
+    a.renew()
+    a.work()
+    (letter,) = bench.store.dead_letters()
+    assert letter.mailbox == "j:m" and b"ghost" in letter.reason and bench.outcome("m1") == "dead"
+
+
+# --- what a hostile reading found ------------------------------------------------------------------------------------
+
+
+def hole_1_no_take_after_the_lease(bench: StoreBench) -> None:
+    """Who lets its lease end takes nothing, though nobody has claimed its slots yet; what it settles counts."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2")
+    take = a.one("k", per=1)
+    bench.put("m", "m1")
+    bench.skip(LEASE)
+    work = a.work(end(take))
+    assert work.is_gone and not work.takes and work.stale == (), f"{work}"
+    assert a.claim().is_gone
+    assert a.renew() is not None
+    assert set(a.take()) == {"j:k", "j:m"}
+
+
+def hole_2_a_call_that_comes_twice_takes_once(bench: StoreBench) -> None:
+    """The same `work` again, or an older one, settles what is left to settle and takes nothing."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1", "2")
+    bench.put("m", "m1")
+    first = a.work(want=1, per=1)
+    (take,) = first.takes
+    again = bench.store.work("a", a.calls, [], 5, 5)
+    assert not again.takes and not again.is_gone and again.is_more
+    bench.store.work("a", a.calls + 5, [end(take)], 0, 1)
+    late = bench.store.work("a", a.calls + 1, [end(take)], 5, 5)
+    assert late.stale == (0,) and not late.takes, "a call that was overtaken takes nothing"
+    assert bench.store.work("a", a.calls + 6, [], 5, 5).takes
+
+
+def hole_2_a_take_whose_answer_was_lost_is_given_back(bench: StoreBench) -> None:
+    """`claim` with `known` makes ready what the caller does not know, without blame, and leaves what it knows."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1")
+    known = a.one("k")
+    bench.put("m", "m1", "m2")
+    bench.start("m")
+    lost = a.work(residents=3).takes
+    assert len(lost) == 2
+    assert a.claim().recovered == 0, "without `known` nothing is given back"
+    assert a.claim(known=[known.token], call=a.calls).recovered == 2
+    assert a.claim(known=[known.token], call=a.calls).recovered == 0
+    takes = a.take(residents=3)
+    assert set(takes) == {"j:m", "r:watch:m"} and takes["j:m"].losses == 0 and len(takes["j:m"].jobs) == 2
+    assert a.settle(*map(end, lost)).stale == (0, 1) and a.settle(end(known)).stale == ()
+
+
+def hole_3_a_call_that_was_given_up_takes_nothing(bench: StoreBench) -> None:
+    """A `work` that arrives after the `claim` that gave up on it takes nothing."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1")
+    a.claim(known=[], call=7)
+    for call in (1, 7):
+        assert not bench.store.work("a", call, [], 5, 5).takes, f"call {call} was given up"
+    assert bench.store.work("a", 8, [], 5, 5).takes
+    a.claim(known=[], call=3)
+    assert not bench.store.work("a", 8, [], 5, 5).takes, "a floor does not sink"
+
+
+def hole_4_epochs_and_tokens_begin_at_the_time(bench: StoreBench) -> None:
+    """They are at least the time in microseconds: a store that lost its data hands out none that was seen before."""
+    bench.open()
+    before = bench.store.beat().now
+    a = bench.hand("a")
+    bench.put("k", "1")
+    take = a.one("k")
+    assert take.token >= before and min(slot.epoch for slot in bench.store.slots()) >= before
+    was = bench.store.beat().incarnation
+    bench.bare.drop()
+    for store in (bench.bare, bench.bare_other):
+        store.open(bench.settings)
+    assert bench.store.beat().incarnation != was
+    a = bench.hand("a")
+    bench.put("k", "1")
+    assert a.one("k").token > take.token
+
+
+def hole_5_a_claim_does_not_renew(bench: StoreBench) -> None:
+    """A claim leaves the lease as it is, and is refused when it is over."""
+    bench.open()
+    a = bench.hand("a")
+    ends = bench.ends()
+    bench.skip(LEASE - 5 * SECOND)
+    assert not a.claim().is_gone and bench.ends() == ends
+    bench.skip(5 * SECOND)
+    assert a.claim().is_gone and bench.ends() == ends
+
+
+def hole_6_a_giver_that_dies_holds_up_nothing(bench: StoreBench) -> None:
+    """What a giver ran when it died is ready as soon as it is known to be dead, not after the drain."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.put("k", "1")
+    slot = bench.slot("k")
+    a.one("k")
+    bench.store.give("a", [(slot, "b")], "share")
+    assert b.claim([slot]).contested == (slot,)
+    ends = bench.ends()
+    bench.skip(LEASE)
+    b.renew()
+    assert b.claim([slot]).contested == (slot,), "it was not said to be dead"
+    assert b.claim([slot], dead={"a": ends["a"]}) == Claimed((), (), 1, is_gone=False)
+    assert b.one("k").losses == 1
+
+
+def hole_7_a_slot_is_not_held_up_by_one_key(bench: StoreBench) -> None:
+    """While one key of a moved slot runs on with its old owner, its neighbours go on with the new one."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    slow, *quick = bench.neighbours(4)
+    slot = bench.slot(slow)
+    bench.put(slow, "1")
+    take = a.one(slow)
+    bench.store.give("a", [(slot, "b")], "share")
+    for number in range(3):
+        for key in quick:
+            bench.put(key, f"{key}-{number}")
+        found = b.take()
+        assert set(found) == {f"j:{key}" for key in quick}
+        b.settle(*map(end, found.values()))
+    assert a.settle(end(take)).stale == ()
+
+
+def hole_8_residents_move_like_jobs(bench: StoreBench) -> None:
+    """A resident that runs is contested, waits for its end or the drain, and never runs twice."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.start("k", b"args")
+    slot = bench.slot("k")
+    take = a.take(residents=1)["r:watch:k"]
+    bench.put("k", "1")
+    assert bench.store.give("a", [(slot, "b")], "share") == 1
+    assert b.claim([slot]).contested == (slot,)
+    assert set(b.take(residents=5)) == {"j:k"}, "the jobs of its key go on"
+    a.settle(end(take, 0))
+    assert set(b.take(residents=5)) == {"r:watch:k"}
+    assert not a.take(residents=5)
+
+
+def hole_9_commands_never_double_a_key(bench: StoreBench) -> None:
+    """Purge, cancel and replace, on a key in any state, leave it in one place: it is taken once."""
+    bench.open()
+    a = bench.hand("a", names=(NAME,))
+    commands: dict[str, Callable[[str], object]] = {
+        "purge": bench.purge,
+        "cancel": lambda key: bench.cancel(key, f"{key}1"),
+        "cancel2": lambda key: bench.cancel(key, f"{key}2"),
+        "replace": lambda key: bench.put(key, f"{key}r", on_busy="replace"),
+    }
+    places: dict[str, Callable[[str, Take], object]] = {
+        "ready": lambda key, take: a.settle(end(take, 0)),
+        "running": lambda key, take: None,
+        "retry": lambda key, take: a.settle(end(take, 0, "retry", delay=SECOND)),
+        "shelved": lambda key, take: a.settle(end(take, 0, "shelve", reason=b"ghost")),
+        "held": lambda key, take: (
+            bench.store.apply(Pause(bench.slot(key), f"j:{key}")),
+            a.work(end(take, 0)),
+        ),
+    }
+    for (command, apply), (place, bring) in itertools.product(commands.items(), places.items()):
+        key = f"{command}-{place}-"
+        bench.put(key, f"{key}1", f"{key}2")
+        take = a.one(key, per=1)
+        bring(key, take)
+        assert bench.state(f"j:{key}") == place
+        apply(key)
+        apply(key)
+        bench.put(key, f"{key}3")
+        if place == "running":
+            assert not a.take(), f"{command} of a running key doubled it"
+            a.settle(end(take))
+        bench.store.apply(Resume(bench.slot(key), f"j:{key}"))
+        bench.skip(2 * SECOND)
+        takes = a.take()
+        if place == "shelved" and not takes:
+            assert bench.state(f"j:{key}") == "shelved"
+            bench.purge(key)
+            continue
+        assert list(takes) == [f"j:{key}"] and not a.take(), f"{command} on {place}: {takes}"
+        a.settle(end(takes[f"j:{key}"]))
+        for _ in range(3):
+            rest = a.take()
+            a.settle(*map(end, rest.values()))
+        assert not bench.state(f"j:{key}"), f"{command} on {place} leaves {bench.view(f'j:{key}')}"
+        a.renew()
+
+
+def hole_9_equal_jobs_are_told_apart(bench: StoreBench) -> None:
+    """Of two equal jobs, the one that a worker has stays when the other is removed."""
+    bench.open()
+    a = bench.hand("a")
+    twin = bench.order("k", "x")
+    bench.send(twin, bench.order("k", "y", name="other"), twin)
+    take = a.one("k", per=1)
+    bench.put("k", "z", on_busy="replace")
+    assert a.settle(end(take)).stale == ()
+    assert ids(a.one("k")) == ["y", "z"], "a job was lost in the place of its twin"
+
+
+def hole_10_a_delayed_job_holds_up_nothing(bench: StoreBench) -> None:
+    """`at=tomorrow` is no matter for the rest of its key."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "tomorrow", delay=24 * 3600 * SECOND)
+    bench.put("k", "1")
+    a.settle(end(a.one("k")))
+    assert not bench.state("j:k") and bench.where("k", "tomorrow") == "delayed"
+
+
+def hole_11_a_batch_that_comes_twice_is_answered_alike(bench: StoreBench) -> None:
+    """The same batch again adds nothing, and is told what was refused the first time, though there is room now."""
+    bench.open(max_per_key=2)
+    orders = [bench.order("k", str(number)) for number in range(3)]
+    delayed = bench.order("k", "late", delay=SECOND)
+    unique = bench.order("m", "u", unique_for=SECOND)
+    assert bench.send(*orders, delayed, unique, batch="b") == {2: "full", 3: "full"}
+    a = bench.hand("a")
+    takes = a.take()
+    a.settle(*map(end, takes.values()))
+    with unchanged(bench, "a batch that comes twice"):
+        for store in (bench.store, bench.other):
+            assert dict(store.dispatch("b", [*orders, delayed, unique])) == {2: "full", 3: "full"}
+    bench.send(bench.order("n", "n"), batch="c")
+    assert bench.store.counts().jobs == 1
+
+
+def hole_12_only_what_ran_is_blamed(bench: StoreBench) -> None:
+    """A loss counts for the first unsettled job of each key, and for no other; a settle of it forgets."""
+    bench.open(max_losses=2)
+    worker = bench.hand("a")
+    bench.put("k", "1", "2", "3")
+    take = worker.one("k")
+    worker.settle(end(take, 1, "keep"))
+    bench.put("m", "m1")
+    heir = bench.hand("b1", own=False)
+    bench.bury(heir, worker)
+    takes = heir.take()
+    assert (ids(takes["j:k"]), takes["j:k"].losses) == (["2"], 1)
+    assert takes["j:m"].losses == 0, "what waited is not blamed"
+    heir.settle(end(takes["j:k"]), end(takes["j:m"]))
+    take = heir.one("k")
+    assert (ids(take), take.losses) == (["3"], 0)
+    last = bench.hand("b2", own=False)
+    bench.bury(last, heir)
+    assert not bench.store.dead_letters() and last.one("k").losses == 1
+
+
+def hole_13_an_outage_kills_nobody(bench: StoreBench) -> None:
+    """When all leases are over at once, who comes back first takes nothing from who comes back too."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.store.give("a", [(slot, "b") for slot in range(4)], "share")
+    bench.put("k", "1")
+    owner = a if bench.store.owners()[1][bench.slot("k")] == "a" else b
+    take = owner.one("k")
+    bench.skip(3 * LEASE)
+    seen = bench.ends()
+    assert a.work().is_gone and b.work().is_gone
+    a.renew()
+    assert a.claim() == Claimed((), (), 0, is_gone=False), "it names nobody that it has seen for so long"
+    assert b.renew() is not None, "a member that nobody buried is one still"
+    assert a.claim(dead={"b": seen["b"]}).got == (), "b has renewed since"
+    assert owner.settle(end(take)).stale == ()
+    assert bench.store.owners()[1] == ["b"] * 4 + ["a"] * 4
+
+
+def hole_13_a_clock_that_went_back_keeps_no_dead_alive(bench: StoreBench) -> None:
+    """A lease that ends further away than a lease lasts is none, once it was seen for so long."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    seen = bench.ends()["a"]
+    bench.skip(-3600 * SECOND)
+    b.renew()
+    assert len(b.claim(dead={"a": seen}).got) == SLOTS
+    assert a.renew() is None
+    with unchanged(bench, "the living are not dead by the same rule"):
+        c = bench.ends()["b"]
+        assert b.claim(dead={"b": c}).got == ()
+
+
+def hole_15_every_end_has_an_outcome(bench: StoreBench) -> None:
+    """Dead, lost, cancelled, replaced and purged jobs tell so, with what is to be told; `keep=0` tells nothing."""
+    bench.open(max_losses=1)
+    a = bench.hand("a")
+    for key in ("lost", "cancelled", "replaced", "purged", "shelved"):
+        bench.put(key, f"{key}-1", f"{key}-2")
+    bench.put("mute", "mute-1", "mute-2", keep=0)
+    takes = a.take(per=1)
+    a.settle(end(takes.pop("j:shelved"), 0, "shelve", reason=b"ghost"))
+    a.settle(*(end(take) for mailbox, take in takes.items() if mailbox not in ("j:lost",)))
+    bench.cancel("cancelled", "cancelled-2")
+    bench.put("replaced", "new", on_busy="replace")
+    bench.purge("purged")
+    bench.purge("mute")
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    bench.skip(UNKNOWN)
+    b.renew()
+    b.work(want=0)
+    found = {one: bench.outcome(one) for one in ("cancelled-2", "replaced-2", "purged-2", "mute-2")}
+    assert found == dict.fromkeys(found, ""), "outcomes are kept for ten minutes, an hour went by"
+    assert [bench.outcome(f"{key}-1") for key in ("shelved", "mute", "lost")] == ["dead", "", ""]
+    reasons = {letter.mailbox: letter.reason for letter in bench.store.dead_letters()}
+    assert set(reasons) == {"j:lost", "j:shelved"}
+
+
+def hole_15_outcomes_by_command(bench: StoreBench) -> None:
+    """What a command ended has its outcome at once."""
+    bench.open(max_losses=1)
+    a = bench.hand("a")
+    for key in ("cancelled", "replaced", "purged", "lost"):
+        bench.put(key, f"{key}-1", f"{key}-2")
+    a.take(per=1)
+    bench.cancel("cancelled", "cancelled-2")
+    bench.put("replaced", "new", on_busy="replace")
+    bench.purge("purged")
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    for key, one in (("cancelled", 2), ("replaced", 2), ("purged", 2), ("lost", 1)):
+        assert bench.outcome(f"{key}-{one}") == key, f"{key} is told as {bench.outcome(f'{key}-{one}')!r}"
+
+
+def hole_18_every_verb_may_come_twice(bench: StoreBench) -> None:
+    """What may be sent again is as good once as twice: the second time changes nothing."""
+    bench.open()
+    a, b, c = bench.hand("a"), bench.hand("b", own=False), bench.hand("c", own=False)
+    bench.put("k", "1", "2", "3")
+    bench.start("k", b"1")
+    bench.put("m", "m1")
+    takes = a.take(want=1, per=2, residents=1)
+    take = next(take for mailbox, take in takes.items() if mailbox[0] == "j")
+    others = [opened(raw).id for raw in take.jobs]
+    slot = take.slot
+    ends = bench.ends()
+    twice: list[tuple[str, Callable[[], object]]] = [
+        ("dispatch", lambda: bench.send(bench.order("k", "9"), bench.order("z", "z", delay=SECOND), batch="same")),
+        ("work", lambda: bench.store.work("a", a.calls + 1, [end(take, 1, "keep")], 3, 3)),
+        ("cancel", lambda: bench.cancel(take.mailbox[2:], others[-1])),
+        ("start", lambda: bench.start("k", b"2")),
+        ("stop", lambda: bench.stop("k")),
+        ("purge", lambda: bench.purge("m")),
+        ("pause", lambda: bench.store.apply(Pause(slot, take.mailbox))),
+        ("give", lambda: bench.store.give("a", [(slot, "b")], "share")),
+        ("claim", lambda: b.claim([slot])),
+        ("resume", lambda: bench.store.apply(Resume(slot, take.mailbox))),
+        ("end", lambda: bench.store.work("a", a.calls + 2, [end(take)], 0, 1)),
+        ("floor", lambda: a.claim(known=[], call=a.calls + 2)),
+        ("leaving", lambda: bench.store.claim("c", [], {})),
+        ("leave", lambda: bench.store.leave("c")),
+        ("dead", lambda: b.claim(dead={"a": ends["a"]})),
+    ]
+    for name, verb in twice:
+        if name == "dead":
+            bench.skip(LEASE)
+            b.renew()
+        verb()
+        before = snapshot(bench.store)
+        verb()
+        assert snapshot(bench.store) == before, f"the second {name} changed something"
+    assert c.renew() is None
+
+
+def hole_18_what_was_lent_is_not_lost(bench: StoreBench) -> None:
+    """A take from a shelf whose answer was lost, or whose worker died, is found though nobody owns it."""
+    bench.open()
+    a = bench.hand("a", names=())
+    b, c = bench.hand("b", own=False, names=("new",)), bench.hand("c", own=False, names=("new",))
+    bench.put("k", "1", "2", name="new")
+    a.settle(end(a.one("k"), 0, "shelve", reason=b"new"))
+    lost = b.one("k")
+    assert a.claim().recovered == 0 and c.claim([]).recovered == 0
+    claimed = b.claim([], known=[lost.token], call=b.calls)
+    assert claimed.recovered == 0, "it is known"
+    claimed = b.claim([], known=[], call=b.calls)
+    assert claimed.recovered == 1, "the answer was lost, so it is ready for its owner"
+    take = a.one("k")
+    assert take.losses == 0
+    a.settle(end(take, 0, "shelve", reason=b"new"))
+    lost = c.one("k")
+    ends = bench.ends()
+    bench.skip(LEASE)
+    for hand in (a, b):
+        hand.renew()
+    claimed = b.claim([], dead={"c": ends["c"]})
+    assert claimed.recovered == 1, "its worker died"
+    assert a.one("k").losses == 1 and c.settle(end(lost)).stale == (0,)
+
+
+_PREFIXES: Final = ("verb_", "hole_", *(f"k{number}_" for number in range(1, 8)))
+
+STORE_CHECKS: Final[tuple[Callable[[StoreBench], None], ...]] = tuple(
+    value for name, value in list(globals().items()) if callable(value) and name.startswith(_PREFIXES)
+)
+"""All checks, in the order of this file."""
+
+
+def check_store(make: Callable[[], StoreBench]) -> None:
+    """Put a store to all checks, each on a bench of its own."""
+    for check in STORE_CHECKS:
+        bench = make()
+        try:
+            check(bench)
+        finally:
+            bench.close()

@@ -1,0 +1,95 @@
+"""Every store of keyed pools is put to the conformance suite that ships with the package."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.keyed._ledger import Ledger
+from millpond.keyed._mail import Mail
+from millpond.keyed.stores.memory import MemoryStore
+from millpond.testing import STORE_CHECKS, StoreBench, check_store
+from millpond.testing._redis import find_redis_server, redis_server
+
+_pools = itertools.count(1)
+
+
+def _missing(problem: str) -> Any:
+    pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
+
+
+def _opener(store: str) -> Callable[[str, str], Any]:
+    try:
+        module = importlib.import_module(f"millpond.keyed.stores.{store}")
+    except ImportError as problem:
+        _missing(f"the store on {store} cannot be imported: {problem}")
+    opener: Callable[[str, str], Any] = module.open
+    return opener
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    if find_redis_server() is None:
+        _missing("no redis-server here: the store on Redis is not tested")
+    with redis_server() as server:
+        yield server.url
+
+
+def _bench(store: str, url: str) -> StoreBench:
+    opener, pool = _opener(store), f"conformance-{next(_pools)}"
+    return StoreBench(lambda: opener(url, pool), lambda: opener(url, pool))
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreBench]:
+    if request.param == "memory":
+        made = StoreBench(MemoryStore)
+    elif request.param == "sqlite":
+        made = _bench("sqlite", f"sqlite:///{tmp_path}/pools.db")
+    else:
+        made = _bench("redis", request.getfixturevalue("redis_url"))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+def test_a_store_keeps_the_contract(check, bench):
+    check(bench)
+
+
+def test_the_suite_covers_every_verb_promise_and_hole():
+    names = [check.__name__ for check in STORE_CHECKS]
+    assert len(names) == len(set(names)) > 60
+    verbs = ("open", "drop", "close", "dispatch", "outcomes", "apply", "join", "renew", "leave", "give", "claim", "work", "where", "keys", "listen")  # fmt: skip
+    wanted = [f"verb_{verb}_" for verb in verbs]
+    wanted += [f"k{number}_" for number in range(1, 8)]
+    wanted += [f"hole_{number}_" for number in range(1, 19) if number not in (14, 16, 17)]  # those are no store's
+    for one in wanted:
+        assert any(name.startswith(one) for name in names), one
+
+
+def _twice(mail: Mail, slot: int, mailbox: str, raw: bytes) -> None:
+    mail.boxes.setdefault(mailbox, deque()).append(raw)
+    mail.jobs += 1
+    mail.make_ready(slot, mailbox)
+
+
+FAULTS: dict[str, tuple[type, str, Any]] = {
+    "a job makes its key ready although it runs": (Mail, "enter", _twice),
+    "a lease lasts for ever": (Ledger, "_is_dead", lambda *_: False),
+    "what ran is forgotten": (Mail, "recover", lambda mail, now, slot, mailbox, blame: None),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_suite_finds_a_fault(fault, monkeypatch):
+    monkeypatch.setattr(*FAULTS[fault])
+    with pytest.raises(AssertionError):
+        check_store(lambda: StoreBench(MemoryStore))
