@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from millpond.errors import EngineUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["RedisServer", "find_redis_server", "redis_server"]
 
@@ -31,18 +31,36 @@ PATIENCE = 10.0
 """Seconds for a server to become ready, or to end."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RedisServer:
-    """A running server; `process` is for tests that kill it."""
+    """A running server; `process` is for tests that signal it."""
 
     port: int
     folder: Path
+    command: tuple[str, ...]
     process: subprocess.Popen[bytes]
 
     @property
     def url(self) -> str:
         """Where clients connect: `redis://127.0.0.1:<port>/0`."""
         return f"redis://{HOST}:{self.port}/0"
+
+    def kill(self) -> None:
+        """End the server with no time to write anything, as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """Start the server again, on the same port, with what its options let it keep. It is killed if it runs."""
+        self.kill()
+        deadline = time.monotonic() + PATIENCE
+        self.process = _launch(self.command)
+        while not _answers(self.port):
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"{self.command[0]} did not come back in {PATIENCE:.0f} s")
+            if self.process.poll() is not None:
+                self.process = _launch(self.command)
+            time.sleep(0.005)
 
 
 def find_redis_server() -> str | None:
@@ -84,12 +102,12 @@ def _start(binary: str, folder: Path, options: tuple[str, ...]) -> RedisServer:
         port = _free_port()
         command = [binary, "--port", str(port), "--bind", HOST, "--dir", str(folder), "--logfile", str(log)]
         command += ["--save", "", "--appendonly", "no", *options]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = _launch(command)
         deadline = time.monotonic() + PATIENCE
         try:
             while process.poll() is None and time.monotonic() < deadline:
                 if _answers(port):
-                    return RedisServer(port, folder, process)
+                    return RedisServer(port, folder, tuple(command), process)
                 time.sleep(0.005)
         except BaseException:
             _stop(process)
@@ -97,6 +115,10 @@ def _start(binary: str, folder: Path, options: tuple[str, ...]) -> RedisServer:
         _stop(process)
     story = log.read_text()[-2000:] if log.exists() else "no log"
     raise EngineUnavailable(f"{binary} did not get ready in {PATIENCE:.0f} s; its log ends with:\n{story}")
+
+
+def _launch(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
