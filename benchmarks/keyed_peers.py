@@ -2,8 +2,8 @@
 
 A `Peer` is a program (see `keyed_peers/program.py` for what it is told) that runs in an environment of its own, since
 the peers need different versions of redis-py: `.venv-bench-<peer>`, made here when it is missing or when a pin changed.
-To let another kind take part, ours above all, make a `Peer` of another program; one without `requirements` runs in this
-environment. Then
+To let another kind take part, ours above all, put its program into that folder and make a `Peer` of it; one without
+`requirements` runs in this environment. Then
 
     measure(question, peer, quick)      one run: figures, and under which conditions
 
@@ -163,7 +163,7 @@ def environment(name: str, requirements: tuple[str, ...]) -> str:
     python, stamp = folder / "bin" / "python", folder / ".installed"
     wanted = "\n".join([sys.version, *requirements])
     folder.mkdir(exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
+    with open(folder / ".making", "w") as lock:  # not .lock, which is uv's
         fcntl.flock(lock, fcntl.LOCK_EX)  # benchmarks may run side by side
         if not stamp.exists() or stamp.read_text() != wanted:
             print(f"setting up {folder.name} ...", file=sys.stderr)
