@@ -45,7 +45,13 @@ class AsyncReceipt(Generic[R_co]):
         if not self._definition.keep:
             raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
         slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
-        status, data = await self._port.wait(self._port.replies.expect(self.id, slot, mailbox), timeout)
+        try:
+            status, data = await self._port.wait(self._port.replies.expect(self.id, slot, mailbox), timeout)
+        except TimeoutError:
+            raise TimeoutError(
+                f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
+                f"{await self.status()}); it goes on, and may be waited for again"
+            ) from None
         if status != "done":
             raise refusal(self.key, self.id, status, data)
         value: R_co = self._definition.decode_result(data)

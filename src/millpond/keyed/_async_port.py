@@ -71,15 +71,20 @@ class AsyncWorking:
         """Whether its lease surely holds."""
         return self._worker is not None and self._worker.is_member
 
-    async def wait(self) -> None:
-        """Wait until the worker is to end: the pool was shut down, or the worker closed."""
+    async def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the worker ends, since the pool was shut down; False after so many seconds."""
         if self._worker is not None:
-            await self._worker.stopped.wait()
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._worker.stopped.wait()
+            except TimeoutError:
+                return False
+        return True
 
     async def close(self, grace: float | None = None) -> None:
         """Leave the pool; what runs has `grace` seconds to end."""
         if self._worker is not None:
-            await asyncio.shield(self._worker.close(grace))
+            await self._worker.close(grace)
 
     async def __aenter__(self) -> AsyncWorking:
         self._worker = Worker(self._home, **self._options)

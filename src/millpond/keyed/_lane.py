@@ -210,7 +210,8 @@ class Lane:
             return
         dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
         if beat.version != self._version or dead:
-            self._version, owners = self._store.owners()
+            self._version = beat.version  # of the members: should the owners be newer, we come here again
+            _, owners = self._store.owners()
             todo = plan(tenure.id, beat.members, dead, owners, self._placement)
             if todo.gives:
                 self._give(tenure, runner, todo.gives, "rebalanced")

@@ -124,6 +124,8 @@ class Mail:
             if due > now:
                 self.delayed[special.id] = (due, order.slot, order.mailbox, order.body)
                 self._remember(due, "delayed", special.id)
+                if owner := self._owner_of(order.slot):
+                    self._hint(owner)  # so that it knows when to look
                 return ""
         self.enter(order.slot, order.mailbox, stamped(now, order.body))
         return ""

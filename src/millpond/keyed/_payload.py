@@ -61,6 +61,7 @@ class Shape:
                 ) from None
             default = msgspec.field() if each.default is Parameter.empty else _default(each.default)
             fields.append((each.name, kind, default) if each.default is not Parameter.empty else (each.name, kind))
+        self._name = name
         self._signature = inspect.Signature(parameters)
         by_position = [each for each in parameters if each.kind in _BY_POSITION]
         self._count = len(by_position)
@@ -73,9 +74,15 @@ class Shape:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Return the arguments as bytes; raise TypeError when the handler would not take them."""
-        if self._is_plain:
-            return _pack(self._struct(*args, **kwargs))
-        return _pack(self._struct(**self._signature.bind(*args, **kwargs).arguments))
+        try:
+            made = self._struct(*args, **kwargs) if self._is_plain else self._bound(args, kwargs)
+        except TypeError as error:
+            words = str(error).replace("Extra positional arguments provided", f"too many arguments, {len(args)}")
+            raise TypeError(f"job {self._name!r} takes {self._signature}: {words[:1].lower()}{words[1:]}") from None
+        return _pack(made)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return self._struct(**self._signature.bind(*args, **kwargs).arguments)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, converted to what the handler's annotations say; raise `DoesNotFit`."""

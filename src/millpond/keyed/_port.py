@@ -78,10 +78,16 @@ class Working:
         """Whether its lease surely holds."""
         return self._worker is not None and self._worker.is_member
 
-    def wait(self) -> None:
-        """Wait until the worker is to end: the pool was shut down, or the worker closed."""
-        if self._worker is not None:
-            self._call(self._worker.stopped.wait())
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the worker ends, since the pool was shut down; False after so many seconds."""
+        if self._worker is not None and self._loop is not None:
+            stopped = asyncio.run_coroutine_threadsafe(self._worker.stopped.wait(), self._loop)
+            try:
+                stopped.result(timeout)
+            except TimeoutError:
+                stopped.cancel()
+                return False
+        return True
 
     def close(self, grace: float | None = None) -> None:
         """Leave the pool; what runs has `grace` seconds to end."""

@@ -57,7 +57,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._threads: ThreadPool | None = None
         self._cancelled: set[str] = set()
-        self._pace = 0.0
+        self._pace = 20 * QUICK  # not known yet: one at a time
         self._idle = asyncio.Event()
 
     # -- asked by the lane, from its thread ---------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class Runner:
                     break
                 failures = losses = 0
                 now = elapsed()
-                self._pace += 0.05 * (now - began - self._pace)
+                self._pace += 0.2 * (now - began - self._pace)
                 began = now
                 if now - reported > REPORT_EVERY and visit.done < len(take.jobs):
                     self._report(visit, Settle(take.slot, take.mailbox, take.token, 0, "keep"))
@@ -214,7 +214,8 @@ class Runner:
         try:
             args, kwargs = definition.shape.decode(envelope.payload)
         except DoesNotFit as error:
-            return self._bury(visit, envelope, failure(error, job.attempt), f"its arguments do not fit: {error}")
+            misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {error}")
+            return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
         except Exception as error:
             return self._bury(visit, envelope, failure(error, job.attempt), f"its payload cannot be read: {error}")
         tell(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)

@@ -24,7 +24,7 @@ async def async_serve(home: Home, options: dict[str, Any]) -> None:
         try:
             await worker.stopped.wait()
         finally:
-            await asyncio.shield(worker.close())
+            await worker.close()
 
 
 def serve(home: Home, options: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ class SlotView:
     epoch: int
     since: float
     why: str
-    """Why it moved: `rebalanced`, `left`, `died` (its owner before did), `free` (nobody had it)."""
+    """Why it moved: `rebalanced`, `left`, `died` (its owner before did), `free` (nobody had it), `nobody yet`."""
     before: str
     """Who owned it before."""
 

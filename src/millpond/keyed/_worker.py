@@ -50,10 +50,10 @@ class Worker:
         self._grace = grace
         self._tenure: Tenure | None = None
         self._ear: Ear | None = None
-        self._is_closed = False
+        self._closing: asyncio.Future[None] | None = None
         self._is_hurried = False
         self.stopped: asyncio.Event = asyncio.Event()
-        """Set when the worker is to end: the pool was shut down."""
+        """Set when the worker is to end, or does."""
 
     @property
     def id(self) -> str:
@@ -81,9 +81,11 @@ class Worker:
 
     async def close(self, grace: float | None = None) -> None:
         """Leave the pool: what was not begun is handed over at once, what runs has `grace` seconds to end."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(grace))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, grace: float | None) -> None:
         self.stopped.set()
         grace = next(each for each in (grace, self._grace, self._home.settings.drain / SECOND) if each is not None)
         lane, runner, heart, tenure = self._lane, self._runner, self._heart, self._tenure
@@ -103,6 +105,7 @@ class Worker:
         await in_thread(lane.flush, 5.0)
         await in_thread(lane.end)
         await in_thread(heart.end)
+        tenure = self._tenure  # it may have been renewed meanwhile
         if tenure is not None and not tenure.is_over:
             tenure.end("closed")
             if is_idle:
@@ -162,7 +165,8 @@ class Worker:
         self._heart.stir()
 
     def _shut(self) -> None:
-        self._loop.call_soon_threadsafe(self.stopped.set)
+        """End, since the whole pool does."""
+        self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
 
     def _leave(self, tenure: Tenure) -> None:
         try:
