@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import signal
 import subprocess
@@ -44,11 +45,12 @@ PRINTS = {
 
 
 ON_TEMPORAL = {"temporal_resource_pool", "temporal_resource_locking"}
+KEYED = {"fibonacci", "tenants"}
 
 
 def test_every_example_is_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == set(PRINTS)
-    assert {path.parent.name for path in EXAMPLES.glob("*/*.py")} == ON_TEMPORAL
+    assert {path.parent.name for path in EXAMPLES.glob("*/*.py")} == ON_TEMPORAL | KEYED
 
 
 @pytest.mark.timeout(60)
@@ -140,3 +142,75 @@ def test_workflows_lock_accounts_by_name(temporal):
             locked |= {source, target}
         else:
             locked -= {source, target}
+
+
+def program(folder, module, *arguments):
+    """Start a program of an example in a folder of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
+    environment.pop("MILLPOND_URL", None)
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", module, *arguments],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def ended(running):
+    """Return what a program printed, when it has ended well."""
+    try:
+        out, errors = running.communicate(timeout=40)
+    finally:
+        running.kill()
+        running.communicate()
+    assert running.returncode == 0, errors
+    assert not errors
+    return out
+
+
+@pytest.mark.timeout(60)
+def test_a_producer_and_a_worker_meet_in_a_file(tmp_path):
+    first = program(tmp_path, "fibonacci.worker", "30")
+    assert first.stdout is not None
+    assert first.stdout.readline() == "worker is ready\n"
+    told = ended(program(tmp_path, "fibonacci.producer", "42", "90"))
+    assert told.endswith("fib(42)=267914296\nfib(90)=2880067194370816120\n")
+    first.send_signal(signal.SIGINT)
+    assert ended(first) == "key: fib(42)=267914296\nkey: fib(90)=2880067194370816120\nworker has left\n"
+
+    alone = ended(program(tmp_path, "fibonacci.producer", "7"))  # nobody is there to run it
+    assert alone.endswith("fib(7) is waiting: start a worker\n")
+    assert "key: fib(7)=13\nworker has left\n" in ended(program(tmp_path, "fibonacci.worker", "2"))
+
+
+@pytest.mark.timeout(60)
+def test_every_tenant_is_looked_after_by_one_worker(tmp_path):
+    story = ended(program(tmp_path, "tenants.story"))
+    for line in (
+        "eight tenants on three workers",
+        "bob left, ivy came, ann has another plan",
+        "a worker was killed, its tenants go on elsewhere",
+        "a worker was asked to leave, and did (exit code 0)",
+        "the last worker left (exit code 0)",
+    ):
+        assert line in story
+
+    lines = sorted(re.findall(r"^(\S+)  (\d+)  (\w+) \((\w+)\) (begins|ends)", story, re.M))
+    pids = {pid for _, pid, *_ in lines}
+    left = set(re.findall(r"(\d+)  a worker has left", story))
+    assert len(left) == 2
+    tenants = {name for _, _, name, *_ in lines}
+    assert tenants == {"ann", "bob", "cid", "dan", "eve", "fay", "gil", "hal", "ivy"}
+    for tenant in tenants:  # nobody begins before the one before has ended, or was killed
+        running = None
+        for _, pid, name, plan, what in lines:
+            if name == tenant and what == "begins":
+                assert running is None or running[0] in pids - left, f"{tenant} runs twice:\n{story}"
+                running = (pid, plan)
+            elif name == tenant:
+                assert running == (pid, plan)
+                running = None
+        assert running is None, f"{tenant} has not ended:\n{story}"
+    assert [plan for *_, name, plan, what in lines if (name, what) == ("ann", "begins")][-1] == "premium"

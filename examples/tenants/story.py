@@ -1,0 +1,73 @@
+"""The story: three workers, tenants that come and go, a worker that is killed. See the package's docstring."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+
+from tenants.shared import add, pool, remove, tenants
+from tenants.tenant import print_who_runs_what
+
+NAMES = ("ann", "bob", "cid", "dan", "eve", "fay", "gil", "hal")
+
+
+def main() -> None:
+    for name in NAMES:
+        add(name)
+    workers = [subprocess.Popen([sys.executable, "-m", "tenants.worker"]) for _ in range(3)]
+    try:
+        asyncio.run(tell(workers))
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+
+
+async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
+    """Let things happen, one after another."""
+    first, second, third = workers
+    async with pool:
+        await until_right(workers, "eight tenants on three workers")
+
+        remove("bob")
+        add("ivy")
+        add("ann", plan="premium")
+        await until_right(workers, "bob left, ivy came, ann has another plan")
+
+        first.kill()
+        first.wait()
+        began = time.monotonic()
+        await until_right([second, third], "a worker was killed, its tenants go on elsewhere")
+        print(f"that took {time.monotonic() - began:.1f} s", flush=True)
+
+        second.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(second.wait, 20)
+        await until_right([third], f"a worker was asked to leave, and did (exit code {code})")
+
+        third.send_signal(signal.SIGTERM)
+        code = await asyncio.to_thread(third.wait, 20)
+        print(f"the last worker left (exit code {code}); the tenants wait for the next one", flush=True)
+
+
+async def until_right(workers: list[subprocess.Popen[bytes]], what: str) -> None:
+    """Wait until every tenant that is in the table runs, with its plan, on a worker that lives; then show it."""
+    pids = {f":{worker.pid}" for worker in workers}
+    deadline = time.monotonic() + 25
+    while time.monotonic() < deadline:
+        living = {one.id for one in await pool.workers() if any(one.label.endswith(pid) for pid in pids)}
+        found = [one for one in await pool.residents() if one.name == "look_after" and one.state == "running"]
+        running = {one.key: one.arguments["plan"] for one in found if one.worker in living}
+        if running == tenants() and len(running) == len(found) and len(living) == len(workers):
+            break
+        await asyncio.sleep(0.05)
+    else:
+        raise TimeoutError(f"not so after 25 s: {what}")
+    print(what, flush=True)
+    await print_who_runs_what()
+
+
+if __name__ == "__main__":
+    main()
