@@ -17,7 +17,7 @@ delete a database, stop its users and take them all.
 
 from millpond._sqlite._bell import Bell
 from millpond._sqlite._clock import EngineClock
-from millpond._sqlite._database import MIGRATIONS, Database, Transaction
+from millpond._sqlite._database import MIGRATIONS, Database, FileReplaced, Transaction
 from millpond._sqlite._deathwatch import DeathWatch
 from millpond._sqlite._gate import Gate
 from millpond._sqlite._liveness import CONFIRM, LiveFile, Passport, Verdict, verdict
@@ -31,6 +31,7 @@ __all__ = [
     "Database",
     "DeathWatch",
     "EngineClock",
+    "FileReplaced",
     "Gate",
     "LiveFile",
     "Passport",

@@ -62,6 +62,10 @@ _PATIENCE = 5.0
 _FORK_PATIENCE = 1.0
 
 
+class FileReplaced(EngineError):
+    """The file was deleted or replaced while in use."""
+
+
 class Transaction:
     """What `writing()` and `reading()` give: SQL, and afterwards the outcome."""
 
@@ -371,7 +375,7 @@ class Database:
         except OSError:
             found = None
         if found is None or (found.st_dev, found.st_ino) != self._key:
-            raise EngineError(
+            raise FileReplaced(
                 f"{self.path!r} was {'deleted' if found is None else 'replaced'} while in use; nothing can be saved in "
                 "it any more: close this pool and open it again"
             )

@@ -1,0 +1,39 @@
+"""`sqlite:///pools.db`: keyed pools of all processes of this machine, in a file, with no server and no leader.
+
+    _store     SqliteStore: the verbs, each one transaction
+    _homes     the files that this process has open, one `Home` each
+    _home      Home: the connection, whose transactions threads share; its one thread, which hears and buries
+    _sessions  Sessions: our session and those of the others; who has died
+    _ears      who listens here, and how others are called
+    _views     looking in, which changes nothing
+    _ledger    SqlLedger, the twin of `keyed._ledger.Ledger` on rows
+    _mail      SqlMail, the twin of `keyed._mail.Mail`
+    _boxes     mailboxes and their jobs, within one transaction
+    _pool      the one row of a pool
+    _tables    the tables
+
+How it works. Each verb is one transaction behind the gate of the file: it reads the rows that it needs, follows the
+rules, and writes what has changed. So whoever is killed leaves the state before or after a verb, never between, and all
+processes see the same. Its cost does not grow with keys, backlog or slots: all is found by an index. (To cancel a job,
+or to look for one of the same name, SQLite searches the jobs of that key.)
+
+After the commit it rings the bells of the processes in which those listen for whom there is news. A process that dies
+is noticed by the kernel's own word; its workers' slots can be claimed at once, with no lease to wait for.
+
+URL: `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`; `?synchronous=FULL` survives power loss as well (the
+default, NORMAL, survives the crash of any process).
+
+Rejected: the ledger as a replica in each process that follows a log, as resource pools have it: with a backlog of jobs
+every process would hold all of them in memory, and read all of them when it starts.
+"""
+
+from __future__ import annotations
+
+from millpond.keyed.stores.sqlite._store import SqliteStore
+
+__all__ = ["SqliteStore", "open"]
+
+
+def open(url: str, pool: str) -> SqliteStore:  # noqa: A001
+    """Open a pool of the file that a URL names; its first user makes it (`SqliteStore.open`)."""
+    return SqliteStore(url, pool)

@@ -1,0 +1,115 @@
+"""The one row of a pool: what it was made with, its flags, its last numbers and its counters.
+
+It is read at the beginning of each transaction and written at the end, if something in it has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from millpond._sqlite import Transaction
+from millpond.keyed._records import Settings
+from millpond.keyed.stores.sqlite._tables import OF_A_POOL
+
+
+class Origin(NamedTuple):
+    """What never changes of a pool."""
+
+    settings: Settings
+    incarnation: str
+
+
+@dataclass(slots=True)
+class Numbers:
+    """What changes of a pool, in the order of its columns."""
+
+    version: int
+    is_shut: int
+    is_paused: int
+    last_token: int
+    last_dead: int
+    last_signal: int
+    last_note: int
+    last_due: int
+    last_box: int
+    first_place: int
+    last_place: int
+    jobs: int
+    delayed: int
+    dead: int
+    dispatched: int
+    done: int
+    retried: int
+    buried: int
+    recovered: int
+    moved: int
+
+
+_COLUMNS: Final = tuple(Numbers.__dataclass_fields__)
+_READ: Final = f"SELECT id, {', '.join(_COLUMNS)} FROM keyed_pool WHERE name = ?"
+_WRITE: Final = f"UPDATE keyed_pool SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE id = ?"
+
+
+class Pool(NamedTuple):
+    """A pool, as a transaction found it."""
+
+    id: int
+    origin: Origin
+    numbers: Numbers
+    before: tuple[int, ...]
+
+    def save(self, transaction: Transaction) -> None:
+        """Write what has changed."""
+        now = columns_of(self.numbers)
+        if now != self.before:
+            transaction.execute(_WRITE, (*now, self.id))
+
+
+def columns_of(numbers: Numbers) -> tuple[int, ...]:
+    """Return the columns (`dataclasses.astuple` copies deeply, which is slow)."""
+    return tuple([getattr(numbers, name) for name in _COLUMNS])
+
+
+class Pools:
+    """The pools of a file, by name; what never changes of them is remembered."""
+
+    def __init__(self) -> None:
+        self._origins: dict[int, Origin] = {}
+
+    def find(self, transaction: Transaction, name: str) -> Pool | None:
+        """Read a pool."""
+        row = transaction.execute(_READ, (name,)).fetchone()
+        if row is None:
+            return None
+        number, before = row[0], row[1:]
+        origin = self._origins.get(number)
+        if origin is None:
+            settings, incarnation = transaction.execute(
+                "SELECT settings, incarnation FROM keyed_pool WHERE id = ?", (number,)
+            ).fetchone()
+            origin = self._origins[number] = Origin(_thaw(settings), incarnation)
+        return Pool(number, origin, Numbers(*before), before)
+
+    def make(self, transaction: Transaction, name: str, origin: Origin) -> None:
+        """Write a new pool."""
+        settings = msgspec.json.encode(origin.settings._asdict()).decode()
+        transaction.execute(
+            "INSERT INTO keyed_pool (name, incarnation, settings) VALUES (?, ?, ?)",
+            (name, origin.incarnation, settings),
+        )
+
+    def drop(self, transaction: Transaction, name: str) -> None:
+        """Delete a pool and all its rows."""
+        pool = self.find(transaction, name)
+        if pool is not None:
+            for table in OF_A_POOL:
+                transaction.execute(f"DELETE FROM keyed_{table} WHERE pool = ?", (pool.id,))
+            transaction.execute("DELETE FROM keyed_pool WHERE id = ?", (pool.id,))
+
+
+def _thaw(text: str) -> Settings:
+    fields = msgspec.json.decode(text)
+    return Settings(**{name: value for name, value in fields.items() if name in Settings._fields})

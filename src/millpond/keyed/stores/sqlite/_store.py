@@ -1,0 +1,240 @@
+"""A keyed pool in a SQLite file: the verbs, each one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from millpond import _fork
+from millpond._sqlite import FileReplaced, Transaction
+from millpond.errors import PoolClosed
+from millpond.keyed._commands import Command
+from millpond.keyed._records import (
+    Beat,
+    Claimed,
+    Counts,
+    DeadLetter,
+    Joiner,
+    KeyView,
+    Moves,
+    Order,
+    Settings,
+    Settle,
+    Slot,
+    Verdicts,
+    Work,
+)
+from millpond.keyed._store import Opened, PoolGone
+from millpond.keyed.stores.sqlite import _views
+from millpond.keyed.stores.sqlite._ears import Ear, ring
+from millpond.keyed.stores.sqlite._home import Home
+from millpond.keyed.stores.sqlite._homes import homes
+from millpond.keyed.stores.sqlite._ledger import SqlLedger
+from millpond.keyed.stores.sqlite._pool import Origin, Pool
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """A pool in a file that all processes of the machine share."""
+
+    is_shared = True
+    proves_death = True
+
+    def __init__(self, url: str, pool: str) -> None:
+        self.url = url
+        self.skew = 0
+        self._pool = pool
+        self._is_closed = False
+        self._ears: list[Ear] = []
+        self._home = homes.open(url)
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def _write(self, verb: Callable[[SqlLedger, int], T]) -> T:
+        """Carry out a verb, and tell those for whom there is news."""
+        home = self._at_home()
+        hints: set[str] = set()
+        rung: set[int] = set()
+
+        def step(transaction: Transaction) -> T:
+            pool = self._found(home, transaction)
+            ledger = SqlLedger(transaction, pool, lambda session: home.sessions.is_dead(transaction, session))
+            answer = verb(ledger, home.clock.now() + self.skew)
+            ledger.flush()
+            hints.clear()
+            hints.update(ledger.hints)
+            rung.clear()
+            rung.update(ring(transaction, home.sessions.number, self._pool, hints))
+            return answer
+
+        with self._gone():
+            answer = home.write(step)
+        if hints:
+            home.sessions.bell.ring(rung)
+            home.ears.call(self._pool, hints)
+        return answer
+
+    def _read(self, question: Callable[[Transaction, Pool, int], T]) -> T:
+        """Answer a question."""
+        home = self._at_home()
+
+        def step(transaction: Transaction) -> T:
+            return question(transaction, self._found(home, transaction), home.clock.now() + self.skew)
+
+        with self._gone():
+            return home.read(step)
+
+    def _found(self, home: Home, transaction: Transaction) -> Pool:
+        pool = home.pools.find(transaction, self._pool)
+        if pool is None:
+            raise PoolGone(f"there is no pool {self._pool!r} at {self.url!r} (any more); open it again")
+        return pool
+
+    def _at_home(self) -> Home:
+        home = self._home
+        if home.pid != _fork.this.pid:
+            self._ears.clear()  # the parent's
+            home = self._home = homes.open(self.url)
+        if self._is_closed:
+            raise PoolClosed(f"the pool {self._pool!r} at {self.url!r} is closed in this process: open it again")
+        if home.is_void:
+            raise PoolGone(f"the file of {self.url!r} was deleted or replaced; open the pool again")
+        return home
+
+    @contextlib.contextmanager
+    def _gone(self) -> Iterator[None]:
+        """Say in the words of a store that the file was replaced."""
+        try:
+            yield
+        except FileReplaced as error:
+            raise PoolGone(str(error)) from error
+
+    # -- the verbs ----------------------------------------------------------------------------------------------------
+
+    def open(self, settings: Settings) -> Opened:
+        if self._home.is_void and not self._is_closed and self._home.pid == _fork.this.pid:
+            homes.close(self._home)
+            self._home = homes.open(self.url)
+            for ear in self._ears:
+                self._home.listen(ear)
+        home = self._at_home()
+
+        def find(transaction: Transaction) -> Pool | None:
+            return home.pools.find(transaction, self._pool)
+
+        def make(transaction: Transaction) -> Pool:
+            if find(transaction) is None:
+                home.pools.make(transaction, self._pool, Origin(settings, secrets.token_hex(8)))
+            return self._found(home, transaction)
+
+        with self._gone():
+            return Opened(*(home.read(find) or home.write(make)).origin)
+
+    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
+        return self._write(lambda ledger, now: ledger.dispatch(now, batch, orders))
+
+    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+        return self._read(lambda transaction, pool, now: _views.outcomes(transaction, pool, now, ids))
+
+    def apply(self, command: Command) -> str:
+        return self._write(lambda ledger, now: ledger.apply(now, command))
+
+    def join(self, joiner: Joiner) -> Beat:
+        mine = joiner._replace(session=self._at_home().sessions.number)
+        return self._write(lambda ledger, now: ledger.join(now, mine))
+
+    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
+        return self._write(lambda ledger, now: ledger.renew(now, worker, leaving=leaving))
+
+    def leave(self, worker: str) -> None:
+        self._write(lambda ledger, now: ledger.leave(now, worker))
+
+    def give(self, worker: str, moves: Moves, why: str) -> int:
+        return self._write(lambda ledger, now: ledger.give(now, worker, moves, why))
+
+    def claim(
+        self,
+        worker: str,
+        slots: Sequence[int],
+        dead: Mapping[str, int],
+        known: Iterable[int] | None = None,
+        call: int = 0,
+    ) -> Claimed:
+        tokens = None if known is None else set(known)
+        return self._write(lambda ledger, now: ledger.claim(now, worker, slots, dead, tokens, call))
+
+    def work(
+        self,
+        worker: str,
+        call: int,
+        settles: Sequence[Settle],
+        want: int,
+        per: int,
+        want_residents: int = 0,
+        heard: int = 0,
+    ) -> Work:
+        return self._write(
+            lambda ledger, now: ledger.work(now, worker, call, settles, want, per, want_residents, heard)
+        )
+
+    # -- looking in ---------------------------------------------------------------------------------------------------
+
+    def beat(self) -> Beat:
+        home = self._at_home()
+
+        def look(transaction: Transaction, pool: Pool, now: int) -> Beat:
+            return SqlLedger(transaction, pool, lambda session: home.sessions.is_dead(transaction, session)).beat(now)
+
+        return self._read(look)
+
+    def owners(self) -> tuple[int, list[str]]:
+        return self._read(lambda transaction, pool, _: (pool.numbers.version, _views.owners(transaction, pool)))
+
+    def slots(self) -> list[Slot]:
+        return self._read(lambda transaction, pool, _: _views.slots(transaction, pool))
+
+    def keys(self, lane: str = "j") -> list[KeyView]:
+        return self._read(lambda transaction, pool, _: _views.keys(transaction, pool, lane))
+
+    def residents(self) -> list[tuple[KeyView, bytes]]:
+        return self._read(lambda transaction, pool, _: _views.residents(transaction, pool))
+
+    def dead_letters(self) -> list[DeadLetter]:
+        return self._read(lambda transaction, pool, _: _views.dead_letters(transaction, pool))
+
+    def where(self, slot: int, mailbox: str, job: str) -> str:
+        return self._read(lambda transaction, pool, _: _views.where(transaction, pool, slot, mailbox, job))
+
+    def counts(self) -> Counts:
+        return self._read(_views.counts)
+
+    # -- hints, end ---------------------------------------------------------------------------------------------------
+
+    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
+        home = self._at_home()
+        ear = Ear(self._pool, name, heard, self._deafen)
+        self._ears.append(ear)
+        with self._gone():
+            home.listen(ear)
+        return ear
+
+    def _deafen(self, ear: Ear) -> None:
+        if ear in self._ears:
+            self._ears.remove(ear)
+            if self._home.pid == _fork.this.pid:
+                self._home.deafen(ear)
+
+    def drop(self) -> None:
+        home = self._at_home()
+        with self._gone():
+            home.write(lambda transaction: home.pools.drop(transaction, self._pool))
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            for ear in list(self._ears):
+                self._deafen(ear)
+            homes.close(self._home)
