@@ -1,0 +1,51 @@
+"""Pools for the tests of keyed pools: on a world in memory of their own, and closed afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from millpond.keyed import AsyncKeyedPool, KeyedPool
+
+sys.path.insert(0, str(Path(__file__).parent))
+import keyed_play
+
+
+@pytest.fixture
+def url() -> str:
+    """A world in memory of this test's own."""
+    return keyed_play.fresh()
+
+
+@pytest.fixture
+def make(url: str) -> Iterator[Callable[..., KeyedPool]]:
+    """Makes pool objects of one pool."""
+    pools: list[KeyedPool] = []
+
+    def make(name: str = "p", at: str = url, **options: Any) -> KeyedPool:
+        pool = KeyedPool(name, at, **options)
+        pools.append(pool)
+        return pool
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def pool(make: Callable[..., KeyedPool]) -> KeyedPool:
+    """A pool with few slots and a short lease."""
+    return make(slots=16, lease=1.0, drain=5.0)
+
+
+@pytest_asyncio.fixture
+async def apool(url: str) -> AsyncIterator[AsyncKeyedPool]:
+    """The same, in the other colour."""
+    made = AsyncKeyedPool("p", url, slots=16, lease=1.0, drain=5.0)
+    yield made
+    await made.close()
