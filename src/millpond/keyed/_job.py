@@ -21,6 +21,10 @@ class Retry(Exception):
         self.delay = delay
 
 
+_lock = threading.Lock()
+"""For all that is watched: there is one for each take, and hardly any is ever used."""
+
+
 class Lost:
     """Becomes true when a handler is to stop: its worker lost its lease, its drain ran out, or it was cancelled.
 
@@ -28,34 +32,33 @@ class Lost:
     Wait with `job.lost.wait(5)` in a function, with `await job.lost` in a coroutine.
     """
 
-    __slots__ = ("_is_set", "_lock", "_watchers", "reason")
+    __slots__ = ("_is_set", "_watchers", "reason")
 
     def __init__(self) -> None:
         self.reason = ""
         """Why: `lease`, `drain`, `closing`, `moved`, `stopped`, `cancelled`."""
         self._is_set = False
-        self._lock = threading.Lock()
-        self._watchers: list[Callable[[], object]] = []
+        self._watchers: list[Callable[[], object]] | None = None
 
     def __bool__(self) -> bool:
         return self._is_set
 
     def set(self, reason: str) -> None:
         """Tell everybody who watches, once."""
-        with self._lock:
+        with _lock:
             if self._is_set:
                 return
             self.reason = reason
             self._is_set = True
-            watchers, self._watchers = self._watchers, []
-        for watcher in watchers:
+            watchers, self._watchers = self._watchers, None
+        for watcher in watchers or ():
             watcher()
 
     def watch(self, watcher: Callable[[], object]) -> None:
         """Call `watcher` when it becomes true, from whatever thread; at once if it is."""
-        with self._lock:
+        with _lock:
             if not self._is_set:
-                self._watchers.append(watcher)
+                self._watchers = [*(self._watchers or ()), watcher]
                 return
         watcher()
 

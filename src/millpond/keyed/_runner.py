@@ -218,7 +218,8 @@ class Runner:
             return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
         except Exception as error:
             return self._bury(visit, envelope, failure(error, job.attempt), f"its payload cannot be read: {error}")
-        tell(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
+        if self._observer is not None:
+            tell(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         try:
             if not definition.is_async:
                 value = await self._in_thread(visit, definition, job, args, kwargs)
@@ -245,7 +246,8 @@ class Runner:
                 return None
             return self._fail(visit, definition, job, envelope, error)
         self._conclude(visit, envelope, "done", data)
-        tell(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
+        if self._observer is not None:
+            tell(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         return True
 
     async def _with_timeout(
@@ -312,7 +314,9 @@ class Runner:
 
     def _report(self, visit: Visit, how: Settle) -> None:
         outcomes, visit.outcomes = tuple(visit.outcomes), []
-        self._settle(how._replace(done=visit.done, outcomes=outcomes, notes=visit.notes))
+        slot, mailbox, token, _, word, delay, failures, reason, _, _ = how
+        done = visit.done
+        self._settle(Settle(slot, mailbox, token, done, word, delay, failures, reason, outcomes, visit.notes))
 
     def _leave(self, tenure: Tenure, visit: Visit) -> None:
         if tenure.visits.get(visit.take.mailbox) is visit:
