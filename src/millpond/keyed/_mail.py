@@ -305,6 +305,7 @@ class Mail:
     def _end(self, now: int, raw: bytes, status: str, data: bytes = b"") -> None:
         """Write the outcome of a job that no worker reports."""
         envelope = opened(raw)
+        self.doomed.discard(envelope.id)
         self._conclude(now, Outcome(envelope.id, status, data, envelope.keep, envelope.reply))
 
     def _bury(self, now: int, slot: int, mailbox: str, reason: bytes, status: str, *, tell: bool = True) -> None:

@@ -1,0 +1,531 @@
+"""Scripts for keyed pools: any list of numbers is one.
+
+A script is played on a bare ledger, which a judge follows, and on any number of stores beside it; what they answer must
+be the same.
+
+Times. The ledger's clock stands still but for one microsecond per verb and the steps of a script, which are whole tens
+of seconds; a store's clock also runs. What a script makes due lies five seconds beside those steps, or right on them,
+so that both see the same, as long as a script is played within `SLACK`. Then times are equal when they differ by no
+more than that. Tokens, and the numbers of signals, notes and versions, are translated one to one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from millpond.keyed import _commands as do
+from millpond.keyed._envelope import Envelope, came, encode, opened
+from millpond.keyed._ledger import Ledger
+from millpond.keyed._records import (
+    BATCH_RETENTION,
+    SECOND,
+    STAMP,
+    Beat,
+    Claimed,
+    Counts,
+    DeadLetter,
+    Joiner,
+    KeyView,
+    Order,
+    Outcome,
+    Settings,
+    Settle,
+    Slot,
+    Special,
+    Take,
+    Work,
+)
+from millpond.keyed._store import Store
+from millpond.testing._keyed_model import NAMES, Judge, clone, finish
+from millpond.testing._stores import jobs_in
+
+SLACK = 4 * SECOND
+STEP = 10 * SECOND
+SLOTS = 3
+KEYS = ("k", "l", "m", "n")
+LEASE = 25 * SECOND
+KEEP = 95 * SECOND
+START = 1_000_000_000 * SECOND
+MOST = 1 << 16
+Move = tuple[int, int, int, int]
+
+SETTINGS = (
+    Settings(slots=SLOTS, lease=LEASE, drain=45 * SECOND, unknown=65 * SECOND, max_losses=3),
+    Settings(SLOTS, LEASE, 15 * SECOND, max_jobs=7, max_per_key=3, max_dead=1, max_losses=2, unknown=35 * SECOND),
+    Settings(SLOTS, LEASE, 45 * SECOND, max_per_key=4, max_losses=1, unknown=15 * SECOND),
+)
+
+
+class Differs(AssertionError):
+    """A store did not answer as the rules do."""
+
+
+@dataclass
+class Worker:
+    """What a worker knows."""
+
+    id: str
+    calls: int = 0
+    takes: list[Take] = field(default_factory=list)
+    """Those that it knows, by the ledger's tokens."""
+    signals: list[int] = field(default_factory=list)
+
+
+class Verb(NamedTuple):
+    """A call, with times and numbers as the ledger has them."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+
+class Side:
+    """A store that is played beside the ledger: it translates, and compares."""
+
+    def __init__(self, name: str, store: Store, settings: Settings) -> None:
+        self.name, self.store = name, store
+        store.open(settings)
+        self.offset = store.beat().now - START
+        self.maps: dict[str, dict[int, int]] = {"token": {}, "signal": {}, "note": {}, "version": {}}
+        self.ends: dict[int, int] = {}
+
+    def play(self, verb: Verb, wanted: Any) -> None:
+        """Call, and compare the answer with the ledger's."""
+        match verb:
+            case Verb("work", (worker, call, settles, want, per, residents, heard)):
+                settles = [self._settle(one) for one in settles]
+                heard = self.maps["signal"].get(heard, 0)
+                got: Any = self.store.work(worker, call, settles, want, per, residents, heard)
+            case Verb("claim", (worker, slots, dead, known, call)):
+                dead = {one: self.ends.get(end, end) for one, end in dead.items()}
+                known = None if known is None else [self.maps["token"].get(one, one) for one in known]
+                got = self.store.claim(worker, slots, dead, known, call)
+            case Verb("dispatch", (batch, orders)):
+                got = dict(self.store.dispatch(batch, [self._order(one) for one in orders]))
+            case Verb("renew", (worker, leaving)):
+                got = self.store.renew(worker, leaving=leaving)
+            case Verb(name, arguments):
+                got = getattr(self.store, name)(*arguments)
+        self.compare(str(verb), wanted, got)
+
+    def _settle(self, one: Settle) -> Settle:
+        token = self.maps["token"].get(one.token, one.token)
+        return one._replace(token=token, notes=self.maps["note"].get(one.notes, 0))
+
+    def _order(self, order: Order) -> Order:
+        if order.special is None or not order.special.at:
+            return order
+        return order._replace(special=order.special._replace(at=order.special.at + self.offset))
+
+    # -- comparing ----------------------------------------------------------------------------------------------------
+
+    def same(self, what: str, wanted: Any, got: Any) -> None:
+        if wanted != got:
+            raise Differs(f"{self.name}: {what}: the rules say\n  {wanted!r}\nit says\n  {got!r}")
+
+    def time(self, what: str, wanted: int, got: int) -> None:
+        if (not wanted) != (not got) or (wanted and abs(got - self.offset - wanted) > SLACK):
+            raise Differs(f"{self.name}: {what}: the rules say {wanted - START}, it says {got - self.offset - START}")
+
+    def number(self, kind: str, wanted: int, got: int) -> None:
+        known = self.maps[kind].setdefault(wanted, got)
+        if known != got or len(set(self.maps[kind].values())) != len(self.maps[kind]):
+            raise Differs(f"{self.name}: a {kind} {wanted} was {known}, now it is {got}: {self.maps[kind]}")
+
+    def compare(self, what: str, wanted: Any, got: Any) -> None:  # noqa: C901  (a table)
+        """Compare two answers or readings."""
+        match wanted:
+            case Beat():
+                self.time(f"{what}: now", wanted.now, got.now)
+                self.number("version", wanted.version, got.version)
+                self.same(f"{what}: is_shut", wanted.is_shut, got.is_shut)
+                for one, other in self._pairs(what, wanted.members, got.members):
+                    self.same(f"{what}: member", one[:5] + one[7:], other[:5] + other[7:])
+                    self.time(f"{what}: joined", one.joined, other.joined)
+                    self.time(f"{what}: lease", one.lease_end, other.lease_end)
+                    self.ends[one.lease_end] = other.lease_end
+            case Work():
+                self._work(what, wanted, got)
+            case Take():
+                self.same(f"{what}: take", wanted[:2] + wanted[4:6], got[:2] + got[4:6])
+                self.number("token", wanted.token, got.token)
+                self._jobs(what, wanted.jobs, got.jobs)
+                for note, other in self._pairs(f"{what}: notes", wanted.notes, got.notes):
+                    self.number("note", note[0], other[0])
+                    self.same(f"{what}: note", note[1], other[1])
+            case KeyView():
+                self.same(what, wanted._replace(oldest=0, token=0), got._replace(oldest=0, token=0))
+                self.time(f"{what}: oldest", wanted.oldest, got.oldest)
+                if wanted.token:
+                    self.number("token", wanted.token, got.token)
+            case Slot():
+                self.same(what, wanted._replace(epoch=0, since=0), got._replace(epoch=0, since=0))
+                self.time(f"{what}: since", wanted.since, got.since)
+                self.time(f"{what}: epoch", wanted.epoch, got.epoch)
+            case DeadLetter():
+                self.same(what, wanted._replace(at=0, job=b""), got._replace(at=0, job=b""))
+                self._jobs(what, [wanted.job], [got.job])
+            case Counts():
+                self.same(what, wanted._replace(now=0, oldest=0), got._replace(now=0, oldest=0))
+                self.time(f"{what}: oldest", wanted.oldest, got.oldest)
+            case Claimed():
+                self.same(what, wanted, Claimed(tuple(got.got), tuple(got.contested), got.recovered, got.is_gone))
+            case list():
+                for number, (one, other) in enumerate(self._pairs(what, wanted, got)):
+                    self.compare(f"{what}[{number}]", one, other)
+            case (KeyView(), bytes()):
+                self.compare(what, wanted[0], got[0])
+                self._jobs(what, [wanted[1]], [got[1]])
+            case _:
+                self.same(what, wanted, got)
+
+    def _pairs(self, what: str, wanted: Sequence[Any], got: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+        if len(wanted) != len(got):
+            raise Differs(f"{self.name}: {what}: the rules say\n  {wanted}\nit says\n  {got}")
+        return zip(wanted, got, strict=True)
+
+    def _jobs(self, what: str, wanted: Sequence[bytes], got: Sequence[bytes]) -> None:
+        self.same(f"{what}: jobs", [raw[STAMP:] for raw in wanted], [bytes(raw[STAMP:]) for raw in got])
+        for one, other in zip(wanted, got, strict=True):
+            self.time(f"{what}: came", came(one), came(other))
+
+    def _work(self, what: str, wanted: Work, got: Work) -> None:
+        self.same(f"{what}: stale, gone", (wanted.stale, wanted.is_gone), (tuple(got.stale), got.is_gone))
+        self.time(f"{what}: now", wanted.now, got.now)
+        self.number("version", wanted.version, got.version)
+        takes = sorted(wanted.takes, key=lambda take: take.mailbox)
+        self.compare(f"{what}: takes", takes, sorted(got.takes, key=lambda take: take.mailbox))
+        for one, other in self._pairs(f"{what}: signals", wanted.signals, got.signals):
+            self.same(f"{what}: signal", one._replace(number=0, note=0), other._replace(number=0, note=0))
+            self.number("signal", one.number, other.number)
+            if one.note:
+                self.number("note", one.note, other.note)
+        if wanted.is_more and not got.is_more:
+            raise Differs(f"{self.name}: {what}: there is more, and it says there is not")
+        if wanted.due and not 0 < got.due <= wanted.due + self.offset + SLACK:
+            raise Differs(f"{self.name}: {what}: due is {got.due - self.offset - START}, not {wanted.due - START}")
+
+
+class Stage:
+    """A pool on which a script is played: a ledger with its judge, and stores beside it."""
+
+    def __init__(self, settings: Settings, stores: dict[str, Store] | None = None) -> None:
+        self.settings = settings
+        self.now = START
+        self.ledger = Ledger(settings, "incarnation")
+        self.judge = Judge(self.ledger)
+        self.sides = [Side(name, store, settings) for name, store in (stores or {}).items()]
+        self.workers: list[Worker] = []
+        self.old: list[Settle] = []
+        """What was reported once."""
+        self.seen: list[dict[str, int]] = [{}]
+        """Ends of leases, as somebody saw them."""
+        self.calls: list[tuple[int, Verb]] = []
+        """Calls that may be sent again, with the time of the first."""
+        self.jobs: list[tuple[str, str]] = []
+        self.numbers = itertools.count(1)
+
+    # -- calling ------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a verb on the ledger and on all stores."""
+        self.now += 1
+        verb = Verb(name, arguments)
+        before = self.judge.look(self.now)
+        if name == "renew":
+            answer: Any = self.ledger.renew(self.now, arguments[0], leaving=arguments[1])
+        else:
+            answer = getattr(self.ledger, name)(self.now, *arguments)
+        answer = dict(answer) if name == "dispatch" else answer
+        self.judge.after(before, self.now, name, arguments, answer)
+        for side in self.sides:
+            side.play(verb, self._exact(arguments, answer) if name == "work" else answer)
+        return answer
+
+    def _exact(self, arguments: tuple[Any, ...], answer: Work) -> Work:
+        """Say what a store must say at least of what comes next: `is_more` and `due` may also be so in vain."""
+        mail, worker = self.ledger.mail, arguments[0]
+        more = any(self.ledger.slots[slot].owner == worker for _, slot in mail.ready)
+        is_open = not self.ledger.is_paused and not self.ledger.is_shut
+        shelves = [since + self.settings.unknown for shelf in mail.shelves.values() for since, _ in shelf.values()]
+        due = [one[0] for one in mail.later.values()] + [one[0] for one in mail.delayed.values()] + shelves
+        return answer._replace(is_more=more and is_open and not answer.is_gone, due=min(due, default=0))
+
+    def read(self) -> None:
+        """Compare all readings."""
+        self.now += 1
+        ledger, now = self.ledger, self.now
+        ids = [job for _, job in self.jobs]
+        readings: list[tuple[str, Any, Callable[[Store], Any]]] = [
+            ("beat", ledger.beat(now), lambda store: store.beat()),
+            ("slots", list(ledger.slots), lambda store: store.slots()),
+            ("owners", [slot.owner for slot in ledger.slots], lambda store: list(store.owners()[1])),
+            ("keys", ledger.keys("j"), lambda store: store.keys("j")),
+            ("keys r", ledger.keys("r"), lambda store: store.keys("r")),
+            ("residents", ledger.residents(), lambda store: store.residents()),
+            ("dead letters", ledger.dead_letters(), lambda store: store.dead_letters()),
+            ("counts", ledger.counts(now), lambda store: store.counts()),
+            ("outcomes", ledger.outcomes(now, ids), lambda store: list(store.outcomes(ids))),
+            (
+                "where",
+                [ledger.where(slot_of(key), f"j:{key}", job) for key, job in self.jobs],
+                lambda store: [store.where(slot_of(key), f"j:{key}", job) for key, job in self.jobs],
+            ),
+        ]
+        for side in self.sides:
+            for what, wanted, read in readings:
+                side.compare(what, wanted, read(side.store))
+
+    # -- moves --------------------------------------------------------------------------------------------------------
+
+    def play(self, moves: Iterable[Move]) -> None:
+        """Play a script, compare all that can be read, and see that everything can end."""
+        for number, move in enumerate(moves):
+            ACTIONS[move[0] % len(ACTIONS)](self, *move[1:])
+            if number % 10 == 9:
+                self.read()
+        self.read()
+        finish(clone(self.ledger), self.now)
+
+    def worker(self, number: int) -> Worker:
+        if not self.workers:
+            self.join(0, 1, 0)
+        return self.workers[number % len(self.workers)]
+
+    def dispatch(self, key: int, many: int, odd: int) -> None:
+        orders = []
+        for _ in range(1 + many % 3):
+            name = KEYS[(key + _ * (odd % 2)) % len(KEYS)]
+            orders.append(self._order(name, NAMES[odd % 7 == 6]))
+        self._send(orders)
+
+    def special(self, key: int, what: int, more: int) -> None:
+        name = KEYS[key % len(KEYS)]
+        job = f"u{more % 3}" if what % 9 in (0, 1) else f"s{next(self.numbers)}"
+        special = (
+            Special(job, "job", unique_for=35 * SECOND),
+            Special(job, "job", delay=15 * SECOND),
+            Special(job, "job", delay=(5 + 10 * (more % 4)) * SECOND),
+            Special(job, "job", delay=5 * SECOND),
+            Special(job, "job", at=self.now + 25 * SECOND),
+            Special(job, "job", on_busy="reject"),
+            Special(job, "job", on_busy="coalesce"),
+            Special(job, "job", on_busy="replace"),
+            Special(job, "odd", on_busy="replace", delay=15 * SECOND * (more % 2)),
+        )[what % 9]
+        is_known = special.unique_for and self.ledger.mail.unique.get(job, 0) > self.now + 1
+        if job[0] == "u" and not is_known and jobs_in(self.ledger).get(job, "delayed") != "delayed":
+            return  # two jobs of one id would be there at once, which is the caller's fault
+        self.jobs.append((name, job))
+        keep = KEEP if more % 3 else 0
+        body = encode(Envelope(job, special.name, "producer", keep, b"special"))
+        orders = [Order(slot_of(name), f"j:{name}", body, special)]
+        if more % 5 == 4:
+            orders.append(self._order(name, "job"))
+        self._send(orders)
+
+    def _order(self, key: str, name: str) -> Order:
+        job = f"j{next(self.numbers)}"
+        self.jobs.append((key, job))
+        body = encode(Envelope(job, name, "producer", KEEP, job.encode()))
+        return Order(slot_of(key), f"j:{key}", body)
+
+    def _send(self, orders: list[Order]) -> None:
+        batch = f"batch-{next(self.numbers)}"
+        self.call("dispatch", batch, orders)
+        self.calls.append((self.now, Verb("dispatch", (batch, orders))))
+
+    def again(self, which: int, _a: int, _b: int) -> None:
+        """Send something again that was sent before."""
+        if self.calls:
+            then, verb = self.calls[which % len(self.calls)]
+            if verb.name != "dispatch" or then <= self.now < then + BATCH_RETENTION - SLACK:
+                self.call(verb.name, *verb.arguments)
+
+    def take(self, who: int, want: int, odd: int) -> None:
+        worker = self.worker(who)
+        settles = self._some(worker, odd)
+        self._work(worker, settles, (50, 50, 0)[want % 3], 1 + odd % 3, is_lost=odd % 11 == 10)
+
+    def settle(self, who: int, which: int, how: int) -> None:
+        worker = self.worker(who)
+        if not worker.takes:
+            self._work(worker, [], 50, 1 + how % 3)
+            return
+        take = worker.takes[which % len(worker.takes)]
+        settles = [self._settled(take, how)]
+        if which % 4 == 3:
+            settles += [self._settled(other, how // 3) for other in worker.takes if other is not take]
+        self._work(worker, settles, 50 * (how % 2), 2)
+
+    def late(self, who: int, which: int, odd: int) -> None:
+        """Report something old, or wrong."""
+        worker = self.worker(who)
+        settles = [self.old[(which + step) % len(self.old)] for step in range(min(len(self.old), 1 + odd % 3))]
+        settles += [self._settled(take, odd)._replace(token=1) for take in worker.takes[:1]]
+        self._work(worker, settles, 0, 1)
+
+    def _some(self, worker: Worker, odd: int) -> list[Settle]:
+        return [self._settled(take, odd) for take in worker.takes[: odd % 2]]
+
+    def _settled(self, take: Take, how: int) -> Settle:
+        done = (how // 5) % (len(take.jobs) + 1)
+        word = ("end", "keep", "retry", "bury", "shelve")[how % 5]
+        some = [opened(raw) for raw in take.jobs[: done + (word == "bury")]]
+        outcomes = tuple(
+            Outcome(one.id, "done" if number < done else "dead", b"data", one.keep, one.reply)
+            for number, one in enumerate(some)
+        )
+        name = opened(take.jobs[min(done, len(take.jobs) - 1)]).name
+        notes = take.notes[-1][0] if take.notes and how % 2 else 0
+        if how % 17 == 16:
+            done += 3  # more than was taken
+        delay = (5 + 10 * (how % 3)) * SECOND
+        reason = name.encode() if word == "shelve" else b"broken"
+        return Settle(take.slot, take.mailbox, take.token, done, word, delay, 1 + how % 4, reason, outcomes, notes)
+
+    def _work(self, worker: Worker, settles: list[Settle], want: int, per: int, *, is_lost: bool = False) -> None:
+        worker.calls += 1
+        heard = worker.signals[len(worker.signals) // 2] if worker.signals else 0
+        arguments = (worker.id, worker.calls, tuple(settles), want, per, want, heard)
+        answer: Work = self.call("work", *arguments)
+        self.calls.append((self.now, Verb("work", arguments)))
+        self.old += settles
+        over = {(one.mailbox, one.token) for one in settles if one.how != "keep"}
+        worker.takes = [take for take in worker.takes if (take.mailbox, take.token) not in over]
+        worker.signals = [signal.number for signal in answer.signals]
+        if not is_lost:
+            worker.takes += answer.takes
+
+    def join(self, own: int, names: int, _: int) -> None:
+        if len(self.workers) >= 4:
+            self.workers.pop(0)  # it is never heard of again
+        worker = Worker(f"w{next(self.numbers)}")
+        self.call("join", Joiner(worker.id, "host", 1 + own % 2, 10, NAMES if names % 4 else ("job",)))
+        self.workers.append(worker)
+        if own % 3:
+            self.call("claim", worker.id, tuple(range(SLOTS)), {}, None, 0)
+
+    def renew(self, who: int, leaving: int, _: int) -> None:
+        worker = self.worker(who)
+        beat: Beat | None = self.call("renew", worker.id, leaving % 8 == 7)
+        if beat is None:
+            self.workers.remove(worker)
+
+    def leave(self, who: int, really: int, _: int) -> None:
+        worker = self.worker(who)
+        if really % 3 == 0:
+            self.call("leave", worker.id)
+            self.workers.remove(worker)
+            self.calls.append((self.now, Verb("leave", (worker.id,))))
+
+    def give(self, who: int, slot: int, to: int) -> None:
+        worker, taker = self.worker(who), self.worker(to).id if to % 5 else ""
+        moves = [(slot % SLOTS, taker)] + [((slot + 1) % SLOTS, taker)] * (to % 2)
+        self.call("give", worker.id, moves, "share")
+        self.calls.append((self.now, Verb("give", (worker.id, moves, "share"))))
+
+    def look(self, _a: int, _b: int, _c: int) -> None:
+        """Let everybody note the ends of leases."""
+        self.seen.append({one.id: one.lease_end for one in self.call("beat").members})
+
+    def claim(self, who: int, seen: int, known: int) -> None:
+        worker = self.worker(who)
+        dead = self.seen[-1 - seen % min(3, len(self.seen))]
+        tokens = tuple(sorted({take.token for take in worker.takes})) if known % 2 else None
+        slots = tuple(range(SLOTS)) if known % 3 else (known % SLOTS,)
+        arguments = (worker.id, slots, {one: end for one, end in dead.items() if one != worker.id}, tokens)
+        self.call("claim", *arguments, worker.calls)
+        if known % 7 == 6:
+            self.call("claim", *arguments, worker.calls)
+
+    def pass_time(self, steps: int, back: int, _: int) -> None:
+        many = (1, 1, 2, 3, 7, 13)[steps % 6] * STEP
+        self.skip(-many if back % 12 == 11 else many)
+
+    def skip(self, microseconds: int) -> None:
+        self.now += microseconds
+        for side in self.sides:
+            side.store.skew += microseconds
+
+    def die(self, who: int, heir: int, _: int) -> None:
+        """Let all leases be over, and one worker find the others dead, as it would."""
+        self.worker(who)
+        survivor = self.workers[heir % len(self.workers)]
+        self.look(0, 0, 0)
+        self.skip(3 * STEP)
+        if self.call("renew", survivor.id, False) is None:
+            return
+        spared = {one.id for one in self.workers[: who % 2]}
+        for one in spared:
+            self.call("renew", one, False)
+        self.claim(heir % len(self.workers), 0, 1)
+
+    def resident(self, key: int, what: int, payload: int) -> None:
+        name = KEYS[key % 2]
+        slot, mailbox = slot_of(name), f"r:watch:{name}"
+        body = encode(Envelope(f"r{next(self.numbers)}", "watch", "", 0, b"%d" % (payload % 2)))
+        number = b"%d" % next(self.numbers)
+        commands = (do.Start(slot, mailbox, body), do.Stop(slot, mailbox), do.Notify(slot, mailbox, number))
+        self.call("apply", commands[(0, 0, 1, 2, 2)[what % 5]])
+
+    def command(self, what: int, key: int, more: int) -> None:
+        name = KEYS[key % len(KEYS)]
+        slot, mailbox = slot_of(name), f"j:{name}"
+        if what % 8 < 3:
+            if not self.jobs:
+                return
+            name, job = self.jobs[-1 - more % min(9, len(self.jobs))]
+            self.call("apply", do.Cancel(slot_of(name), f"j:{name}", job))
+            return
+        letters = tuple(self.ledger.mail.dead)[: 1 + more % 3]
+        command = (
+            do.Purge(slot, mailbox),
+            do.Pause(slot, mailbox) if more % 5 else do.Pause(),
+            do.Resume(slot, mailbox) if more % 3 else do.Resume(),
+            do.Replay((99, *letters)) if more % 2 else do.Drop(letters),
+            do.Resume() if more % 4 else do.Shut(),
+        )[what % 8 - 3]
+        self.call("apply", command)
+
+
+def slot_of(key: str) -> int:
+    """Return the slot of a key: two keys share one."""
+    return (0, 0, 1, 2)[KEYS.index(key)]
+
+
+_WEIGHTS: tuple[tuple[Callable[..., None], int], ...] = (
+    (Stage.dispatch, 6),
+    (Stage.special, 5),
+    (Stage.again, 2),
+    (Stage.take, 6),
+    (Stage.settle, 9),
+    (Stage.late, 2),
+    (Stage.join, 2),
+    (Stage.renew, 3),
+    (Stage.leave, 1),
+    (Stage.give, 2),
+    (Stage.look, 1),
+    (Stage.claim, 3),
+    (Stage.pass_time, 4),
+    (Stage.die, 2),
+    (Stage.resident, 5),
+    (Stage.command, 6),
+)
+ACTIONS = tuple(action for action, weight in _WEIGHTS for _ in range(weight))
+
+
+def moves_of(seed: int, length: int) -> list[Move]:
+    """Return the script of a seed."""
+    source = random.Random(seed)
+    return [tuple(source.randrange(MOST) for _ in range(4)) for _ in range(length)]  # type: ignore[misc]
+
+
+def run(moves: Iterable[Move], settings: Settings, stores: dict[str, Store] | None = None) -> Stage:
+    """Play a script on a fresh stage."""
+    stage = Stage(settings, stores)
+    stage.play(moves)
+    return stage
