@@ -1,0 +1,343 @@
+"""Reads the log of a storm (`keyed_log`) and says which promises of keyed pools it shows to be broken.
+
+It knows nothing of the library: only what the words mean. All that it forgives, it forgives for a cause that stands in
+the log: a worker that was killed, stood still, or was cut off from the store.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+_FIELDS = {"S": 8, "E": 8, "M": 6, "W": 4, "D": 5, "A": 5, "N": 5, "+": 4, "-": 4, "K": 3, "P": 3, "C": 3, "T": 3, "X": 4}
+_FIELDS |= {"O": 3, "U": 3}
+SIGNAL_SLACK = 0.05
+"""Seconds after SIGCONT in which what was about to begin at SIGSTOP may still do so."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A handler at work."""
+
+    lane: str
+    key: str
+    number: int
+    token: int
+    pid: int
+    attempt: int
+    began: float
+    ended: float = inf
+    how: str = "open"
+
+    def __str__(self) -> str:
+        span = f"{self.began:.3f}-{self.ended:.3f}"
+        return f"{self.lane}:{self.key} #{self.number} token {self.token} by {self.pid} at {span} ({self.how})"
+
+
+@dataclass(slots=True)
+class Process:
+    """What befell a process. Spans are (from, to)."""
+
+    killed: float = inf
+    told: float = inf
+    gone: float = inf
+    """When it ended, however that was."""
+    code: int | None = None
+    stops: list[tuple[float, float]] = field(default_factory=list)
+    cuts: list[tuple[float, float]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    """When it said that it lost its lease."""
+
+
+class Checker:
+    """`lease`: of the pool. `zombie`: seconds in which a worker that stood still past its lease must have stopped what it
+    runs. `shared_fate`: a process that stands still may hold up the store for all (SQLite). `may_lose`: the store lost
+    its data. `may_repeat`: jobs may run twice with no cause in the log (the store lost some of its data)."""
+
+    def __init__(
+        self,
+        lines: Iterable[str],
+        *,
+        lease: float,
+        zombie: float = 1.0,
+        shared_fate: bool = False,
+        may_lose: bool = False,
+        may_repeat: bool = False,
+    ) -> None:
+        self.lease = lease
+        self.zombie = zombie
+        self.shared_fate = shared_fate
+        self.may_lose = may_lose
+        self.may_repeat = may_repeat
+        self.faults: list[str] = []
+        self.runs: list[Run] = []
+        self.processes: dict[int, Process] = defaultdict(Process)
+        self.outages: list[tuple[float, float]] = []
+        self.tried: set[tuple[str, int]] = set()
+        self.acknowledged: set[tuple[str, int]] = set()
+        self.wanted: dict[str, bool] = {}
+        """Residents: whether they should run."""
+        self.notes: dict[str, list[int]] = defaultdict(list)
+        self.heard: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self.heard_of: set[int] = set()
+        """Processes that wrote a line themselves."""
+        self.excused: set[Run] = set()
+        """What overlapped with a newer owner, since its worker stood still past its lease."""
+        self.end = 0.0
+        self._read(lines)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _read(self, lines: Iterable[str]) -> None:
+        events = []
+        for line in lines:
+            words = line.split()
+            if not words or _FIELDS.get(words[0]) != len(words):
+                self.faults.append(f"a line that cannot be read: {line!r}")
+                continue
+            events.append((float(words[1]), words))
+        events.sort(key=lambda event: event[0])
+        running: dict[tuple[int, str, str, int], Run] = {}
+        for moment, words in events:
+            self.end = max(self.end, moment)
+            if words[0] in "SEMWDA":
+                self.heard_of.add(int(words[2]))
+            if words[0] in "SEM":
+                self._read_handler(moment, words, running)
+            elif words[0] == "W":
+                if words[3] == "lost":
+                    self.processes[int(words[2])].losses.append(moment)
+            elif words[0] in "DAN+-":
+                self._read_dispatch(words)
+            else:
+                self._read_fate(moment, words[0], int(words[2]), words)
+        for run in running.values():
+            run.ended = self.processes[run.pid].gone
+            run.how = "open" if run.ended == inf else "killed"
+        for run in self.runs:
+            if self.processes[run.pid].gone < run.began:
+                self.faults.append(f"a process that is gone runs something: {run}")
+
+    def _read_handler(self, moment: float, words: list[str], running: dict[tuple[int, str, str, int], Run]) -> None:
+        pid = int(words[2])
+        if words[0] == "M":
+            self.heard[words[3]].append((moment, int(words[4])))
+            return
+        lane, key, number, token = words[3], words[4], int(words[5]), int(words[6])
+        if words[0] == "S":
+            run = Run(lane, key, number, token, pid, int(words[7]), moment)
+            self.runs.append(run)
+            if (pid, lane, key, token) in running:
+                self.faults.append(f"two handlers of one take at the same time: {run}")
+            running[pid, lane, key, token] = run
+        else:
+            ended = running.pop((pid, lane, key, token), None)
+            if ended is None or ended.number != number:
+                self.faults.append(f"an end without a start: {' '.join(words)}")
+            else:
+                ended.ended, ended.how = moment, words[7]
+
+    def _read_dispatch(self, words: list[str]) -> None:
+        match words[0]:
+            case "D":
+                self.tried.add((words[3], int(words[4])))
+            case "A":
+                self.acknowledged.add((words[3], int(words[4])))
+            case "N":
+                self.notes[words[3]].append(int(words[4]))
+            case "+" | "-":
+                self.wanted[words[3]] = words[0] == "+"
+
+    def _read_fate(self, moment: float, what: str, pid: int, words: list[str]) -> None:
+        process = self.processes[pid]
+        match what:
+            case "K":
+                process.killed = process.gone = moment
+                _close(process.stops, moment)
+            case "X":
+                process.gone, process.code = moment, int(words[3])
+            case "T":
+                process.told = min(process.told, moment)
+            case "P":
+                process.stops.append((moment, inf))
+            case "C":
+                _close(process.stops, moment)
+            case "O":
+                (process.cuts if pid else self.outages).append((moment, inf))
+            case "U":
+                _close(process.cuts if pid else self.outages, moment)
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    def check(self, dead: Iterable[tuple[str, int]] = ()) -> list[str]:
+        """Return the faults. `dead`: key and number of the jobs among the dead letters."""
+        self._check_lost(set(dead))
+        by_key: dict[tuple[str, str], list[Run]] = defaultdict(list)
+        for run in sorted(self.runs, key=lambda run: run.began):
+            by_key[run.lane, run.key].append(run)
+        for (lane, _), runs in by_key.items():
+            self._check_overlaps(runs)
+            self._check_tokens(runs)
+            if lane == "j":
+                self._check_order(runs)
+                self._check_repeats(runs)
+        self._check_zombies()
+        self._check_notes()
+        return self.faults
+
+    def _check_lost(self, dead: set[tuple[str, int]]) -> None:
+        done = {(run.key, run.number) for run in self.runs if run.lane == "j" and run.how == "ok"}
+        ran = {(run.key, run.number) for run in self.runs if run.lane == "j"}
+        for key, number in sorted(ran - self.tried):
+            self.faults.append(f"{key} #{number} ran and was never dispatched")
+        if not self.may_lose:
+            for key, number in sorted(self.acknowledged - done - dead):
+                began = "began" if (key, number) in ran else "never began"
+                self.faults.append(f"{key} #{number} was acknowledged and is lost ({began})")
+
+    def _check_overlaps(self, runs: list[Run]) -> None:
+        active: list[Run] = []
+        for run in runs:
+            active = [other for other in active if other.ended > run.began]
+            for other in active:
+                older, newer = (other, run) if other.token < run.token else (run, other)
+                if older.token == newer.token:
+                    self.faults.append(f"two at once under one token: {older} and {newer}")
+                elif self._was_still(older, newer):
+                    self.excused.add(older)
+                else:
+                    self.faults.append(f"overlap: {older} and {newer}")
+            active.append(run)
+
+    def _was_still(self, older: Run, newer: Run) -> bool:
+        """Tell whether the older one's worker stood still past its lease, and stopped it soon after it woke."""
+        for begin, end in self.processes[older.pid].stops:
+            is_past = newer.began - begin >= 0.5 * self.lease  # the last renewal was up to a third of a lease ago
+            if is_past and older.began <= end + SIGNAL_SLACK and older.ended <= end + self.zombie:
+                return True
+        return False
+
+    def _check_tokens(self, runs: list[Run]) -> None:
+        highest: Run | None = None
+        for run in runs:
+            if highest is not None:
+                if run.token < highest.token and not self._just_woke(run):
+                    self.faults.append(f"an old token begins after a newer one: {run} after {highest}")
+                if run.token == highest.token and run.pid != highest.pid:
+                    self.faults.append(f"one token, two workers: {highest} and {run}")
+            if highest is None or run.token > highest.token:
+                highest = run
+
+    def _just_woke(self, run: Run) -> bool:
+        stops = self.processes[run.pid].stops
+        return any(end <= run.began <= end + SIGNAL_SLACK and end - begin >= 0.5 * self.lease for begin, end in stops)
+
+    def _check_order(self, runs: list[Run]) -> None:
+        """First completions are in the order of the numbers."""
+        seen: set[int] = set()
+        highest = 0
+        for run in sorted((run for run in runs if run.how == "ok"), key=lambda run: run.ended):
+            if run.number in seen:
+                continue
+            seen.add(run.number)
+            if run.number < highest:
+                self.faults.append(f"order: #{run.number} was first completed after #{highest}: {run}")
+            highest = max(highest, run.number)
+
+    def _check_repeats(self, runs: list[Run]) -> None:
+        """A job runs again only where its worker was killed, stood still, was cut off, or was told to stop it."""
+        latest: dict[int, Run] = {}
+        for run in sorted(runs, key=lambda run: (run.token, run.began)):
+            before = latest.get(run.number)
+            if before is not None and not self.may_repeat and not self._has_cause(before):
+                self.faults.append(f"ran again for no cause: {run} after {before}")
+            latest[run.number] = run
+
+    def _has_cause(self, run: Run) -> bool:
+        process = self.processes[run.pid]
+        end = min(run.ended, self.end)
+        until = end + 2 * self.lease  # an end is reported at once, but with the others of its take
+        if process.killed <= until:
+            return True
+        if run.how != "ok" and process.told <= end:
+            return True
+        spans = [*process.stops, *process.cuts, *self.outages, *((each, each) for each in process.losses)]
+        if self.shared_fate:
+            spans += [span for other in self.processes.values() for span in other.stops]
+        return any(begin <= until and over + self.lease >= run.began for begin, over in spans)
+
+    def _check_zombies(self) -> None:
+        for pid, process in self.processes.items():
+            for begin, end in process.stops:
+                if end == inf or end - begin <= 1.5 * self.lease:
+                    continue
+                for run in self.runs:
+                    if run.pid == pid and run.began < begin and min(run.ended, self.end) > end + self.zombie:
+                        self.faults.append(f"a zombie: {run} after its worker woke at {end:.3f}, stopped at {begin:.3f}")
+
+    def _check_notes(self) -> None:
+        for key, numbers in self.notes.items():
+            heard = [number for _, number in sorted(self.heard[key])]
+            if not self.may_lose:
+                for number in sorted(set(numbers) - set(heard)):
+                    self.faults.append(f"message {number} to resident {key} was acknowledged and never heard")
+            highest = 0
+            for number in dict.fromkeys(heard):
+                if 0 < number < highest:
+                    self.faults.append(f"message {number} to resident {key} was first heard after {highest}")
+                highest = max(highest, number)
+
+    def check_residents(self, alive: set[int], patience: float) -> list[str]:
+        """See that what should run does so once, on a living worker, and for the last `patience` seconds nobody else did."""
+        faults = []
+        for key, is_wanted in self.wanted.items():
+            here = [run for run in self.runs if run.lane == "r" and run.key == key and run.ended == inf]
+            here = [run for run in here if run.pid in alive]
+            if len(here) != is_wanted:
+                faults.append(f"resident {key} runs {len(here)} times and should {'once' if is_wanted else 'not'}: {here}")
+            late = [run for run in self.runs if run.lane == "r" and run.key == key and run.ended > self.end - patience]
+            faults += [f"resident {key} runs without being wanted: {run}" for run in late if not is_wanted]
+        self.faults += faults
+        return faults
+
+    # -- figures ------------------------------------------------------------------------------------------------------
+
+    def failovers(self) -> list[float]:
+        """Return the seconds from the end of each worker that was killed to the next start of each key that it ran."""
+        times = []
+        starts: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for run in sorted(self.runs, key=lambda run: run.began):
+            starts[run.lane, run.key].append(run.began)
+        for run in self.runs:
+            if run.how == "killed":
+                after = [start for start in starts[run.lane, run.key] if start > run.ended]
+                if after:
+                    times.append(after[0] - run.ended)
+        return sorted(times)
+
+    def repeated(self) -> int:
+        """Return how many jobs were completed more than once."""
+        counts: dict[tuple[str, int], int] = defaultdict(int)
+        for run in self.runs:
+            counts[run.key, run.number] += run.lane == "j" and run.how == "ok"
+        return sum(count > 1 for count in counts.values())
+
+    def summary(self) -> str:
+        fates = self.processes.values()
+        kills, stops = sum(each.killed < inf for each in fates), sum(len(each.stops) for each in fates)
+        interrupted = sum(run.how in ("killed", "stopped") for run in self.runs)
+        losses = sum(len(each.losses) for each in fates)
+        late = self.failovers()
+        times = f"{late[len(late) // 2]:.2f} s median, {late[-1]:.2f} s at most" if late else "none"
+        return (
+            f"{kills} kills, {stops} stops, {len(self.outages)} outages, {losses} leases lost; {len(self.acknowledged)} jobs acknowledged, "
+            f"{len(self.runs)} runs, {interrupted} interrupted, {self.repeated()} completed twice, "
+            f"{len(self.excused)} overlapped while they stood still; fail-over {times}; {len(self.faults)} faults"
+        )
+
+
+def _close(spans: list[tuple[float, float]], moment: float) -> None:
+    if spans and spans[-1][1] == inf:
+        spans[-1] = (spans[-1][0], moment)

@@ -1,0 +1,96 @@
+"""A worker of a storm: jobs that are coroutines and plain functions, and residents; each writes down when it runs.
+
+`python keyed_worker.py URL LOG OPTIONS` with options as JSON: `pool` (as for KeyedPool), `worker` (as for `run`), `seed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from keyed_log import Log
+
+from millpond import KeyedPool
+from millpond._events import Event
+from millpond.errors import LeaseLost
+from millpond.keyed import Job, Resident
+
+POOL = "storm"
+
+
+def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
+    chance = random.Random(options.get("seed", 0))
+    said = ("worker_joined", "worker_lost", "worker_left")
+
+    def tell(event: Event) -> None:
+        if event.name in said:
+            log.write("W", event.name.removeprefix("worker_"))
+
+    pool = KeyedPool(POOL, url, on_event=tell, **options.get("pool", {}))
+
+    def pause(seconds: float) -> float:
+        return seconds if seconds >= 0 else chance.random() * -seconds
+
+    @pool.job(keep_result=0)
+    async def flow(job: Job, number: int, seconds: float) -> None:
+        """Sleep for so many seconds; less than none: up to so many."""
+        log.write("S", "j", job.key, number, job.token, job.attempt)
+        how = "stopped"
+        try:
+            await asyncio.sleep(pause(seconds))
+            how = "ok"
+        finally:
+            log.write("E", "j", job.key, number, job.token, how)
+
+    @pool.job(keep_result=0)
+    def call(job: Job, number: int, seconds: float) -> None:
+        log.write("S", "j", job.key, number, job.token, job.attempt)
+        how = "stopped"
+        try:
+            if job.lost.wait(pause(seconds)):
+                job.check()
+            how = "ok"
+        finally:
+            log.write("E", "j", job.key, number, job.token, how)
+
+    @pool.resident
+    async def stay(resident: Resident) -> None:
+        log.write("S", "r", resident.key, 0, resident.token, resident.attempt)
+        how = "stopped"
+        try:
+            async for message in resident:
+                log.write("M", resident.key, message, resident.token)
+                if message < 0:
+                    how = "failed"
+                    raise RuntimeError("told to fail")
+        finally:
+            log.write("E", "r", resident.key, 0, resident.token, how)
+
+    @pool.resident
+    def abide(resident: Resident) -> None:
+        log.write("S", "r", resident.key, 0, resident.token, resident.attempt)
+        try:
+            while True:
+                message = resident.receive()
+                log.write("M", resident.key, message, resident.token)
+        except LeaseLost:
+            pass
+        finally:
+            log.write("E", "r", resident.key, 0, resident.token, "stopped")
+
+    return pool
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s worker %(process)d %(name)s: %(message)s")
+    options = json.loads(sys.argv[3])
+    pool = make(sys.argv[1], Log(sys.argv[2]), options)
+    pool.run(**options.get("worker", {}))
+    pool.close()
