@@ -94,7 +94,10 @@ class NotFound(PoolError, LookupError):
 
 
 class AlreadyExists(PoolError):
-    """There is already a resource or request of that name."""
+    """There is already a resource, request or job of that name."""
+
+    receipts: object = None
+    """Of a `dispatch_many`: the receipts of what was accepted, None in place of what was refused."""
 
 
 class EngineError(PoolError):

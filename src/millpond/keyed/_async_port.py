@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from millpond.errors import PoolClosed
 from millpond.keyed._home import Home
 from millpond.keyed._outbox import Outbox
 from millpond.keyed._records import Order, Verdicts
@@ -40,7 +41,12 @@ class AsyncPort:
     async def wait(self, future: Future[T], timeout: float | None) -> T:
         """Wait for something; raise TimeoutError."""
         async with asyncio.timeout(timeout):
-            return await asyncio.shield(asyncio.wrap_future(future))
+            try:
+                return await asyncio.shield(asyncio.wrap_future(future))
+            except asyncio.CancelledError:
+                if not future.cancelled():
+                    raise
+                raise PoolClosed(f"pool {self.home.name!r} was closed here while its outcome was waited for") from None
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""

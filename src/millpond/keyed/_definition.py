@@ -33,6 +33,10 @@ class Policy:
         for name in ("backoff", "backoff_limit", "keep_result"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise ValueError(f"{name} must be seconds from 0, not {getattr(self, name)!r}")
+        kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
+        if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+            raise TypeError(f"retry_on is an exception type, or a tuple of them, not {self.retry_on!r}")
+        object.__setattr__(self, "retry_on", kinds)
         if self.timeout is not None and not self.timeout > 0:
             raise ValueError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
 
@@ -70,7 +74,7 @@ def define(
         raise TypeError(f"a handler is a function or a coroutine function, not {function!r}")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"job {name!r}: a handler returns its result, it does not yield")
-    is_async = inspect.iscoroutinefunction(function)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
     if policy.timeout is not None and not is_async:
         raise ValueError(f"job {name!r}: timeout= needs a coroutine, since a plain function cannot be stopped")
     return Definition(

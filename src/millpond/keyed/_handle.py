@@ -15,7 +15,6 @@ from millpond.keyed import _commands as do
 from millpond.keyed._definition import Definition
 from millpond.keyed._outbox import BATCH
 from millpond.keyed._outcome import refusal
-from millpond.keyed._payload import encode
 from millpond.keyed._port import Port
 from millpond.keyed._records import SECOND, Order, Special
 
@@ -66,9 +65,12 @@ class Receipt(Generic[R_co]):
         """
         outcomes = self._port.ask(lambda store: store.outcomes([self.id]))
         if outcomes[0] is not None:
-            return outcomes[0][0]
+            return _ended(outcomes[0][0])
         slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
-        return self._port.ask(lambda store: store.where(slot, mailbox, self.id))
+        place = self._port.ask(lambda store: store.where(slot, mailbox, self.id))
+        if place in ("gone", "dead"):  # it may have ended between the two questions
+            outcomes = self._port.ask(lambda store: store.outcomes([self.id]))
+        return place if outcomes[0] is None else _ended(outcomes[0][0])
 
     def cancel(self) -> bool:
         """Take the job back. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
@@ -150,17 +152,19 @@ class KeyedJob(Generic[P, R]):
     def dispatch_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Receipt[R]]:
         """Dispatch many at once: each is a tuple of the key and the arguments. Much cheaper than one by one.
 
-        Those of one key run in this order. Raise `PoolFull` if some were refused; its `receipts` has those that were
-        not, and None for the others.
+        Those of one key run in this order. Raise `PoolFull` (or `AlreadyExists`, with on_busy="reject") if some were
+        refused; its `receipts` has those that were not, and None for the others.
         """
         self._port.open()
         receipts: list[Receipt[R] | None] = []
-        refused: PoolFull | None = None
+        refused: PoolFull | AlreadyExists | None = None
         part: list[tuple[str, str, Order]] = []
         if self._special is not None and self._special.id:
             raise ValueError("options(id=...) names one job: dispatch them one by one")
         home = self._port.home
         for call in calls:
+            if not isinstance(call, (tuple, list)) or not call:
+                raise TypeError(f"dispatch_many takes tuples of a key and its arguments, not {call!r}")
             key, *args = call
             part.append((key, *home.order(self._definition, key, tuple(args), {}, self._special)))
             if len(part) == BATCH:
@@ -173,15 +177,17 @@ class KeyedJob(Generic[P, R]):
             raise refused
         return receipts  # type: ignore[return-value]
 
-    def _send(self, part: list[tuple[str, str, Order]], receipts: list[Receipt[R] | None]) -> PoolFull | None:
+    def _send(
+        self, part: list[tuple[str, str, Order]], receipts: list[Receipt[R] | None]
+    ) -> PoolFull | AlreadyExists | None:
         verdicts = self._port.dispatch([order for _, _, order in part])
-        refused = None
+        refused: PoolFull | AlreadyExists | None = None
         for index, (key, job, _) in enumerate(part):
             try:
                 if verdicts and index in verdicts:
                     job = self._heed(verdicts[index], key, job)
                 receipts.append(Receipt(self._port, self._definition, key, job))
-            except PoolFull as error:
+            except (PoolFull, AlreadyExists) as error:
                 refused = error
                 receipts.append(None)
         return refused
@@ -251,7 +257,7 @@ class KeyedResident(Generic[P]):
     def notify(self, key: str, message: Any) -> None:
         """Send it a message. Raise `NotFound` if there is none."""
         self._port.open()
-        command = do.Notify(self._port.home.slot(key), self._mailbox(key), encode(message))
+        command = do.Notify(self._port.home.slot(key), self._mailbox(key), self._port.home.message(message))
         if self._port.ask(lambda store: store.apply(command)) == "gone":
             raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
 
@@ -260,3 +266,8 @@ class KeyedResident(Generic[P]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"
+
+
+def _ended(status: str) -> str:
+    """Return how a job ended, for people: one whose error is known has failed."""
+    return "failed" if status == "dead" else status

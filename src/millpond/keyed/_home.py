@@ -15,6 +15,7 @@ from millpond.errors import PoolClosed
 from millpond.keyed._core import Jump, Placement, Rendezvous, slot_of
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, encode
+from millpond.keyed._payload import pack
 from millpond.keyed._records import Order, Settings, Special
 from millpond.keyed._store import PoolGone, Store
 
@@ -50,6 +51,7 @@ class Home:
         self.definitions: dict[str, Definition] = {}
         self._module = _module_of(url)
         self._wanted = {key: value for key, value in wanted.items() if value is not None}
+        self.placement: Placement | None
         self.placement, self._wanted["placement"] = _placement(placement)
         if placement is None:
             del self._wanted["placement"]
@@ -58,6 +60,7 @@ class Home:
         self._settings: Settings | None = None
         self._pid = this.pid
         self._is_closed = False
+        self._workers = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -91,9 +94,32 @@ class Home:
     def reopen(self) -> tuple[Store, Settings]:
         """Make sure that the pool exists in the store: it may have lost its data."""
         store, _ = self.open()
+        return store, self.agree(store)
+
+    def agree(self, store: Store) -> Settings:
+        """Make the pool in the store, or find it there."""
         with self._lock:
             self._settings = self._agreed(store)
-            return store, self._settings
+            return self._settings
+
+    def engage(self) -> tuple[Store, Settings, Placement]:
+        """Open the store for a worker, which keeps it open until it is dismissed."""
+        store, settings = self.open()
+        if self.placement is None:
+            raise ValueError(
+                f"pool {self.name!r} was created with placement {settings.placement!r}: a worker needs that function"
+            )
+        with self._lock:
+            self._workers += 1
+        return store, settings, self.placement
+
+    def dismiss(self, store: Store) -> None:
+        """Let a worker go."""
+        with self._lock:
+            self._workers -= 1
+            is_last = self._is_closed and not self._workers
+        if is_last:
+            store.close()
 
     def _agreed(self, store: Store) -> Settings:
         """Create the pool as it is wanted here, or check that it is so."""
@@ -105,7 +131,10 @@ class Home:
                     f"{value!r}: leave it out to use the pool as it is, or take another name"
                 )
         if "placement" not in self._wanted:
-            self.placement, _ = _placement(found.placement)
+            try:
+                self.placement, _ = _placement(found.placement)
+            except ValueError:
+                self.placement = None  # only a worker needs it
         return found
 
     @property
@@ -126,11 +155,12 @@ class Home:
             return question(self.reopen()[0])
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Let go of the store, now or when the last worker of this process does."""
         with self._lock:
             self._is_closed = True
             store, self._store = self._store, None
-        if store is not None and self._pid == this.pid:
+            is_last = not self._workers
+        if store is not None and is_last and self._pid == this.pid:
             store.close()
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -166,13 +196,7 @@ class Home:
         special: Special | None,
     ) -> tuple[str, Order]:
         """Return the id and the order of a job; raise when its arguments do not fit or are too large."""
-        payload = definition.shape.encode(args, kwargs)
-        limit = self.settings.payload_limit
-        if len(payload) > limit:
-            raise ValueError(
-                f"the arguments of job {definition.name!r} take {len(payload)} bytes, and pool {self.name!r} allows "
-                f"{limit}: store them elsewhere and send where they are, or create the pool with payload_limit="
-            )
+        payload = self._limited(definition.shape.encode(args, kwargs), f"the arguments of job {definition.name!r}")
         job = special.id if special is not None and special.id else self.new_id()
         if special is not None:
             special = special._replace(id=job, name=definition.name)
@@ -182,11 +206,23 @@ class Home:
 
     def resident(self, definition: Definition, key: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Return the envelope of a resident."""
-        payload = definition.shape.encode(args, kwargs)
+        self.slot(key)
+        what = f"the arguments of resident {definition.name!r}"
+        payload = self._limited(definition.shape.encode(args, kwargs), what)
+        return encode(Envelope(self.new_id(), definition.name, "", 0, payload))
+
+    def message(self, value: Any) -> bytes:
+        """Return a message as bytes."""
+        return self._limited(pack(value), "the message")
+
+    def _limited(self, payload: bytes, what: str) -> bytes:
         limit = self.settings.payload_limit
         if len(payload) > limit:
-            raise ValueError(f"the arguments of resident {definition.name!r} take {len(payload)} bytes of {limit}")
-        return encode(Envelope(self.new_id(), definition.name, "", 0, payload))
+            raise ValueError(
+                f"{what} takes {len(payload)} bytes, and pool {self.name!r} allows {limit}: store it elsewhere and "
+                "send where it is, or create the pool with payload_limit="
+            )
+        return payload
 
 
 def _module_of(url: str) -> str:

@@ -17,6 +17,8 @@ class Retry(Exception):
     """Raise it in a handler to have the job tried again after `delay` seconds, however often it has been tried."""
 
     def __init__(self, delay: float | None = None) -> None:
+        if delay is not None and not 0 <= delay < 1e9:
+            raise ValueError(f"Retry's delay must be seconds from 0, not {delay!r}")
         super().__init__(delay)
         self.delay = delay
 
@@ -62,18 +64,34 @@ class Lost:
                 return
         watcher()
 
+    def unwatch(self, watcher: Callable[[], object]) -> None:
+        """Call `watcher` no more."""
+        with _lock:
+            if self._watchers is not None:
+                self._watchers = [each for each in self._watchers if each != watcher]
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it is true, or for so many seconds; tell whether it is."""
         event = threading.Event()
         self.watch(event.set)
-        event.wait(timeout)
+        try:
+            event.wait(timeout)
+        finally:
+            self.unwatch(event.set)
         return self._is_set
 
     def __await__(self) -> Generator[Any, None, str]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self.watch(lambda: loop.call_soon_threadsafe(_finish, future))
-        yield from future
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(_finish, future)
+
+        self.watch(wake)
+        try:
+            yield from future
+        finally:
+            self.unwatch(wake)
         return self.reason
 
 
@@ -167,9 +185,12 @@ class Resident:
         """Wait for a message, in a plain function; raise TimeoutError, or `LeaseLost` when it is to end."""
         self._acknowledge()
         self.lost.watch(self._stir)
-        with self._wake:
-            if not self._wake.wait_for(lambda: self._inbox or self.lost, timeout):
-                raise TimeoutError(f"no message for resident {self.name!r} of key {self.key!r} in {timeout} s")
+        try:
+            with self._wake:
+                if not self._wake.wait_for(lambda: self._inbox or self.lost, timeout):
+                    raise TimeoutError(f"no message for resident {self.name!r} of key {self.key!r} in {timeout} s")
+        finally:
+            self.lost.unwatch(self._stir)
         self.check()
         return self._give()
 

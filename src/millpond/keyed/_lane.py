@@ -110,6 +110,10 @@ class Lane:
                 self._idle.clear()
         return True
 
+    def is_quiet(self) -> bool:
+        """Tell whether there is nothing to report."""
+        return not self._settles
+
     def end(self) -> None:
         """Stop the thread."""
         self._is_ended = True
@@ -197,7 +201,8 @@ class Lane:
             tell(self._observer, "reclaimed", self.pool, keys=claimed.recovered)
 
     def _known(self, tenure: Tenure) -> set[int]:
-        return {one.token for one in list(self._settles)} | tenure.tokens()
+        running = tenure.tokens()  # first: what ends meanwhile is among the reports
+        return running | {one.token for one in list(self._settles)}
 
     # -- slots --------------------------------------------------------------------------------------------------------
 

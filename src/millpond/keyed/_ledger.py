@@ -293,6 +293,9 @@ class Ledger:
         highest signal that the worker has acted upon.
         """
         stale = tuple(index for index, one in enumerate(settles) if not self.mail.settle(now, one))
+        if any(one.how == "shelve" for one in settles):
+            for each in self.members:
+                self._hint(each)  # somebody may know it
         due = self.mail.tick(now)
         member = self.members.get(worker)
         if member is None or member.lease_end <= now:

@@ -20,6 +20,7 @@ from millpond.keyed._records import (
     DEAD_RETRY,
     DUE,
     HEAVY,
+    STAMP,
     VISIT,
     DeadLetter,
     Order,
@@ -521,7 +522,8 @@ class Mail:
         """Put dead letters back into their mailboxes, in their order."""
         letters = [self.dead.pop(number) for number in sorted(set(numbers)) if number in self.dead]
         for letter in letters:
-            self.enter(letter.slot, letter.mailbox, stamped(now, letter.job[16:]))
+            self.outcomes.pop(opened(letter.job).id, None)
+            self.enter(letter.slot, letter.mailbox, stamped(now, letter.job[STAMP:]))
         return len(letters)
 
     def drop(self, numbers: Iterable[int]) -> int:

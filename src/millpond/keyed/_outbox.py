@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from millpond._clock import elapsed
+from millpond._interrupts import shielded
 from millpond.errors import EngineUnavailable
 from millpond.keyed._home import Home
 from millpond.keyed._records import Order, Verdicts
@@ -52,6 +53,8 @@ class Outbox:
         self._queue: deque[_Parcel] = deque()
         self._sending = threading.Lock()
         self._batches = 0
+        self._underway: tuple[str, list[_Parcel], list[Order]] | None = None
+        """What is being sent. It stays when its sender is interrupted: the next one sends it again."""
         self._thread: threading.Thread | None = None
         self._bell = threading.Event()
         self._is_closed = False
@@ -89,27 +92,21 @@ class Outbox:
         while True:
             self._bell.wait()
             self._bell.clear()
-            while self._queue:
+            while self._queue or self._underway is not None:
                 with self._sending:
-                    if self._queue:
-                        self._flush()
+                    self._flush()
             if self._is_closed:
                 return
 
     def _flush(self) -> None:
         """Send one call with what is in the queue, as much as fits. Called by whoever holds the lock."""
-        parcels: list[_Parcel] = []
-        orders: list[Order] = []
-        size = 0
-        while self._queue and len(orders) < BATCH and size < BATCH_BYTES:
-            parcel = self._queue.popleft()
-            parcels.append(parcel)
-            orders += parcel.orders
-            size += sum(len(order.body) for order in parcel.orders)
-        if not parcels:
+        if self._underway is None:
+            shielded(self._gather)
+        if self._underway is None:
             return
+        batch, parcels, orders = self._underway
         try:
-            verdicts = self._deliver(orders)
+            verdicts = self._deliver(batch, orders)
         except Exception as error:
             for parcel in parcels:
                 parcel.error = error
@@ -124,10 +121,23 @@ class Outbox:
             parcel.is_done = True
             if parcel.told is not None:
                 parcel.told()
+        self._underway = None
 
-    def _deliver(self, orders: Sequence[Order]) -> Verdicts:
-        self._batches += 1
-        batch = f"{self._home.producer}-{self._batches}"
+    def _gather(self) -> None:
+        """Put together what goes with one call."""
+        parcels: list[_Parcel] = []
+        orders: list[Order] = []
+        size = 0
+        while self._queue and len(orders) < BATCH and size < BATCH_BYTES:
+            parcel = self._queue.popleft()
+            parcels.append(parcel)
+            orders += parcel.orders
+            size += sum(len(order.body) for order in parcel.orders)
+        if parcels:
+            self._batches += 1
+            self._underway = f"{self._home.producer}-{self._batches}", parcels, orders
+
+    def _deliver(self, batch: str, orders: Sequence[Order]) -> Verdicts:
         deadline = elapsed() + PATIENCE
         pause = 0.02
         while True:

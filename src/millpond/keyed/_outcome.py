@@ -34,7 +34,12 @@ def failure(error: BaseException, attempts: int) -> Failure:
         message = str(error)
     except Exception as trouble:  # an exception that cannot be printed
         text = message = f"<unprintable: {trouble!r}>"
-    return Failure(name, message[:_LONGEST], text[-_LONGEST:], attempts)
+    return Failure(name, _clean(message[:_LONGEST]), _clean(text[-_LONGEST:]), attempts)
+
+
+def _clean(text: str) -> str:
+    """Return text that can be encoded: names of files may have bytes in it that cannot."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def refusal(key: str, job: str, status: str, data: bytes) -> JobFailed:
@@ -46,7 +51,7 @@ def refusal(key: str, job: str, status: str, data: bytes) -> JobFailed:
             f"job {job!r} of key {key!r} failed{tries} with {kept.type}: {kept.message}",
             key=key,
             job_id=job,
-            status=status,
+            status="failed",
             error=kept.type,
             traceback=kept.traceback,
         )

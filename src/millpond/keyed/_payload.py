@@ -29,11 +29,11 @@ class DoesNotFit(Exception):
 
 
 class AnyShape:
-    """The arguments of a job whose handler is not known here, or takes whatever comes."""
+    """The arguments of a job whose handler is not known here."""
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """Return the arguments as bytes."""
-        return _pack({**({_POSITIONAL: args} if args else {}), **kwargs})
+        """Return the arguments as bytes: the same ones are always the same bytes."""
+        return pack({**({_POSITIONAL: args} if args else {}), **dict(sorted(kwargs.items()))})
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments."""
@@ -41,26 +41,54 @@ class AnyShape:
         return tuple(found.pop(_POSITIONAL, ())), found
 
 
+class OpenShape(AnyShape):
+    """The parameters of a handler that takes whatever comes (`*args`, `**kwargs`), beside some that it names."""
+
+    def __init__(self, name: str, function: Callable[..., Any], parameters: list[Parameter]) -> None:
+        self._name = name
+        self._signature = inspect.Signature(parameters)
+        hints = _hints(function)
+        self._kinds = {each.name: _checked(name, each.name, hints.get(each.name, Any)) for each in parameters}
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        """Return the arguments as bytes; raise TypeError when the handler would not take them."""
+        try:
+            self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"job {self._name!r} takes {self._signature}: {error}") from None
+        return super().encode(args, kwargs)
+
+    def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments, converted to what the handler's annotations say; raise `DoesNotFit`."""
+        args, kwargs = super().decode(payload)
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+            for each in self._signature.parameters.values():
+                if each.name in bound.arguments:
+                    bound.arguments[each.name] = self._converted(each, bound.arguments[each.name])
+        except (TypeError, msgspec.ValidationError) as error:
+            raise DoesNotFit(str(error)) from None
+        return bound.args, bound.kwargs
+
+    def _converted(self, parameter: Parameter, value: Any) -> Any:
+        kind = self._kinds[parameter.name]
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            return tuple(msgspec.convert(each, kind) for each in value)
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            return {key: msgspec.convert(each, kind) for key, each in value.items()}
+        return msgspec.convert(value, kind)
+
+
 class Shape:
     """The parameters of a handler, without the first."""
 
     def __init__(self, name: str, function: Callable[..., Any], parameters: list[Parameter]) -> None:
-        try:
-            hints = typing.get_type_hints(function, include_extras=True)
-        except Exception:  # a name that only a type checker can see
-            hints = {}
+        hints = _hints(function)
         fields: list[Any] = []
         for each in parameters:
-            kind = hints.get(each.name, Any)
-            try:
-                msgspec.msgpack.Decoder(kind)
-            except (TypeError, NotImplementedError, RecursionError) as error:
-                raise TypeError(
-                    f"job {name!r}: parameter {each.name!r} has a type that cannot travel, {kind!r} ({error}); use "
-                    "plain types, dataclasses or msgspec Structs, or annotate it as Any"
-                ) from None
-            default = msgspec.field() if each.default is Parameter.empty else _default(each.default)
-            fields.append((each.name, kind, default) if each.default is not Parameter.empty else (each.name, kind))
+            kind = _checked(name, each.name, hints.get(each.name, Any))
+            is_required = each.default is Parameter.empty
+            fields.append((each.name, kind) if is_required else (each.name, kind, _default(each.default)))
         self._name = name
         self._signature = inspect.Signature(parameters)
         by_position = [each for each in parameters if each.kind in _BY_POSITION]
@@ -79,7 +107,7 @@ class Shape:
         except TypeError as error:
             words = str(error).replace("Extra positional arguments provided", f"too many arguments, {len(args)}")
             raise TypeError(f"job {self._name!r} takes {self._signature}: {words[:1].lower()}{words[1:]}") from None
-        return _pack(made)
+        return pack(made)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return self._struct(**self._signature.bind(*args, **kwargs).arguments)
@@ -115,7 +143,7 @@ def shape_of(name: str, function: Callable[..., Any]) -> Shape | AnyShape:
         raise TypeError(f"job {name!r}: a handler takes the job as its first parameter: def {name}(job, ...)")
     rest = parameters[1:]
     if any(each.kind in _REST for each in rest):
-        return AnyShape()
+        return OpenShape(name, function, rest)
     return Shape(name, function, rest)
 
 
@@ -131,13 +159,32 @@ def result_type(function: Callable[..., Any]) -> Any:
 
 def _default(value: Any) -> Any:
     """Return a default that a Struct takes: a mutable one is made anew for each."""
-    return msgspec.field(default_factory=lambda: value) if isinstance(value, (list, dict, set, bytearray)) else value
+    is_plain = value is None or isinstance(value, (bool, int, float, str, bytes, tuple, frozenset))
+    return value if is_plain else msgspec.field(default_factory=lambda: value)
 
 
-def _pack(value: Any) -> bytes:
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception:  # a name that only a type checker can see
+        return {}
+
+
+def _checked(name: str, parameter: str, kind: Any) -> Any:
+    """Return a type, if values of it can travel."""
+    try:
+        msgspec.msgpack.Decoder(kind)
+    except (TypeError, NotImplementedError, RecursionError) as error:
+        raise TypeError(
+            f"job {name!r}: parameter {parameter!r} has a type that cannot travel, {kind!r} ({error}); use plain "
+            "types, dataclasses or msgspec Structs, or annotate it as Any"
+        ) from None
+    return kind
+
+
+def pack(value: Any) -> bytes:
+    """Return a value as bytes; raise TypeError when it cannot travel."""
     try:
         return encode(value)
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise TypeError(
-            f"these arguments cannot travel: {error}; send plain types, dataclasses or msgspec Structs"
-        ) from None
+        raise TypeError(f"this cannot travel: {error}; send plain types, dataclasses or msgspec Structs") from None

@@ -8,6 +8,7 @@ the way when it takes long. A coroutine that has to stop is cancelled; a plain f
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -59,6 +60,7 @@ class Runner:
         self._cancelled: set[str] = set()
         self._pace = 20 * QUICK  # not known yet: one at a time
         self._idle = asyncio.Event()
+        self._is_hurried = False
 
     # -- asked by the lane, from its thread ---------------------------------------------------------------------------
 
@@ -105,8 +107,11 @@ class Runner:
 
     def _begin(self, tenure: Tenure, visits: list[Visit]) -> None:
         for visit in visits:
-            is_job = visit.take.mailbox[0] == "j"
-            visit.task = self._loop.create_task(self._visit(tenure, visit) if is_job else self._stay(tenure, visit))
+            if visit.take.mailbox[0] == "j":
+                visit.task = self._loop.create_task(self._visit(tenure, visit))
+            else:
+                visit.running = opened(visit.take.jobs[0]).id
+                visit.task = self._loop.create_task(self._stay(tenure, visit))
 
     def _act(self, tenure: Tenure, signal: Signal) -> None:
         visit = tenure.visits.get(signal.mailbox)
@@ -115,6 +120,8 @@ class Runner:
         if signal.kind == "note":
             if visit.resident is not None:
                 visit.resident.deliver(signal.note, signal.data)
+            else:
+                visit.early.append((signal.note, signal.data))
         elif visit.running == signal.id:
             visit.stop("stopped" if signal.mailbox[0] == "r" else "cancelled")
         else:
@@ -139,16 +146,27 @@ class Runner:
         for visit in list(self.residents):
             visit.stop("closing")
 
-    async def idle(self, timeout: float) -> bool:
-        """Wait until nothing runs, for so many seconds; tell whether nothing does."""
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs."""
+        return not self.visits and not self.residents
+
+    async def idle(self, timeout: float, *, hurried: bool = False) -> bool:
+        """Wait until nothing runs, for so many seconds, or until `hurry`; tell whether nothing does."""
         try:
             async with asyncio.timeout(timeout):
-                while self.visits or self.residents:
+                while not self.is_idle and (hurried or not self._is_hurried):
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:
-            return False
-        return True
+            pass
+        return self.is_idle
+
+    def hurry(self) -> None:
+        """Give what runs no more time."""
+        self._is_hurried = True
+        self.stop("closing")
+        self._idle.set()
 
     def stop(self, reason: str) -> None:
         """Ask everything that runs to stop."""
@@ -163,6 +181,7 @@ class Runner:
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     async def _visit(self, tenure: Tenure, visit: Visit) -> None:
+        visit.is_begun = True
         take = visit.take
         key = take.mailbox[2:]
         how = Settle(take.slot, take.mailbox, take.token, 0)
@@ -204,7 +223,8 @@ class Runner:
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
                 logger.exception("a worker of pool %r failed at key %r", self.pool, key)
-                how = Settle(*take[:3], 0, "retry", SECOND, take.failures)
+                reason = f"its worker failed: {error!r}".encode(errors="replace")
+                how = Settle(*take[:3], 0, "bury", reason=reason)
         finally:
             self._report(visit, how)
             self._leave(tenure, visit)
@@ -234,21 +254,23 @@ class Runner:
                 if task is not None and task.cancelling():
                     raise  # the loop is being torn down
                 return self._fail(visit, definition, job, envelope, RuntimeError("the handler cancelled itself"))
-            if visit.lost.reason == "cancelled":
-                self._conclude(visit, envelope, "cancelled", b"")
-                return Settle(*visit.take[:3], 0)
-            return None
+            return self._stopped(visit, envelope)
         except Retry as error:
             pause = definition.policy.pause(job.attempt) if error.delay is None else error.delay
             return self._again(visit, job, pause)
-        except Exception as error:
-            if visit.lost and visit.lost.reason != "cancelled":
-                return None
-            return self._fail(visit, definition, job, envelope, error)
+        except BaseException as error:  # SystemExit, too: it is the handler's, not ours
+            return self._stopped(visit, envelope) if visit.lost else self._fail(visit, definition, job, envelope, error)
         self._conclude(visit, envelope, "done", data)
         if self._observer is not None:
             tell(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         return True
+
+    def _stopped(self, visit: Visit, envelope: Envelope) -> Settle | None:
+        """Say what becomes of a job that was stopped: it is over if it was cancelled, else it will be run again."""
+        if visit.lost.reason != "cancelled":
+            return None
+        self._conclude(visit, envelope, "cancelled", b"")
+        return Settle(*visit.take[:3], 0)
 
     async def _with_timeout(
         self, definition: Definition, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -269,20 +291,13 @@ class Runner:
         """Run a plain function. It cannot be cancelled: should we be, it is told, and waited for."""
         if self._threads is None:
             self._threads = ThreadPool(self.concurrency, f"millpond-{self.pool}")
-        future = self._threads.run(definition.function, job, *args, **kwargs)  # type: ignore[arg-type]
-        is_cancelled = False
+        future = self._threads.run(_guarded, definition.function, job, args, kwargs)
         while not future.done():
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.shield(future)
-            except asyncio.CancelledError:
-                if future.done():
-                    break
-                is_cancelled = True
-            except BaseException:
-                break
-        value = future.result()
-        if is_cancelled and visit.lost.reason != "cancelled" and not visit.lost:
-            raise asyncio.CancelledError
+        value, error = future.result()
+        if error is not None:
+            raise error
         return value
 
     def _conclude(self, visit: Visit, envelope: Envelope, status: str, data: bytes) -> None:
@@ -308,9 +323,10 @@ class Runner:
     def _bury(self, visit: Visit, envelope: Envelope, kept: Failure, reason: str) -> Settle:
         take = visit.take
         if envelope.keep:
-            outcome = Outcome(envelope.id, "failed", encode_failure(kept), envelope.keep, envelope.reply)
+            outcome = Outcome(envelope.id, "dead", encode_failure(kept), envelope.keep, envelope.reply)
             visit.outcomes.append(outcome)
-        return Settle(take.slot, take.mailbox, take.token, 0, "bury", reason=f"{reason}\n\n{kept.traceback}".encode())
+        text = f"{reason}\n\n{kept.traceback}".encode(errors="backslashreplace")
+        return Settle(take.slot, take.mailbox, take.token, 0, "bury", reason=text)
 
     def _report(self, visit: Visit, how: Settle) -> None:
         outcomes, visit.outcomes = tuple(visit.outcomes), []
@@ -329,24 +345,27 @@ class Runner:
     # -- residents ----------------------------------------------------------------------------------------------------
 
     async def _stay(self, tenure: Tenure, visit: Visit) -> None:
+        visit.is_begun = True
         take = visit.take
         raw = take.jobs[0]
         envelope = opened(raw)
         name, _, key = take.mailbox[2:].partition(":")
         how = Settle(take.slot, take.mailbox, take.token, 0)
         began = elapsed()
-        visit.running = envelope.id
         definition = self._definitions.get(name)
         try:
             if definition is None or definition.function is None or not definition.is_resident:
                 how = how._replace(how="shelve", reason=name.encode())
                 return
             if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost:
+                visit.done += visit.lost.reason == "stopped"
                 return
             args, kwargs = definition.shape.decode(envelope.payload)
             job = Job(key, envelope.id, name, take.failures + 1, take.token, came(raw) / SECOND, self.pool, visit.lost)
             handled = self._loop.call_soon_threadsafe
-            visit.resident = resident = Resident(job, take.notes, lambda number: handled(self._note, visit, number))
+            visit.resident = resident = Resident(
+                job, [*take.notes, *visit.early], lambda number: handled(self._note, visit, number)
+            )
             tell(self._observer, "resident_started", self.pool, key=key, resident=name, token=take.token)
             if definition.is_async:
                 await definition.function(resident, *args, **kwargs)
@@ -356,11 +375,11 @@ class Runner:
         except DoesNotFit as error:
             how = how._replace(how="bury", reason=f"its arguments do not fit: {error}".encode())
         except asyncio.CancelledError:
-            visit.done += bool(visit.lost) and visit.lost.reason == "stopped"
-        except Exception as error:
+            visit.done += visit.lost.reason == "stopped"
+        except BaseException as error:
             if visit.lost:
                 visit.done += visit.lost.reason == "stopped"
-                logger.warning("resident %r of key %r failed while it was ending", name, key, exc_info=error)
+                logger.info("resident %r of key %r failed while it was ending", name, key, exc_info=error)
             else:
                 failures = 1 if elapsed() - began > LONG_LIFE else take.failures + 1
                 pause = definition.policy.pause(failures) if definition is not None else 1.0
@@ -382,29 +401,29 @@ class Runner:
         self, definition: Definition, resident: Resident, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         """Run a plain function that stays, in a thread that it need not share; it is waited for, come what may."""
-        future: asyncio.Future[None] = self._loop.create_future()
+        future: asyncio.Future[BaseException | None] = self._loop.create_future()
 
         def run() -> None:
-            error: BaseException | None = None
-            try:
-                definition.function(resident, *args, **kwargs)  # type: ignore[misc]
-            except BaseException as caught:
-                error = caught
-            self._soon(_conclude, future, error)
+            _, error = _guarded(definition.function, resident, args, kwargs)
+            self._soon(future.set_result, error)
 
         name = f"millpond-{resident.name}-{resident.key}"
         threading.Thread(target=run, name=name, daemon=True).start()
         while not future.done():
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.shield(future)
-            except asyncio.CancelledError:
-                if future.done():
-                    break
-        future.result()
+        if (error := future.result()) is not None:
+            raise error
 
 
-def _conclude(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+def _guarded(
+    function: Callable[..., Any] | None, first: Job | Resident, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, BaseException | None]:
+    """Call a handler and return what it returned and what it raised: a future does not take every exception."""
+    assert function is not None
+    try:
+        return function(first, *args, **kwargs), None
+    except StopIteration as error:
+        return None, RuntimeError(f"the handler raised {error!r}")
+    except BaseException as error:
+        return None, error

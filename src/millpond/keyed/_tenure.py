@@ -47,11 +47,11 @@ class Tenure:
         """Tell whether the lease surely holds."""
         return not self.is_over and elapsed() < self._stop_at
 
-    def end(self, why: str) -> None:
-        """Begin nothing any more under this id."""
+    def end(self, why: str, *, disarm: bool = False) -> None:
+        """Begin nothing any more under this id. A strict one still ends the process in time, unless `disarm`."""
         self.is_over = True
         self.why = why
-        if self._strict and why != "lease":
+        if self._strict and disarm:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def tokens(self) -> set[int]:

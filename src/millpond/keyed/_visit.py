@@ -12,7 +12,19 @@ from millpond.keyed._records import Outcome, Take
 class Visit:
     """A take that is being run."""
 
-    __slots__ = ("done", "is_moved", "lost", "notes", "outcomes", "resident", "running", "take", "task")
+    __slots__ = (
+        "done",
+        "early",
+        "is_begun",
+        "is_moved",
+        "lost",
+        "notes",
+        "outcomes",
+        "resident",
+        "running",
+        "take",
+        "task",
+    )
 
     def __init__(self, take: Take) -> None:
         self.take = take
@@ -24,11 +36,14 @@ class Visit:
         self.running = ""
         """The id of the job that runs."""
         self.resident: Resident | None = None
+        self.early: list[tuple[int, bytes]] = []
+        """Messages to a resident that came before it began."""
+        self.is_begun = False
         self.notes = 0
         self.task: asyncio.Task[Any] | None = None
 
     def stop(self, reason: str) -> None:
         """Ask what runs to stop: a coroutine is cancelled, a function is told. In the loop's thread."""
         self.lost.set(reason)
-        if self.task is not None:
+        if self.task is not None and self.is_begun:  # else it sees by itself: a task that never began ends in silence
             self.task.cancel(reason)

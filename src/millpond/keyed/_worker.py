@@ -43,6 +43,8 @@ class Worker:
             raise ValueError(f"weight must be a whole number from 1 to 1000, not {weight!r}")
         if strict and signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
             raise ValueError("strict=True ends the process by SIGALRM, but this program has a handler for it")
+        if grace is not None and not 0 <= grace < 1e9:
+            raise ValueError(f"grace must be seconds from 0, not {grace!r}")
         self._home = home
         self._concurrency = concurrency
         self._weight = weight
@@ -51,7 +53,6 @@ class Worker:
         self._tenure: Tenure | None = None
         self._ear: Ear | None = None
         self._closing: asyncio.Future[None] | None = None
-        self._is_hurried = False
         self.stopped: asyncio.Event = asyncio.Event()
         """Set when the worker is to end, or does."""
 
@@ -69,13 +70,16 @@ class Worker:
         """Join the pool and begin to take jobs."""
         self._loop = asyncio.get_running_loop()
         home = self._home
-        store, settings = await self._loop.run_in_executor(None, home.open)
-        self._lane = Lane(
-            home.name, store, settings, home.placement, self._lost, self._doubt, self._shut, home.observer
-        )
+        self._store, self._settings, placement = await self._loop.run_in_executor(None, home.engage)
+        store, settings = self._store, self._settings
+        self._lane = Lane(home.name, store, settings, placement, self._lost, self._doubt, self._shut, home.observer)
         self._runner = Runner(home.name, home.definitions, self._concurrency, self._lane.settle, home.observer)
         self._heart = Heart(home.name, store, settings.lease / SECOND, self._join, self._lane.tell, self._lost)
-        tenure = await self._loop.run_in_executor(None, self._join)
+        try:
+            tenure = await self._loop.run_in_executor(None, self._join)
+        except BaseException:
+            home.dismiss(store)
+            raise
         self._lane.start(self._runner)
         self._heart.start(tenure)
 
@@ -87,7 +91,7 @@ class Worker:
 
     async def _close(self, grace: float | None) -> None:
         self.stopped.set()
-        grace = next(each for each in (grace, self._grace, self._home.settings.drain / SECOND) if each is not None)
+        grace = next(each for each in (grace, self._grace, self._settings.drain / SECOND) if each is not None)
         lane, runner, heart, tenure = self._lane, self._runner, self._heart, self._tenure
         lane.is_closing = True
         heart.is_leaving = True
@@ -98,16 +102,17 @@ class Worker:
                 await in_thread(lane.hand_over, tenure, runner)
         except EngineError as error:
             logger.warning("a worker of pool %r leaves without handing over: %s", self._home.name, error)
-        is_idle = await runner.idle(0 if self._is_hurried else grace)
+        is_idle = await runner.idle(grace)
         if not is_idle:
             runner.stop("closing")
-            is_idle = await runner.idle(CANCELLED)
-        await in_thread(lane.flush, 5.0)
+            is_idle = await runner.idle(CANCELLED, hurried=True)
+        while await in_thread(lane.flush, 5.0) and is_idle and not runner.is_idle:
+            is_idle = await runner.idle(CANCELLED)  # what came with the last answer, and is given back
         await in_thread(lane.end)
         await in_thread(heart.end)
         tenure = self._tenure  # it may have been renewed meanwhile
         if tenure is not None and not tenure.is_over:
-            tenure.end("closed")
+            tenure.end("closed", disarm=is_idle)
             if is_idle:
                 await in_thread(self._leave, tenure)
             else:
@@ -120,19 +125,19 @@ class Worker:
         runner.shut()
         if self._ear is not None:
             self._ear.close()
+        await in_thread(self._home.dismiss, self._store)
         tell(self._home.observer, "worker_left", self._home.name, worker=self.id)
 
     def hurry(self) -> None:
         """Give what runs no more time."""
-        self._is_hurried = True
-        self._runner.stop("closing")
+        self._runner.hurry()
 
     # -- from threads of heart and lane -------------------------------------------------------------------------------
 
     def _join(self) -> Tenure:
         """Become a member under a new id."""
-        home = self._home
-        store, settings = home.reopen()
+        home, store = self._home, self._store
+        settings = self._settings = home.agree(store)
         joiner = Joiner(
             secrets.token_hex(5),
             f"{socket.gethostname()}:{os.getpid()}",
@@ -170,6 +175,6 @@ class Worker:
 
     def _leave(self, tenure: Tenure) -> None:
         try:
-            self._home.store.leave(tenure.id)
+            self._store.leave(tenure.id)
         except EngineError as error:
             logger.warning("worker %s could not say that it leaves: %s", tenure.id, error)
