@@ -15,7 +15,7 @@ with a fresh Redis that persists nothing, and these questions:
     contended   2 workers that are up, 2,000 jobs of 2 ms, 40 of one key in a row: jobs/s, overlaps, order. The layout
                 matters: where neighbours have different keys a mutex is hardly ever contended, and looks fine
     memory      a worker that has done a job and waits
-    death       2 workers that are up, jobs of 10 ms, one worker (the whole tree of its processes) is killed with -9:
+    death       2 workers that are up, jobs of 20 ms, one worker (the whole tree of its processes) is killed with -9:
                 what never ends, and how long until another begins what was under way. Nothing else is put then: peers
                 that look for the dead only while there is traffic do not find them on such a quiet queue
 
@@ -419,7 +419,7 @@ def memory(scene: Stage, quick: bool) -> dict[str, Any]:
 
 
 def death(scene: Stage, quick: bool) -> dict[str, Any]:
-    jobs, ms, limit = (400, 10, 2.0) if quick else (4000, 10, 120.0)
+    jobs, ms, limit = (400, 20, 2.0) if quick else (2000, 20, 120.0)
     scene.start_and_warm("a", "b")
     enqueuer = scene.begin_to_enqueue(jobs, keys=50, ms=ms)
     killed = _kill_at_work(scene, "a", after=jobs // 8)
@@ -448,13 +448,20 @@ def death(scene: Stage, quick: bool) -> dict[str, Any]:
 
 
 def _kill_at_work(scene: Stage, name: str, after: int) -> float:
-    """Kill a worker at a moment when it has jobs under way and has done so many; return when."""
+    """Kill a worker that has done so many jobs and has some under way; return when.
+
+    It is stopped to look, and goes on when there are none: else they would end between the look and the kill.
+    """
     deadline = time.monotonic() + PATIENCE
+    group = scene.workers[name].pid
     while True:
-        notes = [note for note in scene.notes() if note.worker == name]
-        ended = sum(note.ended > 0 for note in notes)
-        if ended >= after and len(notes) > 2 * ended:
-            return scene.kill(name)
+        if sum(note.worker == name for note in scene.notes()) >= 2 * after:
+            os.killpg(group, signal.SIGSTOP)
+            time.sleep(0.001)
+            ended = [note.ended > 0 for note in scene.notes() if note.worker == name]
+            if len(ended) > 2 * sum(ended):
+                return scene.kill(name)
+            os.killpg(group, signal.SIGCONT)
         scene._check(deadline)
         time.sleep(0.002)
 
