@@ -6,7 +6,7 @@ The synchronous twin, `_handle.py`, is generated from this file by `tools/twins.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
@@ -104,7 +104,7 @@ class AsyncKeyedJob(Generic[P, R]):
         id: str | None = None,  # noqa: A002
         delay: float | None = None,
         at: datetime.datetime | float | None = None,
-        on_busy: str = "queue",
+        on_busy: str | None = None,
     ) -> AsyncKeyedJob[P, R]:
         """Return the same job with options for its dispatches.
 
@@ -112,7 +112,7 @@ class AsyncKeyedJob(Generic[P, R]):
         which it enters the mailbox of its key. `on_busy` says what happens when its key has jobs: `queue` (default),
         `reject` (raise `AlreadyExists`), `replace` those of the same name that wait, `coalesce` with one that waits.
         """
-        if on_busy not in _ON_BUSY:
+        if on_busy is not None and on_busy not in _ON_BUSY:
             raise ValueError(f"on_busy is one of {', '.join(_ON_BUSY)}, not {on_busy!r}")
         if delay is not None and at is not None:
             raise ValueError("give delay= or at=, not both")
@@ -125,14 +125,13 @@ class AsyncKeyedJob(Generic[P, R]):
         for name, value in (("delay", delay), ("at", at)):
             if value is not None and not 0 <= value < 1e11:
                 raise ValueError(f"{name} must be seconds from 0, not {value!r}")
-        special = Special(
-            id or "",
-            self.name,
-            round((delay or 0) * SECOND),
-            round((at or 0) * SECOND),
-            on_busy,
-            round(UNIQUE_FOR * SECOND) if id is not None else 0,
-        )
+        special = self._special or Special("", self.name)
+        if id is not None:
+            special = special._replace(id=id, unique_for=round(UNIQUE_FOR * SECOND))
+        if delay is not None or at is not None:
+            special = special._replace(delay=round((delay or 0) * SECOND), at=round((at or 0) * SECOND))
+        if on_busy is not None:
+            special = special._replace(on_busy=on_busy)
         return AsyncKeyedJob(self._port, self._definition, special)
 
     async def dispatch(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> AsyncReceipt[R]:
@@ -160,12 +159,9 @@ class AsyncKeyedJob(Generic[P, R]):
         part: list[tuple[str, str, Order]] = []
         if self._special is not None and self._special.id:
             raise ValueError("options(id=...) names one job: dispatch them one by one")
-        home = self._port.home
-        for call in calls:
-            if not isinstance(call, (tuple, list)) or not call:
-                raise TypeError(f"dispatch_many takes tuples of a key and its arguments, not {call!r}")
-            key, *args = call
-            part.append((key, *home.order(self._definition, key, tuple(args), {}, self._special)))
+        orders = map(self._order, calls)
+        for order in list(orders) if isinstance(calls, Sequence) else orders:  # what is all there is checked as a whole
+            part.append(order)
             if len(part) == BATCH:
                 refused = await self._send(part, receipts) or refused
                 part = []
@@ -175,6 +171,12 @@ class AsyncKeyedJob(Generic[P, R]):
             refused.receipts = receipts
             raise refused
         return receipts  # type: ignore[return-value]
+
+    def _order(self, call: tuple[Any, ...]) -> tuple[str, str, Order]:
+        if not isinstance(call, (tuple, list)) or not call:
+            raise TypeError(f"dispatch_many takes tuples of a key and its arguments, not {call!r}")
+        key, *args = call
+        return key, *self._port.home.order(self._definition, key, tuple(args), {}, self._special)
 
     async def _send(
         self, part: list[tuple[str, str, Order]], receipts: list[AsyncReceipt[R] | None]

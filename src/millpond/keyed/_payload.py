@@ -37,7 +37,7 @@ class AnyShape:
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments."""
-        found = decode(payload)
+        found = _decoded(payload)
         return tuple(found.pop(_POSITIONAL, ())), found
 
 
@@ -116,7 +116,7 @@ class Shape:
         """Return the arguments, converted to what the handler's annotations say; raise `DoesNotFit`."""
         try:
             found = self._decode(payload)
-        except msgspec.ValidationError as error:
+        except msgspec.DecodeError as error:
             found = self._by_position(payload, error)
         values = tuple(getattr(found, name) for name in self._names)
         if self._is_plain:
@@ -126,8 +126,8 @@ class Shape:
 
     def _by_position(self, payload: bytes, error: Exception) -> Any:
         """Fit arguments that came by position, from a producer who does not know the names."""
-        found = decode(payload)
-        if not isinstance(found, dict) or _POSITIONAL not in found:
+        found = _decoded(payload)
+        if _POSITIONAL not in found:
             raise DoesNotFit(str(error)) from None
         args = found.pop(_POSITIONAL)
         try:
@@ -161,6 +161,16 @@ def _default(value: Any) -> Any:
     """Return a default that a Struct takes: a mutable one is made anew for each."""
     is_plain = value is None or isinstance(value, (bool, int, float, str, bytes, tuple, frozenset))
     return value if is_plain else msgspec.field(default_factory=lambda: value)
+
+
+def _decoded(payload: bytes) -> dict[str, Any]:
+    try:
+        found = decode(payload)
+    except msgspec.DecodeError as error:
+        raise DoesNotFit(f"they cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise DoesNotFit(f"they are no arguments, but {type(found).__name__}")
+    return found
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -8,14 +8,12 @@ the way when it takes long. A coroutine that has to stop is cancelled; a plain f
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from millpond._clock import elapsed
 from millpond._events import Observer, logger, tell
-from millpond.errors import TaskTimeout
+from millpond.keyed._call import Caller
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, came, opened
 from millpond.keyed._job import Job, Resident, Retry
@@ -26,7 +24,6 @@ from millpond.keyed._payload import encode as encode_result
 from millpond.keyed._records import SECOND, Outcome, Settle, Signal, Take
 from millpond.keyed._tenure import Tenure
 from millpond.keyed._visit import Visit
-from millpond.local import ThreadPool
 
 REPORT_EVERY = 0.05
 """Seconds after which a visit that goes on reports what it has done so far."""
@@ -56,7 +53,7 @@ class Runner:
         self._settle = settle
         self._observer = observer
         self._loop = asyncio.get_running_loop()
-        self._threads: ThreadPool | None = None
+        self._caller = Caller(pool, concurrency)
         self._cancelled: set[str] = set()
         self._pace = 20 * QUICK  # not known yet: one at a time
         self._idle = asyncio.Event()
@@ -175,8 +172,7 @@ class Runner:
 
     def shut(self) -> None:
         """Let go of the threads; those that still run something are left to the end of the process."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
+        self._caller.shut()
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -236,17 +232,10 @@ class Runner:
         except DoesNotFit as error:
             misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {error}")
             return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
-        except Exception as error:
-            return self._bury(visit, envelope, failure(error, job.attempt), f"its payload cannot be read: {error}")
         if self._observer is not None:
             tell(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         try:
-            if not definition.is_async:
-                value = await self._in_thread(visit, definition, job, args, kwargs)
-            elif definition.policy.timeout is None:
-                value = await definition.function(job, *args, **kwargs)  # type: ignore[misc]
-            else:
-                value = await self._with_timeout(definition, job, args, kwargs)
+            value = await self._caller.call(definition, job, args, kwargs)
             data = encode_result(value) if envelope.keep else b""
         except asyncio.CancelledError:
             if not visit.lost:
@@ -271,34 +260,6 @@ class Runner:
             return None
         self._conclude(visit, envelope, "cancelled", b"")
         return Settle(*visit.take[:3], 0)
-
-    async def _with_timeout(
-        self, definition: Definition, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        limit = definition.policy.timeout
-        scope = asyncio.timeout(limit)
-        try:
-            async with scope:
-                return await definition.function(job, *args, **kwargs)  # type: ignore[misc]
-        except TimeoutError:
-            if scope.expired():
-                raise TaskTimeout(f"job {job.name!r} of key {job.key!r} ran longer than {limit} s") from None
-            raise
-
-    async def _in_thread(
-        self, visit: Visit, definition: Definition, job: Job, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a plain function. It cannot be cancelled: should we be, it is told, and waited for."""
-        if self._threads is None:
-            self._threads = ThreadPool(self.concurrency, f"millpond-{self.pool}")
-        future = self._threads.run(_guarded, definition.function, job, args, kwargs)
-        while not future.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(future)
-        value, error = future.result()
-        if error is not None:
-            raise error
-        return value
 
     def _conclude(self, visit: Visit, envelope: Envelope, status: str, data: bytes) -> None:
         """Count a job as finished."""
@@ -367,10 +328,7 @@ class Runner:
                 job, [*take.notes, *visit.early], lambda number: handled(self._note, visit, number)
             )
             tell(self._observer, "resident_started", self.pool, key=key, resident=name, token=take.token)
-            if definition.is_async:
-                await definition.function(resident, *args, **kwargs)
-            else:
-                await self._in_own_thread(definition, resident, args, kwargs)
+            await self._caller.stay(definition, resident, args, kwargs)
             visit.done += not visit.lost or visit.lost.reason == "stopped"
         except DoesNotFit as error:
             how = how._replace(how="bury", reason=f"its arguments do not fit: {error}".encode())
@@ -396,34 +354,3 @@ class Runner:
         visit.notes = max(visit.notes, number)
         take = visit.take
         self._settle(Settle(take.slot, take.mailbox, take.token, 0, "keep", notes=visit.notes))
-
-    async def _in_own_thread(
-        self, definition: Definition, resident: Resident, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Run a plain function that stays, in a thread that it need not share; it is waited for, come what may."""
-        future: asyncio.Future[BaseException | None] = self._loop.create_future()
-
-        def run() -> None:
-            _, error = _guarded(definition.function, resident, args, kwargs)
-            self._soon(future.set_result, error)
-
-        name = f"millpond-{resident.name}-{resident.key}"
-        threading.Thread(target=run, name=name, daemon=True).start()
-        while not future.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.shield(future)
-        if (error := future.result()) is not None:
-            raise error
-
-
-def _guarded(
-    function: Callable[..., Any] | None, first: Job | Resident, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, BaseException | None]:
-    """Call a handler and return what it returned and what it raised: a future does not take every exception."""
-    assert function is not None
-    try:
-        return function(first, *args, **kwargs), None
-    except StopIteration as error:
-        return None, RuntimeError(f"the handler raised {error!r}")
-    except BaseException as error:
-        return None, error
