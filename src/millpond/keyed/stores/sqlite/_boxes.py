@@ -2,6 +2,8 @@
 
 A mailbox is read when it is first asked for, changed in memory, and written by `flush`, all that were changed at once.
 Whoever looks at rows by anything but the name of a mailbox flushes first. A mailbox that is empty has no row.
+
+Indexes are named where SQLite, which knows no sizes, would rather walk through the whole pool.
 """
 
 from __future__ import annotations
@@ -161,7 +163,8 @@ class Boxes:
         if key in self._left:
             self.flush()
         row = self._execute(
-            "SELECT 1 FROM keyed_box WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? LIMIT 1",
+            "SELECT 1 FROM keyed_box INDEXED BY keyed_box_ready "
+            "WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? LIMIT 1",
             (self._pool, slot, lane),
         ).fetchone()
         if row is not None:
@@ -173,8 +176,8 @@ class Boxes:
         if self._dirty:
             self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM keyed_box WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? "
-            "ORDER BY place LIMIT ?",
+            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_ready "
+            "WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? ORDER BY place LIMIT ?",
             (self._pool, slot, lane, limit),
         ).fetchall()
         return [self._adopt(row) for row in rows]
@@ -184,7 +187,8 @@ class Boxes:
         self.flush()
         rows = self._execute(
             "SELECT j.value FROM json_each(?) AS j WHERE EXISTS "
-            "(SELECT 1 FROM keyed_box WHERE pool = ? AND state = 0 AND slot = j.value AND lane = ?)",
+            "(SELECT 1 FROM keyed_box INDEXED BY keyed_box_ready "
+            "WHERE pool = ? AND state = 0 AND slot = j.value AND lane = ?)",
             (json.dumps(slots), self._pool, lane),
         )
         return {row[0] for row in rows}
@@ -193,7 +197,7 @@ class Boxes:
         """Return those that run, by slot, in the order of their takes."""
         self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM json_each(?) AS j CROSS JOIN keyed_box AS b "
+            f"SELECT {_COLUMNS} FROM json_each(?) AS j CROSS JOIN keyed_box AS b INDEXED BY keyed_box_running "
             "ON b.pool = ? AND b.state = 1 AND b.slot = j.value ORDER BY b.place",
             (json.dumps(slots), self._pool),
         ).fetchall()
@@ -206,7 +210,8 @@ class Boxes:
         """Return those that run with somebody who took them from a shelf, in the order of their takes."""
         self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM keyed_box WHERE pool = ? AND state = 1 AND is_lent = 1 ORDER BY place",
+            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_lent "
+            "WHERE pool = ? AND state = 1 AND is_lent = 1 ORDER BY place",
             (self._pool,),
         ).fetchall()
         return [self._adopt(row) for row in rows]
@@ -215,8 +220,8 @@ class Boxes:
         """Return those that lie on a shelf."""
         self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM keyed_box WHERE pool = ? AND state = 4 AND lane = ? AND shelf = ? "
-            "ORDER BY place LIMIT ?",
+            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_shelved "
+            "WHERE pool = ? AND state = 4 AND lane = ? AND shelf = ? ORDER BY place LIMIT ?",
             (self._pool, lane, name, limit),
         ).fetchall()
         return [self._adopt(row) for row in rows]

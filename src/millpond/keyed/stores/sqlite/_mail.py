@@ -28,7 +28,7 @@ from millpond.keyed.stores.sqlite._pool import Pool
 _RARE = """SELECT
 EXISTS (SELECT 1 FROM keyed_doomed WHERE pool = ?1), EXISTS (SELECT 1 FROM keyed_paused WHERE pool = ?1),
 EXISTS (SELECT 1 FROM keyed_note WHERE pool = ?1),
-EXISTS (SELECT 1 FROM keyed_box WHERE pool = ?1 AND state = 4)"""
+EXISTS (SELECT 1 FROM keyed_box INDEXED BY keyed_box_shelved WHERE pool = ?1 AND state = 4)"""
 _FADING = 500
 """Outcomes and ids that are forgotten in one `tick`."""
 _CHUNK = 64
@@ -579,7 +579,8 @@ class SqlMail:
             assert box is not None
             self._remove(now, box, position, raw, "purged")
         delayed = self._execute(
-            "SELECT id, body FROM keyed_delayed WHERE pool = ? AND mailbox = ?", (self._pool, mailbox)
+            "SELECT id, body FROM keyed_delayed INDEXED BY keyed_delayed_mailbox WHERE pool = ? AND mailbox = ?",
+            (self._pool, mailbox),
         ).fetchall()
         for job, body in delayed:
             self._undelay(job)
