@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from millpond.local import _timer
+from millpond.testing._redis import find_redis_server, redis_server
 from millpond.testing._temporal import TUNED, TemporalServer, find_temporal_server, temporal_server
 
 # A shell that starts this in the background lets it ignore Ctrl-C, and so would the programs that tests interrupt.
@@ -67,3 +68,13 @@ def pools(temporal: TemporalServer) -> Iterator[TemporalServer]:
 
     with hosted_pools(temporal.url()):
         yield temporal
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis server for all tests that can share one: they choose names of their own."""
+    if find_redis_server() is None:
+        problem = "no redis-server here: what needs one is not tested"
+        pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
+    with redis_server() as server:
+        yield server.url

@@ -16,7 +16,6 @@ from millpond.keyed._ledger import Ledger
 from millpond.keyed._mail import Mail
 from millpond.keyed.stores.memory import MemoryStore
 from millpond.testing import STORE_CHECKS, StoreBench, check_store
-from millpond.testing._redis import find_redis_server, redis_server
 
 _pools = itertools.count(1)
 
@@ -32,14 +31,6 @@ def _opener(store: str) -> Callable[[str, str], Any]:
         _missing(f"the store on {store} cannot be imported: {problem}")
     opener: Callable[[str, str], Any] = module.open
     return opener
-
-
-@pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    if find_redis_server() is None:
-        _missing("no redis-server here: the store on Redis is not tested")
-    with redis_server() as server:
-        yield server.url
 
 
 def _bench(store: str, url: str) -> StoreBench:

@@ -1023,6 +1023,19 @@ def verb_apply_replay_and_drop(bench: StoreBench) -> None:
     assert [letter.number for letter in bench.store.dead_letters()] == [4], "a number is not given twice"
 
 
+def verb_apply_replay_forgets_the_outcome(bench: StoreBench) -> None:
+    """Who asks for a job that is tried again is not told how it ended before."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "1")
+    a.settle(end(a.one("k"), 0, "bury", outcomes=(Outcome("1", "dead", b"", KEEP),)))
+    assert bench.outcome("1") == "dead"
+    bench.store.apply(Replay((1,)))
+    assert bench.outcome("1") == "" and bench.where("k", "1") == "waiting"
+    a.settle(end(a.one("k")))
+    assert bench.outcome("1") == "done"
+
+
 def verb_apply_start_and_stop(bench: StoreBench) -> None:
     """A resident runs once, with its latest arguments, until it is stopped."""
     bench.open()
