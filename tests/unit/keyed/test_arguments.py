@@ -125,7 +125,7 @@ def test_all_kinds_of_parameters_are_filled_as_python_would(pool: KeyedPool):
 
 def test_parameters_may_have_awkward_names(pool: KeyedPool):
     @pool.job
-    def awkward(job: Job, self: int, cls: int, _x: int, key: int, id: int, name: int, timeout: int) -> list[int]:
+    def awkward(job: Job, self: int, cls: int, _x: int, key: int, id: int, name: int, timeout: int) -> list[int]:  # noqa: A002
         return [self, cls, _x, key, id, name, timeout]
 
     with pool.worker():
@@ -521,7 +521,7 @@ def test_a_coroutine_behind_a_plain_wrapper_is_awaited_or_refused_with_a_clear_w
         try:
             assert work.dispatch("k", 3).result(5) == 3
         except JobFailed as error:
-            assert "coroutine" in str(error)
+            assert "coroutine" in str(error)  # noqa: PT017
 
 
 def test_a_callable_with_a_coroutine_for_its_call_is_a_coroutine(pool: KeyedPool):

@@ -1,0 +1,342 @@
+"""Jobs that fail: what their callers hear, how often they are tried, where they end."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keyed_play as play
+import pytest
+
+from millpond.errors import JobFailed, TaskTimeout
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Retry
+
+
+class Weird(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_the_caller_hears_what_was_raised(pool: KeyedPool):
+    @pool.job
+    def plain(job: Job) -> None:
+        raise KeyError("missing")
+
+    @pool.job
+    async def coroutine(job: Job) -> None:
+        raise JobFailed("mine")
+
+    with pool.worker():
+        receipt = plain.dispatch("k")
+        with pytest.raises(JobFailed) as caught:
+            receipt.result(5)
+        error = caught.value
+        assert (error.key, error.job_id, error.status, error.error) == ("k", receipt.id, "failed", "KeyError")
+        assert "missing" in str(error) and "def plain" not in str(error)
+        assert "test_failures.py" in error.traceback and 'raise KeyError("missing")' in error.traceback
+        again = pickle.loads(pickle.dumps(error))
+        assert (again.key, again.error, again.traceback) == (error.key, error.error, error.traceback)
+        with pytest.raises(JobFailed) as caught:
+            coroutine.dispatch("k").result(5)
+        assert caught.value.error == "millpond.errors.JobFailed"
+        assert receipt.status() == "failed"
+
+
+RAISED: list[Callable[[], BaseException]] = [
+    lambda: Weird(),
+    lambda: ValueError("x" * 100_000),
+    lambda: FileNotFoundError(os.fsdecode(b"caf\xe9")),
+    lambda: SystemExit(3),
+    lambda: StopIteration(1),
+    lambda: GeneratorExit(),
+    lambda: asyncio.CancelledError(),
+    lambda: concurrent.futures.CancelledError(),
+    lambda: TimeoutError(),
+    lambda: ExceptionGroup("many", [ValueError(1), KeyError(2)]),
+    lambda: Retry(float("nan")),
+    lambda: Retry("soon"),  # type: ignore[arg-type]
+    lambda: Retry(float("inf")),
+]
+NAMES = "unprintable long surrogate exit stop generator cancelled fcancelled timeout group nan text inf".split()
+
+
+@pytest.mark.parametrize("make_error", RAISED, ids=NAMES)
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+def test_whatever_is_raised_fails_the_job_and_the_key_goes_on(
+    pool: KeyedPool, make_error: Callable[[], BaseException], colour: str
+):
+    runs = []
+
+    def plain(job: Job) -> None:
+        runs.append(job.attempt)
+        raise make_error()
+
+    async def coroutine(job: Job) -> None:
+        runs.append(job.attempt)
+        raise make_error()
+
+    bad = pool.job(name="bad")(plain if colour == "plain" else coroutine)
+
+    @pool.job
+    async def good(job: Job) -> str:
+        return "good"
+
+    with pool.worker() as worker:
+        receipt = bad.dispatch("k")
+        after = good.dispatch("k")
+        with pytest.raises(JobFailed):
+            receipt.result(3)
+        assert after.result(3) == "good"
+        assert worker.is_member
+        assert runs == [1]
+        assert len(pool.admin.dead_letters("k")) == 1
+
+
+def test_a_job_is_tried_as_often_as_it_may_be_then_it_is_dead(pool: KeyedPool):
+    attempts: list[int] = []
+    tokens: list[int] = []
+
+    @pool.job(max_attempts=3, backoff=0.02)
+    async def bad(job: Job) -> None:
+        attempts.append(job.attempt)
+        tokens.append(job.token)
+        raise ValueError(job.attempt)
+
+    with pool.worker():
+        receipt = bad.dispatch("k")
+        with pytest.raises(JobFailed, match="3 attempts") as caught:
+            receipt.result(5)
+        assert attempts == [1, 2, 3]
+        assert tokens == sorted(set(tokens))
+        assert "ValueError: 3" in str(caught.value)
+        (letter,) = pool.admin.dead_letters()
+        assert (letter.key, letter.id, letter.name) == ("k", receipt.id, "bad")
+        assert letter.reason.startswith("ValueError: 3") and abs(letter.died_at - time.time()) < 5
+    assert pool.statistics().retried_total == 2 and pool.statistics().dead == 1
+
+
+def test_only_what_is_to_be_retried_is(pool: KeyedPool):
+    attempts: list[int] = []
+
+    @pool.job(max_attempts=5, backoff=0.01, retry_on=(ConnectionError,))
+    def bad(job: Job) -> None:
+        attempts.append(job.attempt)
+        raise ConnectionResetError if job.attempt < 3 else ValueError("final")
+
+    with pool.worker(), pytest.raises(JobFailed, match="final"):
+        bad.dispatch("k").result(5)
+    assert attempts == [1, 2, 3]
+
+
+def test_a_retry_holds_up_its_key_and_nothing_else(pool: KeyedPool):
+    log = play.Log()
+
+    @pool.job(max_attempts=2, backoff=0.4)
+    async def do(job: Job, number: int, bad: bool = False) -> None:
+        with log.run(job.key, (number, job.attempt)):
+            if bad and job.attempt == 1:
+                raise ValueError
+
+    with pool.worker(concurrency=1):
+        began = time.monotonic()
+        do.dispatch("a", 1, bad=True)
+        last = do.dispatch("a", 2)
+        others = [do.dispatch(f"b{number}", number) for number in range(30)]
+        for one in others:
+            one.result(5)
+        assert time.monotonic() - began < 0.25
+        assert pool.keys()[0].state == "retry" and pool.keys()[0].failures == 1
+        last.result(5)
+        assert time.monotonic() - began > 0.25
+    assert log.of("a") == [(1, 1), (1, 2), (2, 1)]
+
+
+def test_retry_asks_for_another_time_however_often(pool: KeyedPool):
+    seen: list[int] = []
+
+    @pool.job
+    async def wait(job: Job) -> int:
+        seen.append(job.attempt)
+        if job.attempt < 6:
+            raise Retry(0.01)
+        return job.attempt
+
+    @pool.job
+    def plain(job: Job) -> int:
+        if job.attempt < 3:
+            raise Retry(delay=0)
+        return job.attempt
+
+    with pool.worker():
+        assert wait.dispatch("k").result(5) == 6
+        assert seen == [1, 2, 3, 4, 5, 6]
+        assert plain.dispatch("k").result(5) == 3
+    assert pool.statistics().dead == 0
+
+
+def test_retry_waits_as_long_as_it_says(pool: KeyedPool):
+    times: list[float] = []
+
+    @pool.job(backoff=100)
+    async def wait(job: Job) -> None:
+        times.append(time.monotonic())
+        if job.attempt == 1:
+            raise Retry(0.3)
+
+    with pool.worker():
+        wait.dispatch("k").result(5)
+    assert 0.29 <= times[1] - times[0] < 0.6
+
+
+def test_backoff_grows_and_has_a_limit():
+    from millpond.keyed._definition import Policy
+
+    policy = Policy(max_attempts=10, backoff=1.0, backoff_limit=5.0)
+    pauses = [max(policy.pause(failures) for _ in range(200)) for failures in (1, 2, 3, 4, 5, 1000)]
+    for pause, longest in zip(pauses, [1, 2, 4, 5, 5, 5], strict=True):
+        assert 0.9 * longest < pause <= longest
+
+
+def test_a_coroutine_that_takes_too_long_is_stopped(pool: KeyedPool):
+    ended: list[str] = []
+
+    @pool.job(timeout=0.05)
+    async def slow(job: Job) -> None:
+        try:
+            await asyncio.sleep(20)
+        finally:
+            ended.append(job.key)
+
+    @pool.job(timeout=0.05, max_attempts=2, backoff=0.01)
+    async def once(job: Job) -> int:
+        if job.attempt == 1:
+            await asyncio.sleep(20)
+        return job.attempt
+
+    @pool.job(timeout=5)
+    async def own(job: Job) -> None:
+        raise TimeoutError("of a socket")
+
+    with pool.worker():
+        with pytest.raises(JobFailed) as caught:
+            slow.dispatch("k").result(5)
+        assert caught.value.error.endswith(TaskTimeout.__name__) and "0.05" in str(caught.value)
+        assert ended == ["k"]
+        assert once.dispatch("k").result(5) == 2
+        with pytest.raises(JobFailed) as caught:
+            own.dispatch("k").result(5)
+        assert caught.value.error == "TimeoutError"
+
+
+def test_dead_letters_can_be_seen_replayed_and_discarded(pool: KeyedPool):
+    good = False
+    ran: list[tuple[str, int]] = []
+
+    @pool.job
+    def do(job: Job, number: int) -> int:
+        ran.append((job.key, number))
+        if not good:
+            raise ValueError(number)
+        return number
+
+    with pool.worker():
+        receipts = do.dispatch_many([("a", 1), ("a", 2), ("b", 3), ("c", 4)])
+        for one in receipts:
+            with pytest.raises(JobFailed):
+                one.result(5)
+        letters = pool.admin.dead_letters()
+        assert sorted(one.key for one in letters) == ["a", "a", "b", "c"]
+        assert [one.arguments for one in pool.admin.dead_letters("a")] == [{"number": 1}, {"number": 2}]
+        assert pool.admin.dead_letters("nobody") == []
+        assert pool.admin.replay(key="nobody") == 0
+        with pytest.raises(ValueError, match="not both"):
+            pool.admin.replay(letters, key="a")
+        assert pool.admin.discard(key="c") == 1
+        good = True
+        ran.clear()
+        assert pool.admin.replay(key="a") == 2
+        play.until(lambda: len(ran) == 2)
+        assert ran == [("a", 1), ("a", 2)]
+        assert receipts[0].result(5) == 1  # not its failure of before
+        assert pool.admin.replay(pool.admin.dead_letters()) == 1
+        assert pool.admin.replay() == 0 and pool.admin.dead_letters() == []
+        play.until(lambda: ran[-1] == ("b", 3))
+        assert pool.admin.replay([10_000]) == 0
+    assert pool.statistics().dead == 0
+
+
+def test_a_replayed_job_is_waited_for_anew(pool: KeyedPool):
+    gate = play.Gate()
+
+    @pool.job
+    async def do(job: Job) -> str:
+        if not gate._event.is_set():
+            raise ValueError("first")
+        return "second"
+
+    with pool.worker():
+        receipt = do.dispatch("k")
+        with pytest.raises(JobFailed):
+            receipt.result(5)
+        pool.admin.pause("k")
+        pool.admin.replay()
+        assert receipt.status() == "waiting"
+        with pytest.raises(TimeoutError):
+            receipt.result(0.1)
+        gate.open()
+        pool.admin.resume("k")
+        assert receipt.result(5) == "second"
+
+
+def test_a_full_grave_is_not_dug_again_and_nobody_is_told_that_it_was(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=1.0, max_dead=1)
+
+    @pool.job
+    def bad(job: Job) -> None:
+        raise ValueError(job.key)
+
+    with pool.worker():
+        with pytest.raises(JobFailed):
+            bad.dispatch("a").result(5)
+        receipt = bad.dispatch("b")
+        play.until(lambda: [one.state for one in pool.keys()] == ["retry"])
+        assert pool.statistics().dead == 1
+        assert receipt.status() == "waiting"
+        with pytest.raises(TimeoutError):
+            receipt.result(0.1)
+        pool.admin.discard()
+        assert receipt.cancel()
+        assert receipt.status() == "cancelled"
+
+
+@pytest.mark.asyncio
+async def test_the_other_colour_hears_the_same(apool: AsyncKeyedPool):
+    @apool.job(max_attempts=2, backoff=0.01)
+    def bad(job: Job) -> None:
+        raise ValueError("no")
+
+    async with apool.worker():
+        receipt = await bad.dispatch("k")
+        with pytest.raises(JobFailed, match="2 attempts") as caught:
+            await receipt.result(5)
+        assert caught.value.error == "ValueError"
+        assert await receipt.status() == "failed"
+        assert len(await apool.admin.dead_letters("k")) == 1
+        assert await apool.admin.discard() == 1
+
+
+def test_an_exception_is_logged_nowhere_but_reported(pool: KeyedPool, capfd: pytest.CaptureFixture[str]):
+    @pool.job
+    async def bad(job: Job) -> Any:
+        raise ValueError("quiet")
+
+    with pool.worker(), pytest.raises(JobFailed):
+        bad.dispatch("k").result(5)
+    sys.stderr.flush()
+    assert "Traceback" not in capfd.readouterr().err

@@ -1,0 +1,297 @@
+"""Options of a dispatch, and the limits of a pool."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keyed_play as play
+import pytest
+
+from millpond.errors import AlreadyExists, PoolFull
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+
+
+def test_a_delayed_job_comes_when_it_is_due_and_holds_nobody_up(pool: KeyedPool):
+    times: dict[str, float] = {}
+
+    @pool.job
+    async def do(job: Job, name: str) -> None:
+        times[name] = time.monotonic()
+
+    with pool.worker():
+        do.dispatch("warm", "warm").result(5)
+        time.sleep(0.05)  # the worker sleeps by now
+        began = time.monotonic()
+        late = do.options(delay=0.2).dispatch("k", "late")
+        do.dispatch("k", "now").result(5)
+        assert late.status() == "delayed" and pool.statistics().delayed == 1
+        late.result(5)
+        assert times["now"] - began < 0.15
+        assert 0.19 < times["late"] - began < 0.45
+
+
+def test_a_delayed_job_wakes_a_worker_that_sleeps(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job) -> float:
+        return time.monotonic()
+
+    with pool.worker():
+        late: list[float] = []
+        for _ in range(3):
+            do.dispatch("warm").result(5)
+            time.sleep(0.03)
+            began = time.monotonic()
+            late.append(do.options(delay=0.05).dispatch("k").result(5) - began)
+        assert max(late) < 0.3
+
+
+def test_at_is_a_time_of_day(pool: KeyedPool):
+    times: list[float] = []
+
+    @pool.job
+    async def do(job: Job) -> None:
+        times.append(time.time())
+
+    with pool.worker():
+        when = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=0.2)
+        one = do.options(at=when).dispatch("k")
+        two = do.options(at=when.timestamp()).dispatch("k")
+        past = do.options(at=when - datetime.timedelta(days=1)).dispatch("k")
+        past.result(5)
+        one.result(5), two.result(5)
+    assert times[0] < when.timestamp() <= times[1] + 0.01
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_busy": "wait"},
+        {"delay": -1},
+        {"delay": float("nan")},
+        {"delay": float("inf")},
+        {"delay": 1, "at": 5.0},
+        {"at": datetime.datetime(2030, 1, 1)},  # noqa: DTZ001
+        {"id": ""},
+        {"id": 5},
+        {"id": "x" * 201},
+        {"key": "x"},
+    ],
+    ids=repr,
+)
+def test_options_that_make_no_sense_are_refused(pool: KeyedPool, options: dict[str, Any]):
+    @pool.job
+    async def do(job: Job) -> None: ...
+
+    with pytest.raises((ValueError, TypeError)):
+        do.options(**options)
+
+
+def test_options_add_up(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job) -> None: ...
+
+    receipt = do.options(delay=50).options(id="x").dispatch("k")
+    assert (receipt.id, receipt.status()) == ("x", "delayed")
+
+
+def test_the_same_id_is_dispatched_once(pool: KeyedPool):
+    ran: list[int] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        ran.append(number)
+        return number
+
+    receipts = [do.options(id="a").dispatch("k", number) for number in range(3)]
+    late = [do.options(id="b", delay=0.1).dispatch("k", number) for number in (10, 11)]
+    assert {one.id for one in receipts} == {"a"}
+    with pool.worker():
+        assert [one.result(5) for one in receipts] == [0, 0, 0]
+        assert do.options(id="a").dispatch("k", 5).result(5) == 0
+        assert [one.result(5) for one in late] == [10, 10]
+        with pytest.raises(ValueError, match="one by one"):
+            do.options(id="a").dispatch_many([("k", 1)])
+    assert ran == [0, 10]
+
+
+def test_on_busy_reject(pool: KeyedPool):
+    gate = play.Gate()
+
+    @pool.job
+    async def do(job: Job) -> None:
+        await gate.pass_()
+
+    once = do.options(on_busy="reject")
+    first = once.dispatch("k")
+    with pytest.raises(AlreadyExists, match="'k'"):
+        once.dispatch("k")
+    once.dispatch("other")
+    with pool.worker():
+        play.until(lambda: first.status() == "running")
+        with pytest.raises(AlreadyExists):
+            once.dispatch("k")
+        gate.open()
+        first.result(5)
+        once.dispatch("k").result(5)
+
+
+def test_on_busy_replace(pool: KeyedPool):
+    gate = play.Gate()
+    ran: list[tuple[str, int]] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        if number == 0:
+            await gate.pass_()
+        ran.append(("do", number))
+        return number
+
+    @pool.job
+    async def other(job: Job, number: int) -> int:
+        ran.append(("other", number))
+        return number
+
+    with pool.worker():
+        first = do.dispatch("k", 0)
+        play.until(lambda: first.status() == "running")
+        old, kept = do.dispatch("k", 1), other.dispatch("k", 2)
+        new = do.options(on_busy="replace").dispatch("k", 3)
+        assert old.status() == "replaced"
+        gate.open()
+        assert (first.result(5), kept.result(5), new.result(5)) == (0, 2, 3)
+    assert ran == [("do", 0), ("other", 2), ("do", 3)]
+
+
+def test_on_busy_coalesce(pool: KeyedPool):
+    gate = play.Gate()
+    ran: list[int] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        if number == 0:
+            await gate.pass_()
+        ran.append(number)
+        return number
+
+    soon = do.options(on_busy="coalesce")
+    with pool.worker():
+        first = do.dispatch("k", 0)
+        play.until(lambda: first.status() == "running")
+        receipts = [soon.dispatch("k", number) for number in (1, 2, 3)]
+        assert len({one.id for one in receipts}) == 1
+        gate.open()
+        assert [one.result(5) for one in receipts] == [1, 1, 1]
+    assert ran == [0, 1]
+
+
+def test_a_full_mailbox_refuses_and_the_others_do_not(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=1.0, max_per_key=3)
+    ran: list[int] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        ran.append(number)
+        return number
+
+    for number in range(3):
+        do.dispatch("k", number)
+    with pytest.raises(PoolFull, match="max_per_key"):
+        do.dispatch("k", 3)
+    do.dispatch("other", 9)
+    with pool.worker():
+        play.until(lambda: pool.statistics().jobs == 0)
+        assert do.dispatch("k", 4).result(5) == 4
+    assert [one for one in ran if one < 9] == [0, 1, 2, 4]
+
+
+def test_a_full_pool_refuses(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=1.0, max_jobs=3)
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    do.options(delay=50).dispatch("x", 0)  # counts
+    do.dispatch("a", 1), do.dispatch("b", 2)
+    with pytest.raises(PoolFull, match="max_jobs"):
+        do.dispatch("c", 3)
+    with pool.worker():
+        play.until(lambda: pool.statistics().jobs == 0)
+        assert do.dispatch("c", 3).result(5) == 3
+
+
+def test_dispatch_many_says_what_was_refused(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=1.0, max_per_key=2)
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    with pytest.raises(PoolFull) as caught:
+        do.dispatch_many([("a", 0), ("a", 1), ("a", 2), ("b", 3), ("a", 4)])
+    receipts: Any = caught.value.receipts
+    assert [one is None for one in receipts] == [False, False, True, False, True]
+    with pool.worker():
+        assert [one.result(5) for one in receipts if one] == [0, 1, 3]
+    with pytest.raises(PoolFull) as caught:
+        do.dispatch_many([("a", number) for number in range(1200)])
+    receipts = caught.value.receipts
+    assert len(receipts) == 1200 and [bool(one) for one in receipts[:3]] == [True, True, False]
+
+
+def test_dispatch_many_with_a_wrong_call_dispatches_nothing(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    with pytest.raises(TypeError):
+        do.dispatch_many([*((f"k{number}", number) for number in range(700)), ("k",)])
+    assert pool.statistics().dispatched_total == 0
+
+
+def test_dispatch_many_of_what_is_to_be_rejected_says_what_was_not(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    do.dispatch("busy", 0)
+    with pytest.raises(AlreadyExists) as caught:
+        do.options(on_busy="reject").dispatch_many([("a", 1), ("busy", 2), ("b", 3)])
+    receipts: Any = getattr(caught.value, "receipts", None)
+    assert receipts is not None and [one is None for one in receipts] == [False, True, False]
+
+
+def test_dispatch_many_of_nothing_and_of_very_many(pool: KeyedPool):
+    total = 0
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    assert do.dispatch_many([]) == []
+    with pool.worker():
+        receipts = do.dispatch_many((f"k{number % 100}", number) for number in range(3000))
+        total = sum(one.result(10) for one in receipts)
+    assert total == 3000 * 2999 // 2
+
+
+@pytest.mark.asyncio
+async def test_the_other_colour_has_the_same_options(apool: AsyncKeyedPool):
+    @apool.job
+    async def do(job: Job, number: int) -> int:
+        await asyncio.sleep(0)
+        return number
+
+    one = await do.options(id="x").dispatch("k", 1)
+    two = await do.options(id="x").dispatch("k", 2)
+    with pytest.raises(AlreadyExists):
+        await do.options(on_busy="reject").dispatch("k", 3)
+    three = await do.options(on_busy="coalesce").dispatch("k", 4)
+    assert three.id == "x"
+    async with apool.worker():
+        assert [await each.result(5) for each in (one, two, three)] == [1, 1, 1]
+        assert await (await do.options(delay=0.05).dispatch("k", 5)).result(5) == 5

@@ -1,0 +1,301 @@
+"""Receipts: results, where a job is, taking it back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import keyed_play as play
+import pytest
+
+from millpond.errors import JobFailed, NotFound
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+
+
+def test_a_receipt_follows_its_job(pool: KeyedPool):
+    gate = play.Gate()
+
+    @pool.job
+    async def do(job: Job) -> str:
+        await gate.pass_()
+        return "x"
+
+    delayed = do.options(delay=30).dispatch("k")
+    assert delayed.status() == "delayed"
+    first = do.dispatch("k")
+    assert first.status() == "waiting"
+    with pool.worker():
+        play.until(lambda: first.status() == "running")
+        gate.open()
+        assert first.result(5) == "x" and first.result(5) == "x"
+        assert first.status() == "done"
+        assert not first.cancel()
+    assert repr(first.id)[1:-1] in repr(first)
+
+
+def test_many_threads_wait_for_one_result(pool: KeyedPool):
+    gate = play.Gate()
+
+    @pool.job
+    async def do(job: Job) -> int:
+        await gate.pass_()
+        return 7
+
+    found: list[int] = []
+    with pool.worker():
+        receipt = do.dispatch("k")
+        threads = [threading.Thread(target=lambda: found.append(receipt.result(5))) for _ in range(8)]
+        for each in threads:
+            each.start()
+        gate.open()
+        for each in threads:
+            each.join()
+    assert found == [7] * 8
+
+
+def test_a_result_that_takes_too_long_is_a_timeout_and_the_job_goes_on(pool: KeyedPool):
+    gate = play.Gate()
+
+    @pool.job
+    async def do(job: Job) -> int:
+        await gate.pass_()
+        return 7
+
+    with pool.worker():
+        receipt = do.dispatch("k")
+        for timeout in (0, 0.05):
+            with pytest.raises(TimeoutError):
+                receipt.result(timeout)
+        gate.open()
+        assert receipt.result(5) == 7
+
+
+def test_a_waiting_job_is_taken_back(pool: KeyedPool):
+    ran: list[int] = []
+
+    @pool.job
+    def do(job: Job, number: int) -> None:
+        ran.append(number)
+
+    receipts = do.dispatch_many([("k", number) for number in range(5)])
+    delayed = do.options(delay=0.01).dispatch("k", 99)
+    for one in (receipts[0], receipts[2], receipts[4], delayed):
+        assert one.cancel()
+        assert one.status() == "cancelled"
+        assert not one.cancel()
+        with pytest.raises(JobFailed, match="cancelled") as caught:
+            one.result(5)
+        assert caught.value.status == "cancelled"
+    with pool.worker():
+        receipts[3].result(5)
+    assert ran == [1, 3]
+    assert pool.statistics().jobs == pool.statistics().delayed == 0
+
+
+def test_a_running_coroutine_is_cancelled(pool: KeyedPool):
+    why: list[str] = []
+
+    @pool.job(max_attempts=5, backoff=0.01)
+    async def do(job: Job) -> None:
+        try:
+            await asyncio.sleep(20)
+        finally:
+            why.append(job.lost.reason)
+
+    @pool.job
+    async def after(job: Job) -> str:
+        return "after"
+
+    with pool.worker():
+        receipt, behind = do.dispatch("k"), after.dispatch("k")
+        play.until(lambda: receipt.status() == "running" and pool.keys()[0].state == "running")
+        time.sleep(0.02)
+        assert receipt.cancel()
+        with pytest.raises(JobFailed, match="cancelled"):
+            receipt.result(5)
+        assert behind.result(5) == "after"
+        assert why == ["cancelled"]
+        assert pool.statistics().dead == 0
+
+
+@pytest.mark.parametrize("way", ["looks", "checks", "wakes", "fails"])
+def test_a_running_function_is_asked_to_stop(pool: KeyedPool, way: str):
+    began = threading.Event()
+
+    @pool.job
+    def do(job: Job) -> str:
+        began.set()
+        if way == "looks":
+            play.until(lambda: bool(job.lost))
+            return "early"
+        if way == "checks":
+            while True:
+                job.check()
+                time.sleep(0.002)
+        assert job.lost.wait(5)
+        if way == "fails":
+            raise ValueError("on the way out")
+        job.check()
+        return "never"
+
+    @pool.job
+    async def after(job: Job) -> str:
+        return "after"
+
+    with pool.worker():
+        receipt, behind = do.dispatch("k"), after.dispatch("k")
+        assert began.wait(5)
+        assert receipt.cancel()
+        if way == "looks":
+            assert receipt.result(5) == "early"
+        else:
+            with pytest.raises(JobFailed, match="cancelled") as caught:
+                receipt.result(5)
+            assert caught.value.status == "cancelled"
+        assert behind.result(5) == "after"
+        assert pool.statistics().dead == 0
+
+
+def test_a_job_that_was_taken_but_has_not_begun_is_taken_back(pool: KeyedPool):
+    gate = play.Gate()
+    ran: list[int] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        if number == 0:
+            await gate.pass_()
+        ran.append(number)
+        return number
+
+    receipts = do.dispatch_many([("k", number) for number in range(6)])
+    with pool.worker():
+        play.until(lambda: receipts[0].status() == "running")
+        assert receipts[2].cancel() and receipts[4].cancel()
+        time.sleep(0.05)
+        gate.open()
+        receipts[5].result(5)
+        for number in (2, 4):
+            with pytest.raises(JobFailed, match="cancelled"):
+                receipts[number].result(5)
+    assert ran == [0, 1, 3, 5]
+
+
+def test_results_are_kept_for_as_long_as_is_said(pool: KeyedPool):
+    @pool.job(keep_result=0.15)
+    async def short(job: Job) -> int:
+        return 1
+
+    @pool.job(keep_result=0)
+    async def none(job: Job) -> int:
+        return 1
+
+    with pool.worker():
+        receipt = short.dispatch("k")
+        assert receipt.result(5) == 1
+        time.sleep(0.2)
+        assert receipt.status() == "gone"
+        with pytest.raises(NotFound, match="keep_result"):
+            receipt.result(8)
+        nothing = none.dispatch("k")
+        with pytest.raises(NotFound, match="keep_result"):
+            nothing.result(5)
+        play.until(lambda: nothing.status() == "gone")
+        declared = pool.declare_job("none", keep_result=5).dispatch("k")  # the producer says how long
+        assert declared.result(5) == 1
+
+
+def test_a_job_that_ends_between_two_questions_is_not_gone(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job) -> int:
+        return 1
+
+    store = play.tamper(pool)
+    with pool.worker():
+        pool.admin.pause()
+        receipt = do.dispatch("k")
+
+        def finish(*args: object) -> None:
+            del store.after["outcomes"]
+            pool.admin.resume()
+            play.until(lambda: pool.statistics().done_total == 1)
+
+        store.after["outcomes"] = finish
+        assert receipt.status() == "done"
+
+
+def test_the_outcome_arrives_although_hints_are_lost(pool: KeyedPool):
+    class Deaf:
+        def close(self) -> None: ...
+
+    @pool.job
+    async def do(job: Job) -> int:
+        return 1
+
+    store = play.tamper(pool)
+    store.listen = lambda name, heard: Deaf()  # type: ignore[attr-defined]
+    with pool.worker():
+        began = time.monotonic()
+        assert do.dispatch("k").result(10) == 1
+        assert time.monotonic() - began < 3.5
+
+
+def test_the_receipt_of_one_program_is_good_in_another(make: Callable[..., KeyedPool]):
+    """By its id: the same id is dispatched once, and both wait for the same job."""
+    one, two = make(slots=16, lease=1.0), make()
+    ran: list[str] = []
+
+    @one.job
+    async def do(job: Job) -> str:
+        ran.append(job.id)
+        return job.id
+
+    with one.worker():
+        first = do.options(id="order-1").dispatch("k")
+        again = two.declare_job("do").options(id="order-1").dispatch("k")
+        assert first.result(5) == again.result(5) == "order-1"
+    assert ran == ["order-1"]
+
+
+def test_purged_and_replaced_jobs_say_so(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    first, second = do.dispatch("k", 1), do.dispatch("k", 2)
+    third = do.options(on_busy="replace").dispatch("k", 3)
+    for one in (first, second):
+        assert one.status() == "replaced"
+        with pytest.raises(JobFailed, match="replaced"):
+            one.result(5)
+    late = do.options(delay=50).dispatch("k", 4)
+    assert pool.admin.purge("k") == 2
+    for one in (third, late):
+        with pytest.raises(JobFailed, match="purged"):
+            one.result(5)
+
+
+@pytest.mark.asyncio
+async def test_the_other_colour_waits_and_cancels(apool: AsyncKeyedPool):
+    gate = play.Gate()
+
+    @apool.job
+    async def do(job: Job) -> int:
+        await gate.pass_()
+        return 1
+
+    async with apool.worker():
+        receipt = await do.dispatch("k")
+        with pytest.raises(TimeoutError):
+            await receipt.result(0.02)
+        waiters = [asyncio.create_task(receipt.result(5)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        waiters[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiters[0]
+        gate.open()
+        assert await waiters[1] == await waiters[2] == 1
+        slow = await do.options(delay=50).dispatch("k")
+        assert await slow.cancel()
+        assert await slow.status() == "cancelled"

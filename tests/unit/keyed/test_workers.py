@@ -1,0 +1,598 @@
+"""Workers join and leave: what moves, when, and what is never run twice at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keyed_play as play
+import pytest
+
+from millpond import Event
+from millpond.errors import PoolClosed
+from millpond.keyed import AsyncKeyedPool, Job, Jump, KeyedPool
+from millpond.keyed._core import Member
+
+
+def test_a_first_worker_has_everything_at_once(pool: KeyedPool):
+    with pool.worker() as worker:
+        play.until(lambda: play.slot_share(pool) == {worker.id: 16})
+        assert worker.is_member
+        (view,) = pool.workers()
+        assert (view.id, view.slots, view.weight, view.concurrency, view.is_leaving) == (worker.id, 16, 1, 100, False)
+        assert 0 < view.lease_left <= 1.0 and ":" in view.label
+        assert pool.owner("k").why == "free"
+    assert pool.workers() == [] and {one.owner for one in pool.slots()} == {""}
+    assert pool.owner("k").why == "left"
+
+
+def test_a_joiner_has_its_share_within_two_heartbeats(make: Callable[..., KeyedPool]):
+    pool = make(slots=64, lease=3.0)
+    with pool.worker() as first:
+        play.until(lambda: play.slot_share(pool) == {first.id: 64})
+        with pool.worker() as second:
+            began = time.monotonic()
+            play.until(lambda: play.settled(pool, 2, 64))
+            assert time.monotonic() - began < 2 * 3.0 / 3
+            share = play.slot_share(pool)
+            assert 0.4 * 64 <= share[second.id] <= 0.6 * 64
+            moved = [one for one in pool.slots() if one.owner == second.id]
+            assert {(one.why, one.before) for one in moved} == {("rebalanced", first.id)}
+            with pool.worker() as third:
+                before = pool.slots()
+                play.until(lambda: play.settled(pool, 3, 64))
+                after = pool.slots()
+                changed = [new for old, new in zip(before, after, strict=True) if old.owner != new.owner]
+                to_third = [one for one in after if one.owner == third.id]
+                assert len(to_third) >= 64 // 3 * 0.7
+                assert len(changed) <= 64 // 3 * 1.7
+        assert play.until(lambda: play.slot_share(pool) == {first.id: 64})
+
+
+def test_weights_count(make: Callable[..., KeyedPool]):
+    pool = make(slots=64, lease=1.0)
+    with pool.worker(weight=3) as heavy, pool.worker() as light:
+        play.until(lambda: play.settled(pool, 2, 64))
+        share = play.slot_share(pool)
+        assert share[heavy.id] > 2 * share[light.id]
+
+
+def test_jump_is_there_for_those_who_want_it(make: Callable[..., KeyedPool]):
+    pool = make(slots=64, lease=1.0, placement="jump")
+    with pool.worker() as first, pool.worker() as second:
+        play.until(lambda: play.settled(pool, 2, 64))
+        before = pool.slots()
+        with pool.worker() as third:
+            play.until(lambda: play.settled(pool, 3, 64))
+            changed = [new for old, new in zip(before, pool.slots(), strict=True) if old.owner != new.owner]
+            assert {one.owner for one in changed} == {third.id}
+        assert {first.id, second.id} == set(play.slot_share(pool))
+    assert make(placement=Jump()).workers() == []
+
+
+def all_to_the_last(members: Sequence[Member], slots: int) -> list[str]:
+    return [members[-1].id if members else ""] * slots
+
+
+def test_a_function_may_place_the_keys(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=1.0, placement=all_to_the_last)
+
+    @pool.job
+    async def do(job: Job) -> str:
+        return job.key
+
+    with pool.worker() as first:
+        play.until(lambda: play.slot_share(pool) == {first.id: 16})
+        with pool.worker() as second:
+            play.until(lambda: play.slot_share(pool) == {first.id: 0, second.id: 16})
+            assert do.dispatch("k").result(5) == "k"
+    assert make(placement=all_to_the_last).workers() == []
+    for wrong in ("jump", "rendezvous", lambda members, slots: [""] * slots):
+        with pytest.raises(ValueError, match="placement"):
+            make(placement=wrong).workers()
+
+
+def test_a_producer_need_not_know_how_keys_are_placed(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=1.0, placement=all_to_the_last)
+
+    @pool.job
+    async def do(job: Job) -> str:
+        return job.key
+
+    producer = make()
+    with pool.worker():
+        assert producer.declare_job("do").dispatch("k").result(5) == "k"
+        assert producer.statistics().workers == 1
+    with pytest.raises(ValueError, match="placement"), producer.worker():
+        pass
+
+
+def test_a_placement_that_raises_stops_no_worker_for_good(make: Callable[..., KeyedPool]):
+    calls: list[int] = []
+
+    def moody(members: Sequence[Member], slots: int) -> list[str]:
+        calls.append(len(members))
+        if len(calls) == 1:
+            raise ValueError("not today")
+        return [members[0].id] * slots if members else [""] * slots
+
+    pool = make(slots=16, lease=0.6, placement=moody)
+
+    @pool.job
+    async def do(job: Job) -> str:
+        return job.key
+
+    with pool.worker():
+        assert do.dispatch("k").result(5) == "k"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"slots": 8},
+        {"lease": 2.0},
+        {"drain": 1.0},
+        {"payload_limit": 5},
+        {"max_jobs": 5},
+        {"max_per_key": 5},
+        {"max_dead": 5},
+        {"max_losses": 5},
+        {"placement": "jump"},
+    ],
+    ids=repr,
+)
+def test_what_holds_for_the_pool_cannot_be_wished_away(make: Callable[..., KeyedPool], options: dict[str, Any]):
+    make(slots=16, lease=1.0, drain=5.0).statistics()
+    make(slots=16).statistics()
+    make().statistics()
+    other = make(**options)
+    with pytest.raises(ValueError, match=next(iter(options))):
+        other.statistics()
+    with pytest.raises(ValueError, match="created with"), other.worker():
+        pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"concurrency": 0},
+        {"concurrency": 1.5},
+        {"concurrency": True},
+        {"weight": 0},
+        {"weight": 1001},
+        {"grace": -1},
+        {"grace": "x"},
+        {"grace": float("nan")},
+    ],
+    ids=repr,
+)
+def test_options_of_a_worker_that_make_no_sense_are_refused(pool: KeyedPool, options: dict[str, Any]):
+    with pytest.raises((ValueError, TypeError)), pool.worker(**options):
+        pass
+    assert pool.workers() == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"slots": 0},
+        {"slots": 1 << 20},
+        {"slots": 2.0},
+        {"lease": 0.0},
+        {"lease": float("nan")},
+        {"lease": float("inf")},
+        {"drain": -1},
+        {"payload_limit": 0},
+        {"max_jobs": 0},
+        {"max_losses": 0},
+        {"placement": "nearest"},
+        {"placement": 5},
+    ],
+    ids=repr,
+)
+def test_options_of_a_pool_that_make_no_sense_are_refused(options: dict[str, Any]):
+    with pytest.raises((ValueError, TypeError)):
+        KeyedPool("p", "memory:x", **options)
+
+
+@pytest.mark.parametrize("name", ["", "a{b", "a\nb", "x" * 201, None, 5])
+def test_what_is_no_name_of_a_pool_is_refused(name: Any):
+    with pytest.raises(ValueError, match="name"):
+        KeyedPool(name)
+
+
+@pytest.mark.parametrize("url", ["", "memory", "mysql://x", "http://x", None, 5])
+def test_what_is_no_url_is_refused(url: Any):
+    with pytest.raises((ValueError, TypeError)):
+        KeyedPool("p", url)
+
+
+# --- leaving ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+def test_a_worker_that_leaves_hands_over_at_once_what_it_has_not_begun(make: Callable[..., KeyedPool], colour: str):
+    one, two = make(slots=16, lease=1.0, drain=10.0), make()
+    log, gate = play.Log(), play.Gate()
+
+    def plain(job: Job, number: int) -> None:
+        with log.run(job.key, number):
+            if job.key == "slow" and number == 0:
+                gate.wait()
+
+    async def coroutine(job: Job, number: int) -> None:
+        with log.run(job.key, number):
+            if job.key == "slow" and number == 0:
+                await gate.pass_()
+
+    handler: Any = plain if colour == "plain" else coroutine
+    do, _ = one.job(name="do")(handler), two.job(name="do")(handler)
+    leaver = one.worker(concurrency=2)
+    leaver.__enter__()
+    do.dispatch_many([("slow", number) for number in range(5)])
+    play.until(lambda: log.running("slow") == [0])
+    with two.worker():
+        play.until(lambda: play.settled(one, 2, 16))
+        rest = do.dispatch_many([(f"k{number}", number) for number in range(50)])
+        closing = threading.Thread(target=leaver.close)
+        closing.start()
+        began = time.monotonic()
+        for receipt in rest:
+            receipt.result(5)
+        assert time.monotonic() - began < 1.0
+        after = do.dispatch_many([(f"l{number}", number) for number in range(50)])
+        for receipt in after:
+            receipt.result(5)
+        time.sleep(0.05)
+        assert log.running("slow") == [0] and closing.is_alive()
+        opened = time.monotonic()
+        gate.open()
+        play.until(lambda: log.of("slow") == list(range(5)))
+        assert time.monotonic() - opened < 0.6
+        closing.join(5)
+        assert not closing.is_alive()
+    assert not log.overlaps
+    assert one.statistics().recovered_total == 0
+
+
+def test_what_a_take_brings_to_a_worker_that_leaves_is_handed_over_unblamed(make: Callable[..., KeyedPool]):
+    """A `work` is under way when the worker begins to leave; its answer comes late."""
+    one, two = make(slots=16, lease=3.0, drain=10.0), make()
+    attempts: list[int] = []
+
+    async def do(job: Job) -> None:
+        attempts.append(job.attempt)
+
+    first, _ = one.job(do), two.job(do)
+    store = play.tamper(one)
+    under_way = threading.Event()
+
+    def slow(*args: Any, **kwargs: Any) -> None:
+        if one.statistics().keys_running:
+            under_way.set()
+            time.sleep(0.3)
+
+    leaver = one.worker()
+    leaver.__enter__()
+    play.until(lambda: play.slot_share(one) == {leaver.id: 16})
+    store.after["work"] = slow
+    receipts = first.dispatch_many([(f"k{number}",) for number in range(10)])
+    assert under_way.wait(5)
+    with two.worker():
+        began = time.monotonic()
+        leaver.close()
+        for receipt in receipts:
+            receipt.result(5)
+        assert time.monotonic() - began < 1.0
+    assert attempts == [1] * 10
+    assert one.statistics().recovered_total == 0
+
+
+def test_a_coroutine_that_outlasts_the_grace_is_cancelled_and_run_again_elsewhere(make: Callable[..., KeyedPool]):
+    one, two = make(slots=16, lease=1.0, drain=10.0), make()
+    log = play.Log()
+    why: list[str] = []
+
+    async def do(job: Job) -> int:
+        with log.run(job.key, job.attempt):
+            if len(log.begun) == 1:
+                try:
+                    await asyncio.sleep(20)
+                finally:
+                    why.append(job.lost.reason)
+            return job.attempt
+
+    first, _ = one.job(do), two.job(do)
+    leaver = one.worker(grace=0.1)
+    leaver.__enter__()
+    receipt = first.dispatch("k")
+    play.until(lambda: log.running("k"))
+    with two.worker():
+        began = time.monotonic()
+        leaver.close()
+        assert time.monotonic() - began < 1.0
+        assert receipt.result(5) == 1
+        assert time.monotonic() - began < 1.0
+    assert why == ["closing"] and not log.overlaps
+    assert one.statistics().recovered_total == 0
+
+
+def test_a_function_that_outlasts_the_grace_keeps_its_key_while_it_runs(make: Callable[..., KeyedPool]):
+    one, two = make(slots=16, lease=0.4, drain=20.0), make()
+    log, gate = play.Log(), play.Gate()
+
+    def do(job: Job, number: int) -> int:
+        with log.run(job.key, number):
+            if number == 0:
+                gate.wait()
+            return job.attempt
+
+    first, _ = one.job(do), two.job(do)
+    leaver = one.worker(grace=0.05)
+    leaver.__enter__()
+    receipts = first.dispatch_many([("k", 0), ("k", 1)])
+    play.until(lambda: log.running("k"))
+    with two.worker():
+        closing = threading.Thread(target=leaver.close)
+        closing.start()
+        time.sleep(3.5)  # more than the grace, what cancelled coroutines get, and a lease
+        assert log.running("k") == [0]
+        gate.open()
+        closing.join(5)
+        assert not closing.is_alive()
+        assert [one.result(5) for one in receipts] == [1, 1]
+    assert not log.overlaps
+
+
+def test_close_may_be_called_with_a_grace_of_its_own_and_twice(pool: KeyedPool):
+    @pool.job
+    async def slow(job: Job) -> None:
+        await asyncio.sleep(20)
+
+    worker = pool.worker(grace=20)
+    with worker:
+        receipt = slow.dispatch("k")
+        play.until(lambda: receipt.status() == "running")
+        began = time.monotonic()
+        worker.close(0)
+        worker.close()
+        assert time.monotonic() - began < 1
+        assert not worker.is_member and pool.workers() == []
+    assert receipt.status() == "waiting"
+
+
+def test_a_key_that_drains_too_long_is_told_and_runs_elsewhere(make: Callable[..., KeyedPool]):
+    one, two = make(slots=16, lease=0.4, drain=0.3), make()
+    log = play.Log()
+    why: list[str] = []
+
+    async def do(job: Job) -> str:
+        with log.run(job.key, job.attempt):
+            if len(log.started(job.key)) == 1:
+                try:
+                    await asyncio.sleep(20)
+                finally:
+                    why.append(job.lost.reason)
+            return job.key
+
+    first, _ = one.job(do), two.job(do)
+    with one.worker() as here:
+        receipts = first.dispatch_many([(f"k{number}",) for number in range(20)])
+        play.until(lambda: len(log.begun) == 20)
+        with two.worker() as there:
+            play.until(lambda: play.settled(one, 2, 16))
+            moved = [receipt for receipt in receipts if one.owner(receipt.key).owner == there.id]
+            assert moved
+            for receipt in moved:
+                assert receipt.result(5)
+            assert set(why) == {"drain"} and len(why) == len(moved)
+            here.close(0)
+    assert not log.overlaps
+
+
+def test_a_slot_that_comes_back_is_not_drained_any_more(make: Callable[..., KeyedPool]):
+    one, two = make(slots=16, lease=0.4, drain=0.4), make()
+    log, gate = play.Log(), play.Gate()
+
+    async def do(job: Job) -> int:
+        with log.run(job.key, job.attempt):
+            await gate.pass_()
+            return job.attempt
+
+    first, _ = one.job(do), two.job(do)
+    with one.worker():
+        receipts = first.dispatch_many([(f"k{number}",) for number in range(20)])
+        play.until(lambda: len(log.begun) == 20)
+        with two.worker():
+            play.until(lambda: play.settled(one, 2, 16))
+        time.sleep(0.6)
+        gate.open()
+        assert [receipt.result(5) for receipt in receipts] == [1] * 20
+    assert len(log.begun) == 20 and not log.overlaps
+
+
+def test_workers_that_come_and_go_lose_nothing_and_run_nothing_twice_at_once(make: Callable[..., KeyedPool]):
+    pools = [make(slots=32, lease=0.6, drain=5.0), make(), make()]
+    log = play.Log()
+
+    async def do(job: Job, number: int) -> None:
+        with log.run(job.key, number):
+            await asyncio.sleep(0.001)
+
+    jobs = [one.job(do) for one in pools]
+    stop = threading.Event()
+
+    def churn(one: KeyedPool) -> None:
+        while not stop.is_set():
+            with one.worker(concurrency=20):
+                stop.wait(0.15)
+
+    threads = [threading.Thread(target=churn, args=(one,)) for one in pools]
+    for each in threads:
+        each.start()
+    try:
+        for number in range(60):
+            jobs[0].dispatch_many([(f"k{key}", number) for key in range(20)])
+            time.sleep(0.02)
+        with pools[0].worker():
+            play.until(lambda: len(log.ended) == 1200, 10)
+    finally:
+        stop.set()
+        for each in threads:
+            each.join()
+    assert not log.overlaps
+    for key in range(20):
+        assert log.of(f"k{key}") == list(range(60))
+    assert pools[0].statistics().recovered_total == 0
+
+
+def test_two_workers_of_one_pool_object_share_its_keys(pool: KeyedPool):
+    log = play.Log()
+
+    @pool.job
+    async def do(job: Job, number: int) -> None:
+        with log.run(job.key, number):
+            await asyncio.sleep(0.0005)
+
+    with pool.worker(), pool.worker():
+        play.until(lambda: play.settled(pool, 2, 16))
+        receipts = do.dispatch_many([(f"k{number % 20}", number // 20) for number in range(400)])
+        for one in receipts:
+            one.result(5)
+    assert not log.overlaps
+    assert log.of("k3") == list(range(20))
+
+
+def test_everything_is_told_to_whoever_asked(make: Callable[..., KeyedPool]):
+    events: list[Event] = []
+
+    def observer(event: Event) -> None:
+        events.append(event)
+        if event.name == "job_done":
+            raise ValueError("an observer must not matter")
+
+    pool = make(slots=16, lease=1.0, on_event=observer)
+
+    @pool.job
+    async def do(job: Job, bad: bool = False) -> None:
+        if bad:
+            raise ValueError
+
+    with pool.worker() as worker:
+        do.dispatch("k").result(5)
+        receipt = do.dispatch("k", bad=True)
+        play.until(lambda: receipt.status() == "failed")
+        assert worker.id
+    names = [one.name for one in events]
+    for name in ("worker_joined", "slots_claimed", "job_started", "job_done", "job_failed", "worker_left"):
+        assert name in names, name
+    assert {one.pool for one in events} == {"p"}
+
+
+# --- the pool as a whole ---------------------------------------------------------------------------------------------
+
+
+def test_shutdown_ends_all_workers_and_keeps_what_waits(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=0.6)
+    gate = play.Gate()
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        if number == 0:
+            await gate.pass_()
+        return number
+
+    threads = [threading.Thread(target=pool.run) for _ in range(2)]  # no main thread: no signals
+    for each in threads:
+        each.start()
+    play.until(lambda: play.settled(pool, 2, 16))
+    receipts = do.dispatch_many([("k", number) for number in range(5)])
+    play.until(lambda: receipts[0].status() == "running")
+    pool.admin.shutdown()
+    with pytest.raises(PoolClosed, match="resume"):
+        do.dispatch("k", 9)
+    with pytest.raises(PoolClosed):
+        do.dispatch_many([("k", 9)])
+    time.sleep(0.1)
+    gate.open()
+    for each in threads:
+        each.join(5)
+        assert not each.is_alive()
+    assert pool.workers() == [] and pool.statistics().is_shut
+    assert receipts[0].result(1) == 0 and receipts[4].status() == "waiting"
+    pool.admin.resume()
+    with pool.worker():
+        assert [one.result(5) for one in receipts] == [0, 1, 2, 3, 4]
+
+
+def test_a_worker_that_joins_a_pool_that_is_shut_ends_at_once(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=0.6)
+    pool.admin.shutdown()
+    thread = threading.Thread(target=pool.run)
+    thread.start()
+    thread.join(3)
+    assert not thread.is_alive()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_lives_in_a_loop(apool: AsyncKeyedPool):
+    log = play.Log()
+
+    @apool.job
+    async def do(job: Job) -> str:
+        with log.run(job.key, asyncio.get_running_loop()):
+            return job.key
+
+    async with apool.worker() as worker:
+        assert await (await do.dispatch("k")).result(5) == "k"
+        assert log.of("k") == [asyncio.get_running_loop()]
+        assert [one.id for one in await apool.workers()] == [worker.id]
+        waiting = asyncio.create_task(worker.wait())
+        await apool.admin.shutdown()
+        await asyncio.wait_for(waiting, 5)
+    assert await apool.workers() == []
+
+
+@pytest.mark.asyncio
+async def test_a_worker_whose_task_is_cancelled_leaves_gracefully(apool: AsyncKeyedPool):
+    log = play.Log()
+    gate = play.Gate()
+
+    @apool.job
+    async def do(job: Job) -> str:
+        with log.run(job.key):
+            await gate.pass_()
+            return job.key
+
+    async def work() -> None:
+        async with apool.worker():
+            await asyncio.sleep(50)
+
+    task = asyncio.create_task(work())
+    receipt = await do.dispatch("k")
+    await play.auntil(lambda: log.running("k"))
+    task.cancel()
+    await asyncio.sleep(0.05)
+    assert log.running("k")
+    gate.open()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await receipt.result(5) == "k"
+    assert await apool.workers() == []
+
+
+@pytest.mark.asyncio
+async def test_run_is_a_worker_until_it_is_cancelled(apool: AsyncKeyedPool):
+    @apool.job
+    async def do(job: Job) -> str:
+        return job.key
+
+    task = asyncio.create_task(apool.run())
+    assert await (await do.dispatch("k")).result(5) == "k"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await apool.workers() == []
