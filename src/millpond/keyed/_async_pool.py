@@ -108,7 +108,7 @@ class AsyncKeyedPool:
         letters. `timeout` seconds for a coroutine. `keep_result`: seconds for which its outcome is kept.
         """
         name = options.pop("name", None)
-        policy = Policy(**options)
+        policy = _policy("job", options)
 
         def decorate(function: Callable[..., Any]) -> AsyncKeyedJob[Any, Any]:
             definition = define(function, name, policy)
@@ -134,7 +134,7 @@ class AsyncKeyedPool:
         it, after `backoff` seconds at first, then twice as long each time up to `backoff_limit`.
         """
         name = options.pop("name", None)
-        policy = Policy(**options)
+        policy = _policy("resident", options)
 
         def decorate(function: Callable[..., Any]) -> AsyncKeyedResident[Any]:
             definition = define(function, name, policy, resident=True)
@@ -181,7 +181,7 @@ class AsyncKeyedPool:
     ) -> None:
         """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
 
-        A first signal lets the worker leave gracefully, a second one ends it now.
+        A first signal lets the worker leave gracefully, a second one stops what it runs, a third one kills the process.
         """
         await _serve.async_serve(
             self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace}
@@ -238,6 +238,19 @@ class AsyncKeyedPool:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.url!r}>"
+
+
+_OPTIONS = {
+    "job": ("max_attempts", "backoff", "backoff_limit", "retry_on", "timeout", "keep_result"),
+    "resident": ("backoff", "backoff_limit"),
+}
+
+
+def _policy(what: str, options: Mapping[str, Any]) -> Policy:
+    unknown = [name for name in options if name not in _OPTIONS[what]]
+    if unknown:
+        raise TypeError(f"{what}() has no option {unknown[0]!r}; it has name, {', '.join(_OPTIONS[what])}")
+    return Policy(**options)
 
 
 def _whole(name: str, value: int | None, least: int, most: int) -> int | None:

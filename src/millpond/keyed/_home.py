@@ -16,7 +16,7 @@ from millpond.keyed._core import Jump, Placement, Rendezvous, slot_of
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._payload import pack
-from millpond.keyed._records import Order, Settings, Special
+from millpond.keyed._records import SECOND, Order, Settings, Special
 from millpond.keyed._store import PoolGone, Store
 
 T = TypeVar("T")
@@ -125,10 +125,13 @@ class Home:
         """Create the pool as it is wanted here, or check that it is so."""
         found = store.open(Settings()._replace(**self._wanted)).settings
         for key, value in self._wanted.items():
-            if getattr(found, key) != value:
+            has = getattr(found, key)
+            if has != value:
+                if key in ("lease", "drain"):
+                    has, value = f"{has / SECOND:g}", f"{value / SECOND:g}"
                 raise ValueError(
-                    f"pool {self.name!r} at {self.url!r} was created with {key}={getattr(found, key)!r}, not "
-                    f"{value!r}: leave it out to use the pool as it is, or take another name"
+                    f"pool {self.name!r} at {self.url!r} was created with {key}={has}, not {value}: leave it out to "
+                    "use the pool as it is, or take another name"
                 )
         if "placement" not in self._wanted:
             try:

@@ -30,19 +30,29 @@ _lock = threading.Lock()
 class Lost:
     """Becomes true when a handler is to stop: its worker lost its lease, its drain ran out, or it was cancelled.
 
-    A coroutine is cancelled then as well; a plain function cannot be, so it had better look: `if job.lost: return`.
+    A coroutine is cancelled then as well; a plain function cannot be, so it had better look: `if job.lost: return`. A
+    function that returns after it has seen this counts as stopped: unless it was cancelled it is run again, elsewhere.
     Wait with `job.lost.wait(5)` in a function, with `await job.lost` in a coroutine.
     """
 
-    __slots__ = ("_is_set", "_watchers", "reason")
+    __slots__ = ("_is_set", "_watchers", "is_heeded", "reason")
 
     def __init__(self) -> None:
         self.reason = ""
         """Why: `lease`, `drain`, `closing`, `moved`, `stopped`, `cancelled`."""
+        self.is_heeded = False
+        """Whether anybody has looked since: a function that returns then has not done all of its work."""
         self._is_set = False
         self._watchers: list[Callable[[], object]] | None = None
 
     def __bool__(self) -> bool:
+        if self._is_set:
+            self.is_heeded = True
+        return self._is_set
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it is true, without heeding it."""
         return self._is_set
 
     def set(self, reason: str) -> None:
@@ -78,7 +88,7 @@ class Lost:
             event.wait(timeout)
         finally:
             self.unwatch(event.set)
-        return self._is_set
+        return bool(self)
 
     def __await__(self) -> Generator[Any, None, str]:
         loop = asyncio.get_running_loop()
@@ -92,6 +102,7 @@ class Lost:
             yield from future
         finally:
             self.unwatch(wake)
+        self.is_heeded = True
         return self.reason
 
 

@@ -109,7 +109,7 @@ class KeyedPool:
         letters. `timeout` seconds for a coroutine. `keep_result`: seconds for which its outcome is kept.
         """
         name = options.pop("name", None)
-        policy = Policy(**options)
+        policy = _policy("job", options)
 
         def decorate(function: Callable[..., Any]) -> KeyedJob[Any, Any]:
             definition = define(function, name, policy)
@@ -135,7 +135,7 @@ class KeyedPool:
         it, after `backoff` seconds at first, then twice as long each time up to `backoff_limit`.
         """
         name = options.pop("name", None)
-        policy = Policy(**options)
+        policy = _policy("resident", options)
 
         def decorate(function: Callable[..., Any]) -> KeyedResident[Any]:
             definition = define(function, name, policy, resident=True)
@@ -178,7 +178,7 @@ class KeyedPool:
     def run(self, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None) -> None:
         """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
 
-        A first signal lets the worker leave gracefully, a second one ends it now.
+        A first signal lets the worker leave gracefully, a second one stops what it runs, a third one kills the process.
         """
         _serve.serve(self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace})
 
@@ -233,6 +233,19 @@ class KeyedPool:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.url!r}>"
+
+
+_OPTIONS = {
+    "job": ("max_attempts", "backoff", "backoff_limit", "retry_on", "timeout", "keep_result"),
+    "resident": ("backoff", "backoff_limit"),
+}
+
+
+def _policy(what: str, options: Mapping[str, Any]) -> Policy:
+    unknown = [name for name in options if name not in _OPTIONS[what]]
+    if unknown:
+        raise TypeError(f"{what}() has no option {unknown[0]!r}; it has name, {', '.join(_OPTIONS[what])}")
+    return Policy(**options)
 
 
 def _whole(name: str, value: int | None, least: int, most: int) -> int | None:

@@ -42,6 +42,11 @@ class Port:
 
     def wait(self, future: Future[T], timeout: float | None) -> T:
         """Wait for something; raise TimeoutError."""
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError(
+                "this would block the event loop of this thread, and everything that runs in it: use AsyncKeyedPool "
+                "there, or wait in a plain function"
+            )
         try:
             return future.result(timeout)
         except CancelledError:
@@ -94,7 +99,9 @@ class Working:
         if self._worker is not None and self._loop is not None and self._thread is not None:
             worker, self._worker = self._worker, None
             self._call(worker.close(grace))
-            self._end()
+            asyncio.run_coroutine_threadsafe(worker.departed(), self._loop).add_done_callback(self._end)
+            if worker.is_gone:
+                self._thread.join()
 
     def __enter__(self) -> Working:
         started = threading.Event()
@@ -113,6 +120,7 @@ class Working:
             self._worker = self._call(self._start())
         except BaseException:
             self._end()
+            self._thread.join()
             raise
         return self
 
@@ -125,10 +133,9 @@ class Working:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(step, self._loop).result()
 
-    def _end(self) -> None:
-        if self._loop is not None and self._thread is not None:
+    def _end(self, _: object = None) -> None:
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
 
     def __exit__(self, *error: object) -> None:
         self.close()

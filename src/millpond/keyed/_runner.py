@@ -13,6 +13,7 @@ from typing import Any
 
 from millpond._clock import elapsed
 from millpond._events import Observer, logger, tell
+from millpond.errors import LeaseLost
 from millpond.keyed._call import Caller
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, came, opened
@@ -148,7 +149,7 @@ class Runner:
         """Whether nothing runs."""
         return not self.visits and not self.residents
 
-    async def idle(self, timeout: float, *, hurried: bool = False) -> bool:
+    async def idle(self, timeout: float | None, *, hurried: bool = False) -> bool:
         """Wait until nothing runs, for so many seconds, or until `hurry`; tell whether nothing does."""
         try:
             async with asyncio.timeout(timeout):
@@ -185,7 +186,7 @@ class Runner:
         failures, losses = take.failures, take.losses
         try:
             for raw in take.jobs:
-                if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost:
+                if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost.is_set:
                     break
                 envelope = opened(raw)
                 definition = self._definitions.get(envelope.name)
@@ -236,9 +237,8 @@ class Runner:
             tell(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         try:
             value = await self._caller.call(definition, job, args, kwargs)
-            data = encode_result(value) if envelope.keep else b""
         except asyncio.CancelledError:
-            if not visit.lost:
+            if not visit.lost.is_set:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise  # the loop is being torn down
@@ -248,7 +248,18 @@ class Runner:
             pause = definition.policy.pause(job.attempt) if error.delay is None else error.delay
             return self._again(visit, job, pause)
         except BaseException as error:  # SystemExit, too: it is the handler's, not ours
-            return self._stopped(visit, envelope) if visit.lost else self._fail(visit, definition, job, envelope, error)
+            is_stopped = visit.lost.is_set
+            return self._stopped(visit, envelope) if is_stopped else self._fail(visit, definition, job, envelope, error)
+        if visit.lost.is_set and (definition.is_async or visit.lost.is_heeded):
+            return self._stopped(visit, envelope)
+        try:
+            data = encode_result(value) if envelope.keep else b""
+        except Exception as error:
+            misfit = TypeError(
+                f"job {job.name!r} returned what cannot travel: {error}; return plain types, dataclasses or msgspec "
+                "Structs, or declare it with keep_result=0"
+            )
+            return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
         self._conclude(visit, envelope, "done", data)
         if self._observer is not None:
             tell(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
@@ -318,26 +329,23 @@ class Runner:
             if definition is None or definition.function is None or not definition.is_resident:
                 how = how._replace(how="shelve", reason=name.encode())
                 return
-            if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost:
+            if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost.is_set:
                 visit.done += visit.lost.reason == "stopped"
                 return
             args, kwargs = definition.shape.decode(envelope.payload)
             job = Job(key, envelope.id, name, take.failures + 1, take.token, came(raw) / SECOND, self.pool, visit.lost)
-            handled = self._loop.call_soon_threadsafe
-            visit.resident = resident = Resident(
-                job, [*take.notes, *visit.early], lambda number: handled(self._note, visit, number)
-            )
+            notes = [*take.notes, *visit.early]
+            visit.resident = resident = Resident(job, notes, lambda number: self._note(visit, number))
             tell(self._observer, "resident_started", self.pool, key=key, resident=name, token=take.token)
             await self._caller.stay(definition, resident, args, kwargs)
-            visit.done += not visit.lost or visit.lost.reason == "stopped"
+            visit.done += not visit.lost.is_set or visit.lost.reason == "stopped"
         except DoesNotFit as error:
             how = how._replace(how="bury", reason=f"its arguments do not fit: {error}".encode())
-        except asyncio.CancelledError:
-            visit.done += visit.lost.reason == "stopped"
         except BaseException as error:
-            if visit.lost:
+            if visit.lost.is_set:
                 visit.done += visit.lost.reason == "stopped"
-                logger.info("resident %r of key %r failed while it was ending", name, key, exc_info=error)
+                if not isinstance(error, (asyncio.CancelledError, LeaseLost)):
+                    logger.info("resident %r of key %r failed while it was ending", name, key, exc_info=error)
             else:
                 failures = 1 if elapsed() - began > LONG_LIFE else take.failures + 1
                 pause = definition.policy.pause(failures) if definition is not None else 1.0
@@ -350,7 +358,7 @@ class Runner:
             self._leave(tenure, visit)
 
     def _note(self, visit: Visit, number: int) -> None:
-        """Let the store forget a message that was handled."""
+        """Let the store forget a message that was handled; from whatever thread."""
         visit.notes = max(visit.notes, number)
         take = visit.take
         self._settle(Settle(take.slot, take.mailbox, take.token, 0, "keep", notes=visit.notes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def async_serve(home: Home, options: dict[str, Any]) -> None:
-    """Work in the running loop. The first signal lets the worker leave, the second cancels what it does."""
+    """Work in the running loop. The first signal lets the worker leave, the second stops what runs, the third kills."""
     worker = Worker(home, **options)
     with _heeding(home, worker):
         await worker.start()
@@ -25,6 +26,7 @@ async def async_serve(home: Home, options: dict[str, Any]) -> None:
             await worker.stopped.wait()
         finally:
             await worker.close()
+            await worker.departed()
 
 
 def serve(home: Home, options: dict[str, Any]) -> None:
@@ -40,16 +42,23 @@ def _heeding(home: Home, worker: Worker) -> Iterator[None]:
         return
     loop = asyncio.get_running_loop()
 
-    def first(number: int) -> None:
-        if worker.stopped.is_set():
-            logger.warning("a worker of pool %r ends now: what runs is stopped", home.name)
+    heard = 0
+
+    def hear(number: int) -> None:
+        nonlocal heard
+        heard += 1
+        if heard == 1:
+            worker.stopped.set()
+        elif heard == 2:
+            logger.warning("a worker of pool %r hurries: what runs is told to stop now", home.name)
             worker.hurry()
         else:
-            worker.stopped.set()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
-        loop.add_signal_handler(number, first, number)
+        loop.add_signal_handler(number, hear, number)
     try:
         yield
     finally:

@@ -53,6 +53,7 @@ class Worker:
         self._tenure: Tenure | None = None
         self._ear: Ear | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._departing: asyncio.Future[None] | None = None
         self.stopped: asyncio.Event = asyncio.Event()
         """Set when the worker is to end, or does."""
 
@@ -106,27 +107,45 @@ class Worker:
         if not is_idle:
             runner.stop("closing")
             is_idle = await runner.idle(CANCELLED, hurried=True)
-        while await in_thread(lane.flush, 5.0) and is_idle and not runner.is_idle:
-            is_idle = await runner.idle(CANCELLED)  # what came with the last answer, and is given back
+        if is_idle:
+            await self._depart()
+        else:
+            logger.warning(
+                "%d plain functions still run on a worker of pool %r that is to end: they keep their keys, and the "
+                "worker its lease, until they return",
+                len(runner.visits) + len(runner.residents),
+                self._home.name,
+            )
+            self._departing = asyncio.ensure_future(self._depart())
+
+    async def _depart(self) -> None:
+        """Leave the pool when nothing runs any more."""
+        lane, runner, heart = self._lane, self._runner, self._heart
+        in_thread = partial(self._loop.run_in_executor, None)
+        await runner.idle(None, hurried=True)
+        while await in_thread(lane.flush, 5.0) and not runner.is_idle:
+            await runner.idle(None, hurried=True)  # what came with the last answer, and is given back
         await in_thread(lane.end)
         await in_thread(heart.end)
         tenure = self._tenure  # it may have been renewed meanwhile
         if tenure is not None and not tenure.is_over:
-            tenure.end("closed", disarm=is_idle)
-            if is_idle:
-                await in_thread(self._leave, tenure)
-            else:
-                logger.warning(
-                    "a worker of pool %r ends while %d plain functions still run: their keys are free when its lease "
-                    "is over",
-                    self._home.name,
-                    len(runner.visits) + len(runner.residents),
-                )
+            tenure.end("closed", disarm=True)
+            await in_thread(self._leave, tenure)
         runner.shut()
         if self._ear is not None:
             self._ear.close()
         await in_thread(self._home.dismiss, self._store)
         tell(self._home.observer, "worker_left", self._home.name, worker=self.id)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has left, or has nothing to wait for."""
+        return self._departing is None or self._departing.done()
+
+    async def departed(self) -> None:
+        """Wait until it has left, which `close` does not do for plain functions that go on."""
+        if self._departing is not None:
+            await asyncio.shield(self._departing)
 
     def hurry(self) -> None:
         """Give what runs no more time."""
@@ -171,6 +190,8 @@ class Worker:
 
     def _shut(self) -> None:
         """End, since the whole pool does."""
+        if self._closing is None:
+            logger.warning("pool %r is shut down, so its worker ends; admin.resume() opens it", self._home.name)
         self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
 
     def _leave(self, tenure: Tenure) -> None:
