@@ -219,7 +219,7 @@ class Stage:
 
     def __init__(self, settings: Settings, stores: dict[str, Store] | None = None) -> None:
         self.settings = settings
-        self.now = START
+        self.now = self.latest = START
         self.ledger = Ledger(settings, "incarnation")
         self.judge = Judge(self.ledger)
         self.sides = [Side(name, store, settings) for name, store in (stores or {}).items()]
@@ -239,7 +239,7 @@ class Stage:
         """Call a verb on the ledger and on all stores."""
         self.now += 1
         verb = Verb(name, arguments)
-        before = self.judge.look(self.now)
+        before = self.judge.look(self.now, name, arguments)
         if name == "renew":
             answer: Any = self.ledger.renew(self.now, arguments[0], leaving=arguments[1])
         else:
@@ -322,7 +322,7 @@ class Stage:
             Special(job, "job", on_busy="replace"),
             Special(job, "odd", on_busy="replace", delay=15 * SECOND * (more % 2)),
         )[what % 9]
-        is_known = special.unique_for and self.ledger.mail.unique.get(job, 0) > self.now + 1
+        is_known = special.unique_for and self.ledger.mail.unique.get(job, 0) > self.latest + MOST
         if job[0] == "u" and not is_known and jobs_in(self.ledger).get(job, "delayed") != "delayed":
             return  # two jobs of one id would be there at once, which is the caller's fault
         self.jobs.append((name, job))
@@ -348,7 +348,7 @@ class Stage:
         """Send something again that was sent before."""
         if self.calls:
             then, verb = self.calls[which % len(self.calls)]
-            if verb.name != "dispatch" or then <= self.now < then + BATCH_RETENTION - SLACK:
+            if verb.name != "dispatch" or self.latest < then + BATCH_RETENTION - SLACK:
                 self.call(verb.name, *verb.arguments)
 
     def take(self, who: int, want: int, odd: int) -> None:
@@ -455,6 +455,7 @@ class Stage:
 
     def skip(self, microseconds: int) -> None:
         self.now += microseconds
+        self.latest = max(self.latest, self.now)
         for side in self.sides:
             side.store.skew += microseconds
 
