@@ -174,10 +174,7 @@ def explained(error: Exception, place: Place) -> EngineError:
             f"{where} refused to let us in: {text}; put user and password into the URL: redis://user:password@host"
         )
     if isinstance(error, exceptions.NoPermissionError) or "NOPERM" in text:
-        return EngineError(
-            f"{where} forbids something that a pool needs: {text}; allow the user +@all -@dangerous +info +scan, the "
-            f"keys ~{place.prefix}* and the channels &{place.prefix}*"
-        )
+        return forbidden(text, place)
     for kind, word, what in _TEMPORARY:
         if isinstance(error, kind) and (not word or _is(error, word)):
             return EngineUnavailable(f"{where} {what} ({text})")
@@ -191,6 +188,14 @@ def explained(error: Exception, place: Place) -> EngineError:
     return EngineUnavailable(
         f"{where} cannot be reached ({text}): whether the call took effect is unknown; check that the server runs and "
         "that the URL is right, then call again"
+    )
+
+
+def forbidden(text: str, place: Place) -> EngineError:
+    """Return an error of ours for what the user of the URL may not do."""
+    return EngineError(
+        f"redis at {place.name} forbids something that a pool needs: {text}; allow the user of the URL: "
+        f"+@all -@dangerous +info ~{place.prefix}* &{place.prefix}*"
     )
 
 

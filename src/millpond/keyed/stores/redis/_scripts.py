@@ -11,6 +11,7 @@ FORMAT: Final = 1
 """Of the data; `common.lua` names it, too."""
 
 _PIECES: Final = {
+    "probe": "",
     "open": "",
     "mark": "",
     "sweep": "",
@@ -29,7 +30,7 @@ _PIECES: Final = {
     "cancel": "common mail find",
     "purge": "common mail",
     "switch": "common",
-    "letters": "common",
+    "letters": "common mail",
     "outcomes": "common",
     "where": "common mail find",
     "owners": "common",

@@ -33,7 +33,7 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import Ear, Opened, PoolGone
-from millpond.keyed.stores.redis._connection import Link, Place
+from millpond.keyed.stores.redis._connection import Link, Place, forbidden
 from millpond.keyed.stores.redis._listener import Listener
 from millpond.keyed.stores.redis._scripts import FORMAT
 
@@ -103,6 +103,8 @@ class RedisStore:
                 f"{where} deletes keys when its memory is full (maxmemory-policy {policy}), so jobs could vanish; set "
                 "maxmemory-policy noeviction, or give pools a server of their own"
             )
+        for problem in self._desk.run("probe", []):
+            raise forbidden(problem.decode(), self._place)
 
     def drop(self) -> None:
         found = self._desk.run("mark", [])

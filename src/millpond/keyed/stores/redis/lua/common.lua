@@ -1,4 +1,4 @@
--- In front of every script but `open`, `mark` and `sweep`. KEYS[1]: what all keys of the pool begin with; ARGV[1]: the
+-- In front of every script but `probe`, `open`, `mark` and `sweep`. KEYS[1]: what all keys of the pool begin with; ARGV[1]: the
 -- skew of the clock. A script answers with an array; with a text instead when there is no pool that it understands.
 --
 -- meta            hash     format, incarnation, settings, switches, counters, last numbers
@@ -51,10 +51,11 @@ local function has(key)
   return answer
 end
 
-local tally, told, is_changed = {}, {}, false
+local tally, told, is_for_all = {}, {}, false
 local function count(name, number) tally[name] = (tally[name] or 0) + number end
 local function hint(name) told[name] = true end
-local function changed() count('version', 1); is_changed = true end
+local function hint_all() is_for_all = true end
+local function changed() count('version', 1); hint_all() end
 
 -- The end of every script that writes.
 local function finish()
@@ -63,7 +64,7 @@ local function finish()
   end
   tally = {}
   for name in pairs(told) do redis.pcall('PUBLISH', P .. 'to:' .. name, '') end
-  if is_changed then redis.pcall('PUBLISH', P .. 'all', '') end
+  if is_for_all then redis.pcall('PUBLISH', P .. 'all', '') end
 end
 
 local members = {}

@@ -9,6 +9,7 @@ for i = 3, #ARGV do
     many = many + 1
     if ARGV[2] == 'replay' then
       local slot, mailbox, _, _, job = unpack(cmsgpack.unpack(letter))
+      call('DEL', P .. 'out:' .. opened(job)[1])
       enter(slot, mailbox, stamp .. sub(job, 17))
     end
   end

@@ -29,6 +29,7 @@ end
 
 local function conclude_job(job, status, data)
   local envelope = opened(job)
+  if has('doomed') then call('SREM', P .. 'doomed', envelope[1]) end
   conclude(envelope[1], status, data or '', envelope[4], envelope[3])
 end
 

@@ -31,6 +31,7 @@ local function end_take(slot, mailbox, left, how, delay, failures, reason)
     call('HSET', P .. 'shelves', mailbox, cmsgpack.pack({slot, member, reason}))
     call('SADD', P .. 'shelf:' .. sub(mailbox, 1, 1) .. ':' .. reason, mailbox)
     used.shelves = true
+    hint_all() -- somebody may know it
   else
     if how == 'bury' then left = bury(slot, mailbox, reason) end
     go_on(slot, mailbox, left)
