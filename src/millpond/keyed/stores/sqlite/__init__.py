@@ -2,7 +2,8 @@
 
     _store     SqliteStore: the verbs, each one transaction
     _homes     the files that this process has open, one `Home` each
-    _home      Home: the connection, whose transactions threads share; its one thread, which hears and buries
+    _home      Home: connection and session of this process; its thread, which hears hints and buries the dead
+    _desk      Desk: all writing of this process: threads that wait share a transaction
     _sessions  Sessions: our session and those of the others; who has died
     _ears      who listens here, and how others are called
     _views     looking in, which changes nothing

@@ -172,8 +172,8 @@ class Boxes:
         return row is not None
 
     def ready(self, lane: str, slot: int, limit: int) -> list[Box]:
-        """Return those that are ready, in their order."""
-        if self._dirty:
+        """Return those that are ready, in their order; for a taker, who flushes before it begins."""
+        if (lane, slot) in self._left:
             self.flush()
         rows = self._execute(
             f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_ready "

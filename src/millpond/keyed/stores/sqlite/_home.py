@@ -1,10 +1,6 @@
 """A file, as this process has it open for keyed pools: one for all its pools and stores.
 
-Writing. Whoever has something to write queues it and waits for his turn. Who has it carries out all that is queued, in
-one transaction: so threads that come while another one waits at the gate, or writes, share the next transaction. What
-fails there is tried again alone, so that nobody hears of another's error.
-
-The thread sleeps until the bell is rung (there is news for somebody who listens here), a process dies, or a second is
+Its thread sleeps until the bell is rung (there is news for somebody who listens here), a process dies, or a second is
 over. It buries the dead, tells those who listen, and keeps the write-ahead log short.
 """
 
@@ -13,15 +9,15 @@ from __future__ import annotations
 import selectors
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from millpond import _fork
 from millpond._events import logger
 from millpond._sqlite import Database, EngineClock, FileReplaced, Transaction
 from millpond._sqlite._url import Synchronous
 from millpond.errors import EngineError
+from millpond.keyed.stores.sqlite._desk import Desk
 from millpond.keyed.stores.sqlite._ears import Ear, Ears
 from millpond.keyed.stores.sqlite._pool import Pools
 from millpond.keyed.stores.sqlite._sessions import Sessions
@@ -36,18 +32,6 @@ WAL_LIMIT = 16 << 20
 """Bytes of it from which on it is moved into the file: jobs come and go in many pages."""
 
 
-class _Call:
-    """Something to write."""
-
-    __slots__ = ("error", "is_done", "result", "step")
-
-    def __init__(self, step: Callable[[Transaction], Any]) -> None:
-        self.step = step
-        self.is_done = False
-        self.result: Any = None
-        self.error: Exception | None = None
-
-
 class Home:
     """A file and this process."""
 
@@ -60,9 +44,7 @@ class Home:
         """The file was replaced, or this was closed: open another."""
         self.pools = Pools()
         self.ears = Ears()
-        self._turn = threading.Lock()
-        self._queue: deque[_Call] = deque()
-        self._writes = 0
+        self._checked = 0
         self.database = Database(path, tables=[TABLES], synchronous=synchronous)
         try:
             self._check_format()
@@ -71,6 +53,7 @@ class Home:
         except BaseException:
             self.database.close()
             raise
+        self._desk = Desk(self.database, self.clock)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.sessions.bell, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._watch, name="millpond-keyed-sqlite", daemon=True)
@@ -94,54 +77,14 @@ class Home:
 
     def write(self, step: Callable[[Transaction], T]) -> T:
         """Carry out a step in a transaction, perhaps together with those of other threads."""
-        call = _Call(step)
-        self._queue.append(call)
-        with self._turn:
-            if not call.is_done:
-                self._carry_out(call)
-        self._writes += 1
-        if self._writes % CHECKPOINT == 0:
-            self.sessions.bell.ring_self()
-        if call.error is not None:
-            raise call.error
-        result: T = call.result
-        return result
-
-    def _carry_out(self, own: _Call) -> None:
-        """Carry out all that is queued, or at least our own."""
-        calls: list[_Call] = []
-        while self._queue:
-            calls.append(self._queue.popleft())
-        if own not in calls:
-            calls.append(own)  # it was taken by one who was interrupted
         try:
-            self._commit(calls)
-        except Exception as error:
-            if isinstance(error, FileReplaced):
-                self.is_void = True
-            if len(calls) == 1:
-                raise
-            for call in calls:
-                if not call.is_done:
-                    self._try_alone(call)
-
-    def _try_alone(self, call: _Call) -> None:
-        try:
-            self._commit([call])
-        except Exception as error:
-            call.error, call.is_done = error, True
-
-    def _commit(self, calls: list[_Call]) -> None:
-        transaction: Transaction | None = None
-        try:
-            with self.database.writing() as transaction:
-                for call in calls:
-                    call.result = call.step(transaction)
-                self.clock.record(transaction)
+            return self._desk.write(step)
+        except FileReplaced:
+            self.is_void = True
+            raise
         finally:
-            if transaction is not None and transaction.committed:
-                for call in calls:
-                    call.is_done = True
+            if self._desk.writes - self._checked >= CHECKPOINT:
+                self.sessions.bell.ring_self()
 
     def read(self, step: Callable[[Transaction], T]) -> T:
         """Carry out a step that only reads."""
@@ -209,8 +152,8 @@ class Home:
             self.ears.call_all()
         with self.database.glancing() as transaction:
             self.ears.call_rung(transaction, self.sessions.number)
-        if self._writes >= CHECKPOINT:
-            self._writes = 0
+        if self._desk.writes - self._checked >= CHECKPOINT:
+            self._checked = self._desk.writes
             self.database.checkpoint_if_large(WAL_LIMIT)
 
     def _look_after_own(self) -> None:
@@ -232,6 +175,7 @@ class Home:
         self.sessions.bell.ring_self()
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
+        self._desk.close()
         try:
             if not was_void and self.database.gate.enter_within(5.0):
                 try:

@@ -405,6 +405,7 @@ class SqlMail:
         self, now: int, worker: str, lane: str, token: int, want: int, per: int, takes: list[Take]
     ) -> None:
         size = 0
+        self.boxes.flush()
         while len(takes) < want and size <= HEAVY:
             slots = self._execute(
                 "SELECT place, slot FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? "
