@@ -215,7 +215,6 @@ class Lane:
             return
         dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
         if beat.version != self._version or dead:
-            self._version = beat.version  # of the members: should the owners be newer, we come here again
             _, owners = self._store.owners()
             todo = plan(tenure.id, beat.members, dead, owners, self._placement)
             if todo.gives:
@@ -226,10 +225,12 @@ class Lane:
             if slots:
                 claimed = self._claim(tenure, slots, dead)
                 self._own += claimed
+            runner.take_back(tenure, self._own)
             if todo.is_more:
-                self._version = 0
                 self._beat = beat
                 self.wake()
+            else:
+                self._version = beat.version  # of the members: should the owners be newer, we come here again
         else:
             start = self._patrol % max(1, len(self._own))
             self._patrol += PATROL

@@ -210,9 +210,10 @@ class Ledger:
         me = self.members.get(worker)
         if me is None or me.lease_end <= now:
             return Claimed((), (), 0, is_gone=True)
-        tokens = None if known is None else set(known)
+        is_late = call < self._calls[worker]  # it was overtaken by a take, which its caller did not know of
+        tokens = None if known is None or is_late else set(known)
         if tokens is not None:
-            self._calls[worker] = max(self._calls[worker], call)
+            self._calls[worker] = call
         for one, end in dead.items():
             if one != worker and one in self.members and self._is_dead(now, one, end):
                 self._dismiss(one)

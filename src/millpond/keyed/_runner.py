@@ -95,6 +95,11 @@ class Runner:
         """Begin nothing more in slots that are another's now; residents move at once, jobs have time to end."""
         self._soon(self._move, tenure, set(slots), drain)
 
+    def take_back(self, tenure: Tenure, slots: Iterable[int]) -> None:
+        """Go on in slots that are ours again."""
+        if any(visit.is_moved for visit in list(tenure.visits.values())):
+            self._soon(self._return, tenure, set(slots))
+
     def _soon(self, step: Callable[..., object], *args: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(step, *args)
@@ -132,7 +137,14 @@ class Runner:
                 if visit.take.mailbox[0] == "r":
                     visit.stop("moved")
                 else:
-                    self._loop.call_later(drain, self._drained, tenure, visit)
+                    visit.drained = self._loop.call_later(drain, self._drained, tenure, visit)
+
+    def _return(self, tenure: Tenure, slots: set[int]) -> None:
+        for visit in tenure.visits.values():
+            if visit.take.slot in slots and visit.is_moved and not visit.lost.is_set:
+                visit.is_moved = False
+                if visit.drained is not None:
+                    visit.drained.cancel()
 
     def _drained(self, tenure: Tenure, visit: Visit) -> None:
         if tenure.visits.get(visit.take.mailbox) is visit:
@@ -250,8 +262,9 @@ class Runner:
         except BaseException as error:  # SystemExit, too: it is the handler's, not ours
             is_stopped = visit.lost.is_set
             return self._stopped(visit, envelope) if is_stopped else self._fail(visit, definition, job, envelope, error)
-        if visit.lost.is_set and (definition.is_async or visit.lost.is_heeded):
-            return self._stopped(visit, envelope)
+        is_heeded = definition.is_async or visit.lost.is_heeded
+        if visit.lost.is_set and is_heeded and visit.lost.reason != "cancelled":
+            return None  # it ended early
         try:
             data = encode_result(value) if envelope.keep else b""
         except Exception as error:

@@ -14,6 +14,7 @@ class Visit:
 
     __slots__ = (
         "done",
+        "drained",
         "early",
         "is_begun",
         "is_moved",
@@ -33,6 +34,8 @@ class Visit:
         self.lost = Lost()
         self.is_moved = False
         """Its slot is another's now: nothing more of it is begun here."""
+        self.drained: asyncio.TimerHandle | None = None
+        """What stops it when its time to end is over."""
         self.running = ""
         """The id of the job that runs."""
         self.resident: Resident | None = None
