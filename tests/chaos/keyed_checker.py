@@ -11,7 +11,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
 
-_FIELDS = {"S": 8, "E": 8, "M": 6, "W": 4, "D": 5, "A": 5, "N": 5, "+": 4, "-": 4, "K": 3, "P": 3, "C": 3, "T": 3, "X": 4}
+_FIELDS = {
+    "S": 8,
+    "E": 8,
+    "M": 6,
+    "W": 4,
+    "D": 5,
+    "A": 5,
+    "N": 5,
+    "+": 4,
+    "-": 4,
+    "K": 3,
+    "P": 3,
+    "C": 3,
+    "T": 3,
+    "X": 4,
+}
 _FIELDS |= {"O": 3, "U": 3}
 SIGNAL_SLACK = 0.05
 """Seconds after SIGCONT in which what was about to begin at SIGSTOP may still do so."""
@@ -53,8 +68,9 @@ class Process:
 
 class Checker:
     """`lease`: of the pool. `zombie`: seconds in which a worker that stood still past its lease must have stopped what it
-    runs. `shared_fate`: a process that stands still may hold up the store for all (SQLite). `may_lose`: the store lost
-    its data. `may_repeat`: jobs may run twice with no cause in the log (the store lost some of its data)."""
+    runs. `shared_fate`: a process that stands still may hold up the store for all (SQLite). `may_lose`: what was
+    acknowledged in so many seconds before an outage of the store may be lost, and what was done then may be done again;
+    handlers of before may then overlap with what follows, for a lease."""
 
     def __init__(
         self,
@@ -63,24 +79,24 @@ class Checker:
         lease: float,
         zombie: float = 1.0,
         shared_fate: bool = False,
-        may_lose: bool = False,
-        may_repeat: bool = False,
+        may_lose: float = 0.0,
     ) -> None:
         self.lease = lease
         self.zombie = zombie
         self.shared_fate = shared_fate
         self.may_lose = may_lose
-        self.may_repeat = may_repeat
         self.faults: list[str] = []
         self.runs: list[Run] = []
         self.processes: dict[int, Process] = defaultdict(Process)
         self.outages: list[tuple[float, float]] = []
         self.tried: set[tuple[str, int]] = set()
-        self.acknowledged: set[tuple[str, int]] = set()
+        self.acknowledged: dict[tuple[str, int], float] = {}
         self.wanted: dict[str, bool] = {}
         """Residents: whether they should run."""
-        self.notes: dict[str, list[int]] = defaultdict(list)
+        self.notes: dict[str, dict[int, float]] = defaultdict(dict)
         self.heard: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self.forgotten = 0
+        """Jobs that the store was allowed to lose, and lost."""
         self.heard_of: set[int] = set()
         """Processes that wrote a line themselves."""
         self.excused: set[Run] = set()
@@ -110,7 +126,7 @@ class Checker:
                 if words[3] == "lost":
                     self.processes[int(words[2])].losses.append(moment)
             elif words[0] in "DAN+-":
-                self._read_dispatch(words)
+                self._read_dispatch(moment, words)
             else:
                 self._read_fate(moment, words[0], int(words[2]), words)
         for run in running.values():
@@ -139,14 +155,14 @@ class Checker:
             else:
                 ended.ended, ended.how = moment, words[7]
 
-    def _read_dispatch(self, words: list[str]) -> None:
+    def _read_dispatch(self, moment: float, words: list[str]) -> None:
         match words[0]:
             case "D":
                 self.tried.add((words[3], int(words[4])))
             case "A":
-                self.acknowledged.add((words[3], int(words[4])))
+                self.acknowledged[words[3], int(words[4])] = moment
             case "N":
-                self.notes[words[3]].append(int(words[4]))
+                self.notes[words[3]][int(words[4])] = moment
             case "+" | "-":
                 self.wanted[words[3]] = words[0] == "+"
 
@@ -192,10 +208,16 @@ class Checker:
         ran = {(run.key, run.number) for run in self.runs if run.lane == "j"}
         for key, number in sorted(ran - self.tried):
             self.faults.append(f"{key} #{number} ran and was never dispatched")
-        if not self.may_lose:
-            for key, number in sorted(self.acknowledged - done - dead):
+        for key, number in sorted(self.acknowledged.keys() - done - dead):
+            if self._is_forgotten(self.acknowledged[key, number]):
+                self.forgotten += 1
+            else:
                 began = "began" if (key, number) in ran else "never began"
                 self.faults.append(f"{key} #{number} was acknowledged and is lost ({began})")
+
+    def _is_forgotten(self, moment: float) -> bool:
+        """Tell whether the store may have lost what happened then."""
+        return any(begin - self.may_lose <= moment <= end for begin, end in self.outages if self.may_lose)
 
     def _check_overlaps(self, runs: list[Run]) -> None:
         active: list[Run] = []
@@ -205,7 +227,7 @@ class Checker:
                 older, newer = (other, run) if other.token < run.token else (run, other)
                 if older.token == newer.token:
                     self.faults.append(f"two at once under one token: {older} and {newer}")
-                elif self._was_still(older, newer):
+                elif self._was_still(older, newer) or self._is_orphan(older, newer):
                     self.excused.add(older)
                 else:
                     self.faults.append(f"overlap: {older} and {newer}")
@@ -218,6 +240,12 @@ class Checker:
             if is_past and older.began <= end + SIGNAL_SLACK and older.ended <= end + self.zombie:
                 return True
         return False
+
+    def _is_orphan(self, older: Run, newer: Run) -> bool:
+        """Tell whether the store has lost all knowledge of the older one."""
+        if not self.may_lose:
+            return False
+        return any(older.began < over and older.ended <= over + self.lease < inf for _, over in self.outages)
 
     def _check_tokens(self, runs: list[Run]) -> None:
         highest: Run | None = None
@@ -251,7 +279,7 @@ class Checker:
         latest: dict[int, Run] = {}
         for run in sorted(runs, key=lambda run: (run.token, run.began)):
             before = latest.get(run.number)
-            if before is not None and not self.may_repeat and not self._has_cause(before):
+            if before is not None and not self._has_cause(before):
                 self.faults.append(f"ran again for no cause: {run} after {before}")
             latest[run.number] = run
 
@@ -259,7 +287,7 @@ class Checker:
         process = self.processes[run.pid]
         end = min(run.ended, self.end)
         until = end + 2 * self.lease  # an end is reported at once, but with the others of its take
-        if process.killed <= until:
+        if process.killed <= until or self._is_forgotten(end):
             return True
         if run.how != "ok" and process.told <= end:
             return True
@@ -275,13 +303,15 @@ class Checker:
                     continue
                 for run in self.runs:
                     if run.pid == pid and run.began < begin and min(run.ended, self.end) > end + self.zombie:
-                        self.faults.append(f"a zombie: {run} after its worker woke at {end:.3f}, stopped at {begin:.3f}")
+                        self.faults.append(
+                            f"a zombie: {run} after its worker woke at {end:.3f}, stopped at {begin:.3f}"
+                        )
 
     def _check_notes(self) -> None:
         for key, numbers in self.notes.items():
             heard = [number for _, number in sorted(self.heard[key])]
-            if not self.may_lose:
-                for number in sorted(set(numbers) - set(heard)):
+            for number in sorted(numbers.keys() - set(heard)):
+                if not self._is_forgotten(numbers[number]):
                     self.faults.append(f"message {number} to resident {key} was acknowledged and never heard")
             highest = 0
             for number in dict.fromkeys(heard):
@@ -296,7 +326,9 @@ class Checker:
             here = [run for run in self.runs if run.lane == "r" and run.key == key and run.ended == inf]
             here = [run for run in here if run.pid in alive]
             if len(here) != is_wanted:
-                faults.append(f"resident {key} runs {len(here)} times and should {'once' if is_wanted else 'not'}: {here}")
+                faults.append(
+                    f"resident {key} runs {len(here)} times and should {'once' if is_wanted else 'not'}: {here}"
+                )
             late = [run for run in self.runs if run.lane == "r" and run.key == key and run.ended > self.end - patience]
             faults += [f"resident {key} runs without being wanted: {run}" for run in late if not is_wanted]
         self.faults += faults
@@ -334,7 +366,8 @@ class Checker:
         return (
             f"{kills} kills, {stops} stops, {len(self.outages)} outages, {losses} leases lost; {len(self.acknowledged)} jobs acknowledged, "
             f"{len(self.runs)} runs, {interrupted} interrupted, {self.repeated()} completed twice, "
-            f"{len(self.excused)} overlapped while they stood still; fail-over {times}; {len(self.faults)} faults"
+            f"{self.forgotten} forgotten, "
+            f"{len(self.excused)} overlapped with excuse; fail-over {times}; {len(self.faults)} faults"
         )
 
 

@@ -11,17 +11,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from keyed_checker import Checker
 from keyed_log import Log
 
 from millpond import KeyedPool
+from millpond.errors import EngineUnavailable
 
 HERE = Path(__file__).parent
 POOL = "storm"
 LEASE = 1.0
+T = TypeVar("T")
 
 
 def seed() -> int:
@@ -64,6 +67,8 @@ class Storm:
         self.size, self.producer_count, self.rate, self.keys = workers, producers, rate, keys
         self.worker_options = {"concurrency": concurrency, "grace": grace}
         self.shared_fate = shared_fate
+        self.patience = grace - 2.0
+        """Seconds to leave in; handlers take less, unless their worker is stopped meanwhile."""
         self.pool = KeyedPool(POOL, url, **self.settings)
         self.residents = [self.pool.declare_resident(name) for name in ("stay", "abide")]
         self.resident_count = residents
@@ -73,7 +78,8 @@ class Storm:
         self.timers: list[threading.Timer] = []
         self.kills = 0
         self.notes = 0
-        self.is_settled = False
+        self._read = 0
+        self._joined: set[int] = set()
         self.complaints = open(folder / "complaints", "ab")
 
     # -- people -------------------------------------------------------------------------------------------------------
@@ -114,18 +120,32 @@ class Storm:
         return subprocess.Popen(command, stderr=self.complaints)
 
     def start_resident(self, key: str) -> None:
-        self._resident(key).start(key)
+        self.insist(lambda: self._resident(key).start(key))
         self.log.write("+", key)
 
     def stop_resident(self, key: str) -> None:
-        self._resident(key).stop(key)
+        self.insist(lambda: self._resident(key).stop(key))
         self.log.write("-", key)
+
+    def insist(self, call: Callable[[], T], timeout: float = 10.0) -> T:
+        """Do something that may be done twice, again and again while the store does not answer."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return call()
+            except EngineUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
     def notify(self) -> None:
         """Send a message to a resident."""
         key = f"resident-{self.random.randrange(self.resident_count)}"
         self.notes += 1
-        self._resident(key).notify(key, self.notes)
+        try:
+            self._resident(key).notify(key, self.notes)
+        except EngineUnavailable:
+            return  # whether it will be heard is unknown
         self.log.write("N", key, self.notes)
 
     def _resident(self, key: str) -> Any:
@@ -180,10 +200,38 @@ class Storm:
             self.log.write("X", code, pid=worker.pid)
             self.leaving.remove(worker)
 
+    def members(self) -> set[int]:
+        """Return the workers that have joined, are not gone and do not stand still."""
+        with open(self.path, "rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        end = new.rfind(b"\n") + 1
+        self._read += end
+        for line in new[:end].splitlines():
+            if line[:1] == b"W" and line.endswith(b" joined"):
+                self._joined.add(int(line.split()[2]))
+        return {one.pid for one in self.workers if one.pid in self._joined and _state(one.pid) != "T"}
+
+    def gather(self, count: int, timeout: float = 20.0) -> None:
+        """Wait until so many workers are members: where cores are few it takes long to start a process."""
+        if not self.wait(lambda: len(self.members()) >= count, timeout):
+            raise AssertionError(f"{len(self.members())} of {count} workers joined in {timeout} s: {self.said()}")
+
+    def said(self) -> str:
+        """Return the last words of the processes to people."""
+        self.complaints.flush()
+        return (self.folder / "complaints").read_text()[-3000:]
+
+    def has_happened(self, what: str, pid: int, count: int = 1) -> bool:
+        """Tell whether a line of this kind stands in the log so often, of this process."""
+        lines = (line.split() for line in self.path.read_text().splitlines())
+        return sum(words[2] == str(pid) and what in (words[0], words[-1]) for words in lines) >= count
+
     def strike(self) -> None:
         """Do one thing to somebody."""
         self.fill()
         self.reap()
+        self.gather(self.size // 2)
         dice = self.random.random()
         worker = self.random.choice(self.workers)
         if dice < 0.55:
@@ -221,16 +269,15 @@ class Storm:
         self.producers.clear()
         while len(self.workers) < 2:
             self.join()
-        self.drained = self._wait(lambda: not self.pool.statistics().jobs, timeout)
+        self.drained = self.wait(lambda: not self.insist(self.pool.statistics).jobs, timeout)
         self.statistics = self.pool.statistics()
         self.stuck = self.pool.keys()[:10]
-        self.settled = self._wait(self._residents_run, timeout / 2)
+        self.settled = self.wait(self._residents_run, timeout / 2)
         self.alive = {worker.pid for worker in self.workers if worker.poll() is None}
         self.snapshot = self.path.read_text()
         for worker in list(self.workers):
             self.dismiss(worker)
         self.reap(15.0)
-        self.is_settled = True
 
     def _calm(self) -> None:
         for timer in self.timers:
@@ -246,7 +293,7 @@ class Storm:
         checker = Checker(self.path.read_text().splitlines(), lease=self.lease)
         return not checker.faults and not checker.check_residents(alive, 0.0)
 
-    def _wait(self, happens: Callable[[], bool], timeout: float) -> bool:
+    def wait(self, happens: Callable[[], bool], timeout: float) -> bool:
         deadline = time.monotonic() + timeout
         while not happens():
             if time.monotonic() > deadline:
@@ -257,9 +304,7 @@ class Storm:
     def check(self, **allowed: Any) -> Checker:
         """Judge what happened."""
         dead = [(letter.key, letter.arguments[0]) for letter in self.pool.admin.dead_letters()]
-        checker = Checker(
-            self.path.read_text().splitlines(), lease=self.lease, shared_fate=self.shared_fate, **allowed
-        )
+        checker = Checker(self.path.read_text().splitlines(), lease=self.lease, shared_fate=self.shared_fate, **allowed)
         checker.check(dead)
         print(checker.summary())
         print(f"recovered {self.statistics.recovered_total} keys, moved {self.statistics.moved_total} slots")
@@ -272,11 +317,12 @@ class Storm:
         for pid, process in checker.processes.items():
             if process.code not in (None, 0) and (process.code != -signal.SIGTERM or pid in checker.heard_of):
                 faults.append(f"process {pid} ended with {process.code}")
-        self.complaints.flush()
-        said = (self.folder / "complaints").read_text()
+        for pid, process in checker.processes.items():
+            if process.gone - process.told > self.patience and process.killed == inf:
+                faults.append(f"process {pid} took {process.gone - process.told:.1f} s to leave")
         if faults:
-            raise AssertionError(f"{len(faults)} faults, at first:\n" + "\n".join(faults[:12]) + f"\n{said[-3000:]}")
-        assert "Traceback" not in said, said[-5000:]
+            raise AssertionError(f"{len(faults)} faults, at first:\n" + "\n".join(faults[:12]) + f"\n{self.said()}")
+        assert "Traceback" not in self.said(), self.said()
         return checker
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s worker %(process)d %(name)s: %(message)s")
+    logging.basicConfig(level=logging.ERROR, format="%(asctime)s worker %(process)d %(name)s: %(message)s")
     options = json.loads(sys.argv[3])
     pool = make(sys.argv[1], Log(sys.argv[2]), options)
     pool.run(**options.get("worker", {}))

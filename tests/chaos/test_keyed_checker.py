@@ -55,7 +55,10 @@ def test_an_acknowledged_job_that_was_only_begun_is_lost():
     log = FINE + "D 2 9 a 3\nA 2 9 a 3\nS 2.1 1 j a 3 102 1\nK 2.2 1"
     assert "a #3 was acknowledged and is lost (began)" in faults(log)
     assert faults(log, dead=[("a", 3)]) == ""
-    assert faults(log, may_lose=True) == ""
+    assert faults(log + "\nO 2.5 0\nU 2.6 0", may_lose=1.0) == ""
+    assert "is lost" in faults(log + "\nO 2.5 0\nU 2.6 0", may_lose=0.1)
+    assert "is lost" in faults(log + "\nO 2.5 0\nU 2.6 0")
+    assert "is lost" in faults(log + "\nO 1.5 0\nU 1.6 0", may_lose=1.0)
 
 
 def test_a_job_that_was_not_acknowledged_may_be_lost_or_run():
@@ -85,6 +88,12 @@ def test_a_worker_that_was_cut_off_or_killed_later_is_no_excuse_for_an_overlap()
     assert "overlap" in faults(OVERLAP + "O 0.1 1\nU 2.0 1\n")
     assert "overlap" in faults(OVERLAP + "K 1.5 1\n")
     assert "overlap" in faults(OVERLAP + "W 1.1 1 lost\n")
+
+
+def test_a_store_that_lost_its_data_does_not_know_what_runs():
+    assert faults(OVERLAP + "O 1.05 0\nU 1.1 0\n", may_lose=9.0) == ""
+    assert "overlap" in faults(OVERLAP + "O 1.05 0\nU 1.1 0\n")
+    assert "overlap" in faults(OVERLAP.replace("E 1.4", "E 2.4") + "O 1.05 0\nU 1.1 0\n", may_lose=9.0)
 
 
 def test_a_killed_worker_ends_where_it_was_killed():
@@ -170,7 +179,7 @@ TWICE += "S 5 2 j a 2 102 1\nE 5.1 2 j a 2 102 ok\n"
 
 def test_a_job_that_runs_twice_needs_a_cause():
     assert "for no cause" in faults(TWICE)
-    assert faults(TWICE, may_repeat=True) == ""
+    assert faults(TWICE + "O 3.5 0\nU 3.6 0", may_lose=5.0) == ""
 
 
 @pytest.mark.parametrize("cause", ["K 1.2 1", "P 1.05 1\nC 3 1", "O 1.05 1\nU 2 1", "O 1.05 0\nU 2 0", "W 1.2 1 lost"])
@@ -178,7 +187,9 @@ def test_causes(cause: str):
     assert faults(TWICE + cause) == ""
 
 
-@pytest.mark.parametrize("cause", ["K 3.9 1", "K 1.2 3", "P 3.8 1\nC 3.9 1", "P 0.9 3\nC 2.9 3", "O 3.8 0\nU 3.9 0", "T 1.05 1"])
+@pytest.mark.parametrize(
+    "cause", ["K 3.9 1", "K 1.2 3", "P 3.8 1\nC 3.9 1", "P 0.9 3\nC 2.9 3", "O 3.8 0\nU 3.9 0", "T 1.05 1"]
+)
 def test_what_is_no_cause(cause: str):
     assert "for no cause" in faults(TWICE + cause)
 
