@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redis import exceptions
 from redis.backoff import NoBackoff
@@ -51,7 +51,7 @@ class Place:
         }
         if scheme == "unix":
             del options["socket_keepalive"], options["socket_connect_timeout"]
-        options |= _parse_url(urlunsplit((scheme, parts.netloc, parts.path, urlencode(query), "")))
+        options |= _parse_url(f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}")
         self._make: Any = options.pop("connection_class", Connection)
         self._options = options
 
@@ -129,6 +129,9 @@ class Link:
 
     def _send(self, args: tuple[str | bytes | int, ...]) -> Any:
         connection = self._connection
+        if connection is not None and _is_over(connection):
+            self._drop()
+            connection = None
         if connection is None:
             connection = self._connection = self._place.connect()
         try:
@@ -161,6 +164,14 @@ class Link:
             return
         with self._lock:
             self._drop()
+
+
+def _is_over(connection: Any) -> bool:
+    """Tell whether the server closed a connection while nothing was asked on it: then nothing was lost, either."""
+    try:
+        return bool(connection.can_read(0))
+    except (exceptions.RedisError, OSError):
+        return True
 
 
 def explained(error: Exception, place: Place) -> EngineError:

@@ -1,0 +1,617 @@
+"""What is particular about keyed pools in Redis: the server, the way to it, and what stays there.
+
+That its verbs do what the rules say is shown for all stores at once (tests/conformance, tests/property).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed import _commands as do
+from millpond.keyed._envelope import Envelope, encode
+from millpond.keyed._records import SECOND, Joiner, Order, Outcome, Settings, Settle, Special, Work
+from millpond.keyed._store import PoolGone
+from millpond.keyed.stores import redis as redis_store
+from millpond.keyed.stores.redis import RedisStore, _connection, _scripts
+from millpond.testing._redis import RedisServer, find_redis_server, redis_server
+
+sys.path.insert(0, str(Path(__file__).parent))
+from keyed_redis_proxy import Proxy
+
+SLOTS = 8
+_names = itertools.count(1)
+_numbers = itertools.count(1)
+
+
+@contextlib.contextmanager
+def server_of_its_own(*options: str) -> Iterator[RedisServer]:
+    if find_redis_server() is None:
+        problem = "no redis-server here: what needs one is not tested"
+        pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
+    with redis_server(*options) as server:
+        yield server
+
+
+@pytest.fixture
+def stores() -> Iterator[Callable[..., RedisStore]]:
+    opened: list[RedisStore] = []
+
+    def make(url: str, pool: str = "", **settings: int) -> RedisStore:
+        store = redis_store.open(url, pool or f"redis-{next(_names)}")
+        opened.append(store)
+        store.open(Settings(**({"slots": SLOTS} | settings)))
+        return store
+
+    yield make
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(stores: Callable[..., RedisStore], redis_url: str) -> RedisStore:
+    return stores(redis_url)
+
+
+@pytest.fixture
+def proxy(redis_url: str) -> Iterator[Proxy]:
+    made = Proxy(int(redis_url.rsplit(":", 1)[1].split("/")[0]))
+    yield made
+    made.close()
+
+
+def body(job: str = "", keep: int = 0, payload: bytes = b"\0\xff") -> bytes:
+    return encode(Envelope(job or f"job-{next(_numbers)}", "f", "producer", keep, payload))
+
+
+def put(store: RedisStore, *jobs: str, key: str = "k") -> dict[int, str]:
+    return dict(store.dispatch(f"batch-{next(_numbers)}", [Order(1, f"j:{key}", body(job)) for job in jobs]))
+
+
+def hire(store: RedisStore, worker: str = "w", slots: int = SLOTS) -> None:
+    store.join(Joiner(worker, "host", names=("f",)))
+    assert not store.claim(worker, range(slots), {}).is_gone
+
+
+def work(store: RedisStore, *settles: Settle, worker: str = "w", want: int = 100, per: int = 16) -> Work:
+    return store.work(worker, next(_numbers), settles, want, per, want)
+
+
+def ended(done: Work) -> list[Settle]:
+    return [Settle(take.slot, take.mailbox, take.token, len(take.jobs)) for take in done.takes]
+
+
+def ids(done: Work) -> list[str]:
+    return [str(raw[STAMP_AND_HEADER:].split(b"\xa1f")[0].decode()) for take in done.takes for raw in take.jobs]
+
+
+STAMP_AND_HEADER = 18
+
+
+def keys_of(url: str, store: RedisStore) -> set[str]:
+    with redis.Redis.from_url(url) as client:
+        return {key.decode().rsplit("}:", 1)[1] for key in client.scan_iter(store._base.decode() + "*")}
+
+
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_evicts_keys_is_refused(stores):
+    with server_of_its_own("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
+        with pytest.raises(EngineError, match="maxmemory-policy allkeys-lru.*noeviction"):
+            stores(server.url)
+        with redis.Redis.from_url(server.url) as client:
+            client.config_set("maxmemory-policy", "noeviction")
+        stores(server.url)
+
+
+def test_a_server_without_memory_says_so_and_nothing_is_half_done(stores):
+    with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
+        store = stores(server.url)
+        hire(store)
+        client.config_set("maxmemory", "1")
+        with pytest.raises(EngineUnavailable, match="out of memory"):
+            put(store, "a")
+        client.config_set("maxmemory", "0")
+        assert store.counts().jobs == 0
+        assert put(store, "a") == {}
+        assert ids(work(store)) == ["a"]
+
+
+def test_a_read_only_replica_is_refused_and_a_demoted_primary_is_told(stores, redis_url):
+    port = redis_url.rsplit(":", 1)[1].split("/")[0]
+    with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
+        store = stores(server.url)
+        client.replicaof("127.0.0.1", port)
+        with pytest.raises(EngineUnavailable, match="read-only replica|loading"):
+            put(store, "a")
+        with pytest.raises(EngineError, match="read-only replica"):
+            stores(server.url)
+
+
+def test_an_old_server_is_refused(store, monkeypatch):
+    monkeypatch.setattr(store._desk, "command", lambda *_: b"redis_version:6.0.9\r\nrole:master\r\n")
+    with pytest.raises(EngineError, match="version 6.0.9; keyed pools need Redis 6.2"):
+        store.open(Settings())
+
+
+def test_scripts_that_the_server_forgot_are_loaded_again(store, redis_url):
+    hire(store)
+    put(store, "a")
+    with redis.Redis.from_url(redis_url) as client:
+        client.script_flush()
+        assert ids(work(store)) == ["a"]
+        client.script_flush()
+        put(store, "b")
+        assert store.counts().jobs == 2
+
+
+def test_a_server_that_lost_its_data_has_no_pool_and_a_new_one_differs(stores):
+    with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
+        store = stores(server.url)
+        hire(store)
+        before = store.beat().incarnation
+        client.flushall()
+        for verb in (
+            lambda: put(store, "a"),
+            lambda: work(store),
+            lambda: store.renew("w"),
+            lambda: store.claim("w", [1], {}),
+            lambda: store.apply(do.Pause()),
+            store.beat,
+            store.keys,
+            store.counts,
+            store.owners,
+            lambda: store.outcomes(["a"]),
+            lambda: store.join(Joiner("w", "host")),
+        ):
+            with pytest.raises(PoolGone, match="open it again"):
+                verb()
+        assert keys_of(server.url, store) == set()
+        assert store.open(Settings(slots=SLOTS)).incarnation != before
+        assert put(store, "a") == {}
+
+
+def test_a_server_that_comes_back_with_its_data_goes_on(stores, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    options = ("--port", str(port), "--dir", str(tmp_path), "--appendonly", "yes", "--appendfsync", "always")
+    with server_of_its_own_at(port, options):
+        store = stores(f"redis://127.0.0.1:{port}/0")
+        hire(store)
+        put(store, "a", "b")
+        taken = work(store, per=1)
+        heard = threading.Event()
+        store.listen("w", heard.set)
+        assert heard.wait(5)
+    heard.clear()
+    with pytest.raises(EngineUnavailable, match="cannot be reached"):
+        put(store, "c")
+    with server_of_its_own_at(port, options):  # connections that it closed meanwhile are not tried
+        assert heard.wait(5), "who listens is told when there is a connection again"
+        assert put(store, "c") == {}
+        assert work(store, *ended(taken)).stale == ()
+        assert store.counts().jobs == 2
+
+
+@contextlib.contextmanager
+def server_of_its_own_at(port: int, options: tuple[str, ...]) -> Iterator[None]:
+    binary = find_redis_server()
+    if binary is None:
+        pytest.fail("no redis-server") if os.environ.get("CI") else pytest.skip("no redis-server")
+    process = subprocess.Popen([binary, "--bind", "127.0.0.1", *options], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                with redis.Redis(port=port) as client:
+                    client.ping()
+                break
+            except redis.RedisError:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_data_of_another_format_is_left_alone(store, redis_url):
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset(store._base + b"meta", "format", "7")
+        for verb in (lambda: put(store, "a"), lambda: store.open(Settings())):
+            with pytest.raises(EngineError, match="format 7, and this millpond reads format 1; use the version"):
+                verb()
+        assert keys_of(redis_url, store) == {"meta"}
+
+
+# -- who may do what --------------------------------------------------------------------------------------------------
+
+
+def test_a_user_with_its_prefix_can_do_all_that_a_pool_needs(stores):
+    with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
+        rules = ["reset", "on", ">secret", "+@all", "-@dangerous", "+info", "~lab:*", "resetchannels", "&lab:*"]
+        client.execute_command("ACL", "SETUSER", "lab", *rules)
+        url = f"redis://lab:secret@127.0.0.1:{server.port}/0?prefix=lab:"
+        store = stores(url)
+        hire(store)
+        heard = threading.Event()
+        store.listen("w", heard.set)
+        assert heard.wait(5)
+        put(store, "a")
+        assert ids(work(store)) == ["a"]
+        assert {key[:4] for key in client.keys("*")} == {b"lab:"}
+        store.drop()
+        assert client.keys("*") == []
+        with pytest.raises(EngineError, match="forbids something that a pool needs.*~millpond:\\*"):
+            stores(f"redis://lab:secret@127.0.0.1:{server.port}/0")
+        client.execute_command("ACL", "SETUSER", "lab", "-ltrim")
+        with pytest.raises(EngineError, match="forbids something that a pool needs: LTRIM"):
+            stores(url)
+        client.execute_command("ACL", "SETUSER", "lab", "+ltrim", "-info")
+        with pytest.raises(EngineError, match="forbids something that a pool needs.*'info'"):
+            stores(url)
+
+
+def test_a_wrong_password_is_told_without_telling_it(stores):
+    with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
+        client.config_set("requirepass", "secret")
+        for url in (server.url, f"redis://:wr0ng@127.0.0.1:{server.port}/0"):
+            with pytest.raises(EngineError, match="refused to let us in.*user and password") as caught:
+                stores(url)
+            assert "wr0ng" not in str(caught.value)
+            assert not isinstance(caught.value, EngineUnavailable)
+        stores(f"redis://:secret@127.0.0.1:{server.port}/0")
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [("http://host", "is no URL of Redis"), ("redis://127.0.0.1/0?colour=red", "option that redis-py does not know")],
+)
+def test_a_url_that_says_nothing_is_refused(url, problem):
+    with pytest.raises(ValueError, match=problem):
+        redis_store.open(url, "pool").open(Settings())
+
+
+def test_nobody_at_the_address_is_told(stores):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{port} cannot be reached.*check that the server runs"):
+        stores(f"redis://127.0.0.1:{port}/0")
+
+
+def test_a_unix_socket_will_do(stores, tmp_path):
+    with server_of_its_own("--unixsocket", f"{tmp_path}/redis.sock"):
+        store = stores(f"unix://{tmp_path}/redis.sock?db=2")
+        hire(store)
+        put(store, "a")
+        assert ids(work(store)) == ["a"]
+
+
+def test_a_node_of_a_cluster_will_do(stores):
+    with server_of_its_own("--cluster-enabled", "yes") as server, redis.Redis.from_url(server.url) as client:
+        client.execute_command("CLUSTER", "ADDSLOTS", *range(16384))
+        deadline = time.monotonic() + 10
+        while b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        store = stores(server.url.replace("redis:", "redis+cluster:"))
+        every_verb(store)
+        store.drop()
+        assert client.keys("*") == []
+
+
+def test_a_node_that_sends_us_elsewhere_is_followed(stores, redis_url):
+    port = int(redis_url.rsplit(":", 1)[1].split("/")[0])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    with client:
+                        while data := client.recv(65536):
+                            for _ in range(data.count(b"CLIENT\r\n")):
+                                client.sendall(b"+OK\r\n")
+                            if b"EVALSHA" in data or (b"INFO\r\n" in data and b"SETINFO" not in data):
+                                client.sendall(b"-MOVED 77 127.0.0.1:%d\r\n" % port)
+
+        threading.Thread(target=answer, daemon=True).start()
+        store = stores(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        assert put(store, "a") == {}
+
+
+# -- the way to it ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_sent_again_by_itself(proxy, stores):
+    store = stores(proxy.url)
+    for lost, jobs in (("lost", 0), ("answer", 1)):
+        proxy.next = lost
+        orders = [Order(1, "j:k", body("a"))]
+        with pytest.raises(EngineUnavailable, match="cannot be reached.*unknown"):
+            store.dispatch(f"batch-{lost}", orders)
+        assert store.counts().jobs == jobs
+        assert store.dispatch(f"batch-{lost}", orders) == {}
+        assert store.counts().jobs == 1
+        hire(store)
+        taken = work(store)
+        assert ids(taken) == ["a"]
+        work(store, *ended(taken))
+
+
+def test_a_dispatch_that_came_twice_is_in_once_and_its_refusals_are_told_again(proxy, stores):
+    store = stores(proxy.url, max_per_key=2)
+    orders = [Order(1, "j:k", body()) for _ in range(4)]
+    proxy.next = "answer"
+    with pytest.raises(EngineUnavailable):
+        store.dispatch("batch", orders)
+    assert store.dispatch("batch", orders) == {2: "full", 3: "full"}
+    proxy.next = "twice"
+    assert store.dispatch("other", [Order(2, "j:l", body())]) == {}
+    assert store.counts().jobs == 3
+    special = [Order(3, "j:m", body("x"), Special("x", "f", on_busy="reject")), Order(3, "j:m", body("y"), Special("y", "f", on_busy="reject"))]  # fmt: skip
+    proxy.next = "answer"
+    with pytest.raises(EngineUnavailable):
+        store.dispatch("special", special)
+    assert store.dispatch("special", special) == {1: "busy"}
+
+
+def test_a_work_that_came_twice_takes_and_settles_once_and_what_was_lost_is_given_back(proxy, stores):
+    store = stores(proxy.url)
+    hire(store)
+    put(store, "a", "b", "c")
+    proxy.next = "twice"
+    done = store.work("w", 1, [], 10, 1)
+    assert done.takes == (), "the first of the two took it, and its answer was lost"
+    assert store.claim("w", range(SLOTS), {}, known=[], call=1).recovered == 1
+    done = store.work("w", 2, [], 10, 1)
+    assert ids(done) == ["a"]
+    proxy.next = "twice"
+    again = store.work("w", 3, ended(done), 0, 1)
+    assert again.stale == (0,) and store.counts().done == 1
+    proxy.next = "answer"
+    with pytest.raises(EngineUnavailable):
+        store.work("w", 4, [], 10, 16)
+    assert store.counts().keys_running == 1
+    assert store.claim("w", range(SLOTS), {}, known=[], call=9).recovered == 1
+    assert store.work("w", 9, [], 10, 16).takes == (), "a call that comes late takes nothing"
+    assert ids(store.work("w", 10, [], 10, 16)) == ["b", "c"]
+    assert store.keys()[0].losses == 0, "nobody died"
+
+
+def test_a_server_that_does_not_answer_holds_up_one_purpose_only(proxy, stores, monkeypatch):
+    monkeypatch.setattr(_connection, "CALL", 0.3)
+    store = stores(proxy.url)
+    hire(store)
+    proxy.next = "silent"
+    failed: list[Exception] = []
+
+    def slow() -> None:
+        try:
+            put(store, "a")
+        except EngineUnavailable as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    assert proxy.happened.wait(5)
+    assert store.renew("w") is not None and thread.is_alive()
+    thread.join(5)
+    assert "did not answer within 0.3 s" in str(failed[0]) and "unknown" in str(failed[0])
+    put(store, "b")
+    assert ids(work(store)) == ["a", "b"], "the answer to a call that was given up is not taken for that of the next"
+
+
+def test_hints_come_and_come_again_after_a_cut(proxy, stores):
+    store = stores(proxy.url)
+    hire(store)
+    heard, other = threading.Semaphore(0), threading.Semaphore(0)
+    ear = store.listen("w", heard.release)
+    assert heard.acquire(timeout=5), "once there is a connection"
+    store.listen("producer", other.release)
+    assert other.acquire(timeout=5)
+    _drain(heard, other)
+    put(store, "a")
+    assert heard.acquire(timeout=5), "something to take"
+    done = work(store)
+    outcome = Outcome("a", "done", b"", SECOND, "producer")
+    work(store, ended(done)[0]._replace(outcomes=(outcome,)))
+    assert other.acquire(timeout=5), "an outcome"
+    _drain(heard, other)
+    store.join(Joiner("v", "host"))
+    assert heard.acquire(timeout=5), "a change of members"
+    _drain(heard, other)
+    proxy.cut()
+    assert heard.acquire(timeout=5) and other.acquire(timeout=5), "after a cut something may have been missed"
+    _drain(heard, other)
+    ear.close()
+    store.leave("v")
+    assert other.acquire(timeout=5) and not heard.acquire(blocking=False)
+
+
+def _drain(*semaphores: threading.Semaphore) -> None:
+    for one in semaphores:
+        while one.acquire(timeout=0.05):
+            pass
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_connections_of_its_own(store):
+    hire(store)
+    put(store, "a")
+    sockets = [link._connection for link in (store._dispatching, store._pulse)]
+    child = os.fork()
+    if not child:
+        code = 1
+        with contextlib.suppress(BaseException):
+            assert store.dispatch("of the child", [Order(1, "j:k", body("b"))]) == {} and store.beat().members
+            assert store._dispatching._connection not in sockets
+            store.close()
+            code = 0
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert put(store, "c") == {} and store._dispatching._connection is sockets[0]
+    assert ids(work(store)) == ["a", "b", "c"]
+
+
+def test_many_threads_may_call_at_once(store):
+    hire(store)
+    threads = [threading.Thread(target=lambda n=n: [put(store, f"{n}-{i}", key=str(n)) for i in range(30)]) for n in range(6)]  # fmt: skip
+    for thread in threads:
+        thread.start()
+    got: list[str] = []
+    deadline = time.monotonic() + 20
+    settles: list[Settle] = []
+    while len(got) < 180 and time.monotonic() < deadline:
+        done = work(store, *settles)
+        settles = ended(done)
+        got += ids(done)
+    for thread in threads:
+        thread.join()
+    for n in range(6):
+        assert [one for one in got if one.startswith(f"{n}-")] == [f"{n}-{i}" for i in range(30)]
+
+
+# -- what stays there -------------------------------------------------------------------------------------------------
+
+
+def every_verb(store: RedisStore) -> None:
+    """Let everything happen that leaves something behind for a while, and end it."""
+    hire(store)
+    mailbox = "r:watch:k"
+    put(store, "a", "b", "c")
+    late = Order(2, "j:late", body("late"), Special("late", "f", delay=SECOND))
+    unheard = Order(2, "j:late", body("later"), Special("later", "f", delay=SECOND))
+    store.dispatch(f"batch-{next(_numbers)}", [late, unheard, Order(3, "j:unknown", body("u"))])
+    assert store.apply(do.Cancel(2, "j:late", "later")) == "cancelled"
+    assert store.apply(do.Start(4, mailbox, body("res"))) == "started"
+    store.apply(do.Pause(1, "j:paused"))
+    put(store, "p", key="paused")
+    done = work(store)
+    takes = {take.mailbox: take for take in done.takes}
+    assert set(takes) == {"j:k", "j:unknown", mailbox}
+    assert store.apply(do.Notify(4, mailbox, b"note")) == "sent"
+    assert store.apply(do.Stop(4, mailbox)) == "stopping"
+    assert store.apply(do.Cancel(1, "j:k", "c")) == "asked"
+    key, unknown, resident = takes["j:k"], takes["j:unknown"], takes[mailbox]
+    outcome = Outcome("a", "done", b"result", SECOND // 1000, "producer")
+    done = work(
+        store,
+        Settle(key.slot, key.mailbox, key.token, 1, "retry", delay=SECOND, failures=1, outcomes=(outcome,)),
+        Settle(unknown.slot, unknown.mailbox, unknown.token, 0, "shelve", reason=b"g"),
+        Settle(resident.slot, mailbox, resident.token, 1, "end", notes=99),
+        want=0,
+    )
+    assert [one.kind for one in done.signals] == ["note", "cancel", "cancel"] and not done.stale
+    store.apply(do.Resume(1, "j:paused"))
+    store.skew += 2 * SECOND
+    store.join(Joiner("v", "host", names=("g",)))
+    lent = work(store, worker="v")
+    assert [take.mailbox for take in lent.takes] == ["j:unknown"]
+    work(store, ended(lent)[0]._replace(done=0, how="bury", reason=b"why"), worker="v")
+    assert store.apply(do.Replay(tuple(one.number for one in store.dead_letters()))) == "1"
+    store.leave("v")
+    for _ in range(5):
+        done = store.work("w", next(_numbers), ended(done) if not done.signals else [], 100, 16, 100, 99)
+    assert store.counts().jobs == 0, store.keys()
+
+
+def test_nothing_stays_but_what_is_fixed_when_all_is_done(store, redis_url):
+    every_verb(store)
+    left = keys_of(redis_url, store)
+    assert {name for name in left if not name.startswith("batch:")} == {"meta", "own", "slot", "members", "w:w"}
+    with redis.Redis.from_url(redis_url) as client:
+        batches = [client.pttl(store._base + name.encode()) for name in left if name.startswith("batch:")]
+    assert batches and all(0 < one <= 120_000 for one in batches)
+    store.leave("w")
+    assert {name for name in keys_of(redis_url, store) if not name.startswith("batch:")} == {"meta", "slot"}
+    store.drop()
+    assert keys_of(redis_url, store) == set()
+
+
+def test_a_drop_takes_all_of_this_pool_and_nothing_of_others(stores, redis_url):
+    one, other = stores(redis_url, "drop*me"), stores(redis_url, "drop*me}:x")
+    for each in (one, other):
+        hire(each)
+        put(each, *(f"{number}" for number in range(10)))
+    one.drop()
+    assert keys_of(redis_url, one) == set()
+    with pytest.raises(PoolGone):
+        put(one, "a")
+    assert other.counts().jobs == 10
+    one.drop()
+
+
+def test_a_drop_that_stopped_halfway_is_ended_by_who_opens_the_pool(store, redis_url):
+    hire(store)
+    put(store, "a")
+    before = store.beat().incarnation
+    store._desk.run("mark", [])  # and then its process died
+    with pytest.raises(PoolGone):
+        store.beat()
+    assert store.open(Settings(slots=SLOTS)).incarnation != before
+    assert store.counts().jobs == 0 and store.beat().members == ()
+    store._desk.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
+    assert store.beat().members == ()
+
+
+def test_many_slots_change_hands_in_many_calls(stores, redis_url):
+    store = stores(redis_url, slots=1000)
+    store.join(Joiner("w", "host"))
+    store.join(Joiner("v", "host"))
+    assert store.claim("w", range(1000), {}).got == tuple(range(1000))
+    assert store.give("w", [(slot, "v") for slot in range(0, 1000, 2)], "fair") == 500
+    assert store.owners()[1] == ["v", "w"] * 500
+    put(store, "a")
+    assert store.counts().keys_ready == 1 and len(store.keys()) == 1
+    store.leave("v")
+    assert store.owners()[1] == ["", "w"] * 500 and store.slots()[0].before == "v"
+    assert store.outcomes([str(number) for number in range(600)]) == [None] * 600
+
+
+def test_large_jobs_are_taken_a_few_at_a_time(store):
+    hire(store)
+    store.dispatch("large", [Order(1, "j:k", body(payload=bytes(1 << 20))) for _ in range(8)])
+    done = work(store)
+    assert [len(take.jobs) for take in done.takes] == [3]
+    work(store, *ended(done))
+
+
+def test_times_are_whole_however_far_away(store):
+    hire(store)
+    at = 4_102_444_800 * SECOND + 123_457  # in 2100
+    store.dispatch("far", [Order(1, "j:k", body("far"), Special("far", "f", at=at))])
+    put(store, "a")
+    done = work(store)
+    assert done.due == at
+    outcome = Outcome("a", "done", b"\0 \xff", 10**15 + 1, "")
+    work(store, ended(done)[0]._replace(outcomes=(outcome,)))
+    assert store.outcomes(["a"]) == [("done", b"\0 \xff")]
+
+
+def test_without_its_package_the_store_says_what_to_install():
+    code = "import sys; sys.modules['redis'] = None; import millpond.keyed.stores.redis"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1 and 'pip install "millpond[redis]"' in done.stderr
+
+
+def test_every_script_is_in_the_package_and_says_what_it_does():
+    folder = Path(_scripts.__file__).parent / "lua"
+    pieces = {piece for name, some in _scripts._PIECES.items() for piece in (name, *some.split())}
+    assert {path.stem for path in folder.glob("*.lua")} == pieces
+    for path in folder.glob("*.lua"):
+        assert path.read_text().startswith("-- "), path
+    assert f"meta[1] ~= '{_scripts.FORMAT}'" in (folder / "common.lua").read_text()
