@@ -189,7 +189,7 @@ class Boxes:
             "SELECT j.value FROM json_each(?) AS j WHERE EXISTS "
             "(SELECT 1 FROM keyed_box INDEXED BY keyed_box_ready "
             "WHERE pool = ? AND state = 0 AND slot = j.value AND lane = ?)",
-            (json.dumps(slots), self._pool, lane),
+            (json.dumps(list(slots)), self._pool, lane),
         )
         return {row[0] for row in rows}
 
@@ -199,7 +199,7 @@ class Boxes:
         rows = self._execute(
             f"SELECT {_COLUMNS} FROM json_each(?) AS j CROSS JOIN keyed_box AS b INDEXED BY keyed_box_running "
             "ON b.pool = ? AND b.state = 1 AND b.slot = j.value ORDER BY b.place",
-            (json.dumps(slots), self._pool),
+            (json.dumps(list(slots)), self._pool),
         ).fetchall()
         found: dict[int, list[Box]] = {}
         for row in rows:

@@ -328,7 +328,7 @@ class SqlLedger:
         rows = self._execute(
             "SELECT s.slot, s.owner, s.epoch, s.since, s.why, s.before FROM json_each(?) AS j "
             "CROSS JOIN keyed_slot AS s ON s.pool = ? AND s.slot = j.value",
-            (json.dumps(slots), self._pool.id),
+            (json.dumps(list(slots)), self._pool.id),
         )
         self._slots.update(dict.fromkeys(slots, Slot()))
         self._slots.update((slot, Slot(*fields)) for slot, *fields in rows)

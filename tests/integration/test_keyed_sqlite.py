@@ -1,0 +1,428 @@
+"""Keyed pools in a SQLite file: every verb on rows, several pools and parts in one file, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import EngineError, EngineUnavailable, PoolClosed
+from millpond.keyed._commands import Cancel, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
+from millpond.keyed._envelope import Envelope, encode
+from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Special
+from millpond.keyed._store import PoolGone
+from millpond.keyed.stores import sqlite
+from millpond.keyed.stores.sqlite import _desk
+from millpond.resources import ResourcePool
+
+sys.path.insert(0, str(Path(__file__).parent))
+from keyed_sqlite_tools import SETTINGS, SLOTS, Hand, check_rows, end, ids, open_store, order, resident
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/pools.db"
+
+
+@pytest.fixture
+def store(url):
+    made = open_store(url)
+    yield made
+    check_rows(made)
+    made.close()
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_of_a_key_come_in_order_and_once(store):
+    hand = Hand(store)
+    store.dispatch("b1", [order("a", "1"), order("b", "2"), order("a", "3")])
+    assert dict(store.dispatch("b1", [order("a", "1")])) == {}  # the same batch again
+    first = {take.mailbox: take for take in hand.work().takes}
+    assert ids(first["j:a"]) == ["1", "3"] and ids(first["j:b"]) == ["2"]
+    assert hand.work().takes == ()
+    assert hand.work(end(first["j:a"], "keep", 1), end(first["j:b"])).takes == ()
+    assert store.where(first["j:a"].slot, "j:a", "1") == "gone"
+    assert store.where(first["j:a"].slot, "j:a", "3") == "running"
+    assert hand.work(end(first["j:a"])).stale == ()
+    assert hand.work(end(first["j:a"])).stale == (0,)
+    assert store.counts().jobs == 0 and store.counts().done == 3 and store.keys() == []
+
+
+def test_a_retry_a_dead_letter_and_a_shelf(store):
+    hand = Hand(store)
+    store.dispatch("b", [order("a", "1"), order("b", "2"), order("c", "3")])
+    takes = {take.mailbox: take for take in hand.work().takes}
+    due = hand.work(
+        end(takes["j:a"], "retry", 0, delay=5 * SECOND, failures=1),
+        end(takes["j:b"], "bury", 0, reason=b"no"),
+        end(takes["j:c"], "shelve", 0, reason=b"unknown"),
+    ).due
+    views = store.keys()
+    assert {view.mailbox: view.state for view in views} == {"j:a": "retry", "j:c": "shelved"}
+    assert [letter.reason for letter in store.dead_letters()] == [b"no"]
+    store.skew += due - store.counts().now + 1
+    (again,) = hand.work().takes
+    assert (again.mailbox, again.failures) == ("j:a", 1)
+    assert store.apply(Replay((1,))) == "1" and store.apply(Drop((1,))) == "0"
+    assert [take.mailbox for take in hand.work(end(again)).takes] == ["j:b"]
+    other = Hand(store, "other", claims=False)
+    store.join(Joiner("other", "test", 1, 100, ("unknown",)))
+    (lent,) = other.work().takes
+    assert lent.mailbox == "j:c" and other.work(end(lent)).stale == ()
+
+
+def test_delays_ids_and_outcomes_end_in_their_time(store):
+    hand = Hand(store)
+    late = Special("1", "job", delay=10 * SECOND, unique_for=20 * SECOND)
+    assert dict(store.dispatch("b1", [order("a", "1", late)])) == {}
+    assert dict(store.dispatch("b2", [order("a", "1", late)])) == {0: "same"}
+    assert store.where(0, "j:a", "1") == "delayed" and hand.work().takes == ()
+    store.skew += 11 * SECOND
+    (take,) = hand.work().takes
+    hand.work(end(take, outcomes=(Outcome("1", "done", b"42", 5 * SECOND),)))
+    assert store.outcomes(["1", "2"]) == [("done", b"42"), None]
+    store.skew += 6 * SECOND
+    assert store.outcomes(["1"]) == [None]
+    hand.work()
+    rows = store._home.read(lambda t: t.execute("SELECT count(*) FROM keyed_outcome").fetchone())
+    assert rows == (0,)
+
+
+def test_cancel_purge_pause_and_resume(store):
+    hand = Hand(store)
+    store.dispatch("b", [order("a", str(number)) for number in range(6)])
+    slot = order("a", "x").slot
+    (take,) = hand.work(per=2).takes
+    assert store.apply(Cancel(slot, "j:a", "1")) == "asked"
+    assert store.apply(Cancel(slot, "j:a", "3")) == "cancelled"
+    assert store.apply(Cancel(slot, "j:a", "3")) == "gone"
+    signals = hand.work().signals
+    assert [(signal.kind, signal.id) for signal in signals] == [("cancel", "1")]
+    assert hand.work(heard=signals[0].number).signals == ()
+    store.apply(Pause(slot, "j:a"))
+    assert hand.work(end(take)).takes == () and store.keys()[0].state == "held"
+    assert store.apply(Purge(slot, "j:a")) == "3" and store.keys() == []
+    store.apply(Resume(slot, "j:a"))
+
+
+def test_residents_and_their_notes(store):
+    hand = Hand(store)
+    slot, mailbox, body = resident("k", "r1", b"one")
+    assert store.apply(Start(slot, mailbox, body)) == "started"
+    assert store.apply(Notify(slot, mailbox, b"early")) == "sent"
+    (take,) = hand.work().takes
+    assert [data for _, data in take.notes] == [b"early"]
+    assert store.apply(Notify(slot, mailbox, b"late")) == "sent"
+    assert [signal.data for signal in hand.work().signals] == [b"late"]
+    assert store.apply(Start(slot, mailbox, body)) == "same"
+    assert store.apply(Start(slot, mailbox, resident("k", "r2", b"two")[2])) == "replaced"
+    assert len(store.residents()) == 1
+    (second,) = hand.work(end(take)).takes
+    assert ids(second) == ["r2"]
+    assert store.apply(Stop(slot, mailbox)) == "stopping"
+    hand.work(end(second))
+    assert store.apply(Stop(slot, mailbox)) == "gone" and store.residents() == []
+
+
+def test_slots_are_given_claimed_and_left(store):
+    a, b = Hand(store, "a"), Hand(store, "b", claims=False)
+    store.dispatch("b", [order(str(number), str(number)) for number in range(20)])
+    takes = a.work().takes
+    assert len(takes) == 20
+    assert store.give("a", [(slot, "b") for slot in range(SLOTS)], "balance") == SLOTS
+    assert b.work().takes == () and store.claim("b", range(SLOTS), {}).contested
+    assert a.work(*map(end, takes)).stale == ()
+    store.leave("b")
+    assert {slot.owner for slot in store.slots()} == {""}
+    assert {slot.before for slot in store.slots()} == {"b"}
+    version, owners = store.owners()
+    assert owners == [""] * SLOTS and version == store.beat().version
+    assert store.renew("b") is None and store.renew("a") is not None
+
+
+def test_a_full_key_refuses_what_comes_after_it(url):
+    store = open_store(url, "small", SETTINGS._replace(max_per_key=2, max_jobs=3))
+    orders = [order("a", "1"), order("a", "2"), order("a", "3"), order("b", "4"), order("b", "5"), order("a", "6")]
+    assert dict(store.dispatch("b", orders)) == {2: "full", 4: "pool", 5: "full"}
+    store.apply(Shut())
+    assert dict(store.dispatch("b2", [order("c", "7")])) == {0: "closed"}
+    assert store.beat().is_shut
+    store.close()
+
+
+def test_large_jobs_are_taken_in_bearable_pieces(store):
+    hand = Hand(store)
+    body = encode(Envelope("big", "job", "", 0, b"x" * (1 << 20)))
+    store.dispatch("b", [order("big", "big")._replace(body=body)] * 6)
+    (take,) = hand.work().takes
+    assert len(take.jobs) == 3  # as many as fit into HEAVY
+    (rest,) = hand.work(end(take)).takes
+    assert len(rest.jobs) == 3 and hand.work(end(rest)).takes == ()
+
+
+def test_keys_may_be_any_text(store):
+    hand = Hand(store)
+    keys = ["", "a\x00b", "a\x00c", "ü|:{}'\"%_?", "\U0001f986" * 50]
+    for number in range(40):
+        store.dispatch(str(number), [order(key, f"{number} {key}") for key in keys])
+    takes = hand.work().takes
+    assert {take.mailbox for take in takes} == {f"j:{key}" for key in keys}
+    assert hand.work(*map(end, takes)).stale == ()
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+def _play(store, rng):
+    """Let every verb happen, in all its ways."""
+    hands = [Hand(store, name) for name in ("a", "b")]
+    for number in range(150):
+        job, key = str(number), order(rng.choice("xyz"), "")
+        special = Special(job, "job", rng.choice([0, SECOND]), 0, rng.choice(["queue", "replace", "coalesce"]), SECOND)
+        store.dispatch(job, [order(rng.choice("xyz"), job, rng.choice([None, special]), keep=SECOND)])
+        slot, mailbox, body = resident("k", job, bytes([number % 5]))
+        commands = [Start(slot, mailbox, body), Stop(slot, mailbox), Notify(slot, mailbox, b"")]
+        commands += [Purge(key.slot, key.mailbox), Pause(key.slot, key.mailbox), Resume(key.slot, key.mailbox)]
+        commands += [Cancel(key.slot, key.mailbox, str(rng.randrange(number + 1))), Replay((1, 2, 3)), Drop((number,))]
+        store.apply(rng.choice(commands))
+        hand = rng.choice(hands)
+        for take in hand.work(per=2).takes:
+            how = rng.choice(["keep", "end", "retry", "bury", "shelve"])
+            hand.work(end(take, how, rng.randrange(2), reason=b"job", outcomes=(Outcome(job, "done", b"", SECOND),)))
+        store.skew += SECOND // 2
+        store.renew(hand.name)
+        store.claim(hand.name, range(SLOTS), {}, [])
+        store.give(hand.name, [(number % SLOTS, "b")], "test")
+        check_rows(store)
+
+
+def test_no_verb_walks_through_a_pool(store, monkeypatch):
+    """By the plans that SQLite makes: every statement of a verb finds its rows by more than the number of the pool."""
+    home = store._home
+    seen: set[str] = set()
+    commit = home._desk._commit
+
+    class Spy:
+        def __init__(self, transaction):
+            self._of = transaction
+
+        def execute(self, statement, *values):
+            seen.add(statement)
+            return self._of.execute(statement, *values)
+
+        def executemany(self, statement, values):
+            seen.add(statement)
+            return self._of.executemany(statement, values)
+
+    def spied(calls):
+        for call in calls:
+            step = call.step
+            call.step = lambda transaction, step=step: step(Spy(transaction))
+        commit(calls)
+
+    monkeypatch.setattr(home._desk, "_commit", spied)
+    _play(store, random.Random(1))
+    assert len(seen) > 60
+    for statement in seen:
+        if statement.startswith(("SELECT", "UPDATE", "DELETE")):
+            numbered = [int(part[0]) for part in statement.split("?")[1:] if part[:1].isdigit()]
+            values = [1] * max(numbered, default=statement.count("?"))
+            plan = home.read(lambda t: t.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall())  # noqa: B023
+            for *_, step in plan:
+                is_few = any(name in f"{statement} {step}" for name in FEW)
+                assert is_few or not step.startswith("SCAN keyed"), f"{statement}: {step}"
+                assert is_few or not step.endswith("(pool=?)"), f"{statement}: {step}"
+
+
+FEW = ("keyed_member", "keyed_session", "keyed_doomed", "keyed_box_lent", "keyed_due")
+"""Where all rows of a pool may be looked at: they are few, or one is enough."""
+
+
+# --- several in one file ----------------------------------------------------------------------------------------------
+
+
+def test_two_pools_in_one_file_know_nothing_of_each_other(url):
+    one, two = open_store(url, "one"), open_store(url, "two", SETTINGS._replace(max_jobs=5))
+    assert one._home is two._home
+    a, b = Hand(one), Hand(two)
+    one.dispatch("b", [order("k", "1")])
+    two.dispatch("b", [order("k", "2")])
+    assert [ids(take) for take in a.work().takes] == [["1"]]
+    assert [ids(take) for take in b.work().takes] == [["2"]]
+    one.drop()
+    with pytest.raises(PoolGone, match="open it again"):
+        one.counts()
+    assert two.counts().keys_running == 1 and two.open(SETTINGS).settings.max_jobs == 5
+    before = two.beat().incarnation
+    assert one.open(SETTINGS).incarnation != before and one.counts().jobs == 0
+    check_rows(two)
+    one.close()
+    with pytest.raises(PoolClosed):
+        one.counts()
+    assert two.counts().jobs == 1
+    two.close()
+
+
+def test_two_objects_of_a_pool_are_one_pool(url):
+    one, two = open_store(url), open_store(url, settings=Settings(slots=7))
+    assert two.open(Settings(slots=7)).settings.slots == SLOTS
+    heard = threading.Event()
+    ear = two.listen("w", heard.set)
+    hand = Hand(one)
+    assert heard.wait(5)
+    heard.clear()
+    two.dispatch("b", [order("k", "1")])
+    assert heard.wait(5)
+    ear.close()
+    assert len(hand.work().takes) == 1
+    one.close()
+    assert two.counts().keys_running == 1
+    two.close()
+
+
+def test_a_resource_pool_lives_in_the_same_file(url, tmp_path):
+    with ResourcePool("gpus", url) as gpus:
+        gpus.add("gpu-1")
+        store = open_store(url)
+        Hand(store)
+        store.dispatch("b", [order("k", "1")])
+        with gpus.acquire() as grant:
+            assert "gpu-1" in str(grant)
+            assert store.counts().jobs == 1
+        store.close()
+        with gpus.acquire():
+            pass
+    store = open_store(url)
+    assert store.counts().jobs == 1
+    store.close()
+
+
+def test_full_durability_is_asked_for_in_the_url(url):
+    store = open_store(f"{url}?synchronous=FULL")
+    assert store._home.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (2,)
+    store.dispatch("b", [order("k", "1")])
+    with pytest.raises(ValueError, match="synchronous=FULL"):
+        sqlite.open(url, "p")
+    store.close()
+    store = open_store(url)
+    assert store._home.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (1,)
+    assert store.counts().jobs == 1
+    store.close()
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def test_a_newer_format_is_left_alone(url, tmp_path):
+    open_store(url).close()
+    with sqlite3.connect(tmp_path / "pools.db") as connection:
+        connection.execute("UPDATE meta SET value = 99 WHERE key = 'keyed_format'")
+    connection.close()
+    with pytest.raises(EngineError, match="newer Millpond .format 99.*upgrade"):
+        sqlite.open(url, "p")
+
+
+def test_a_file_that_is_replaced_is_a_pool_that_is_gone(url, tmp_path):
+    store = open_store(url)
+    heard = threading.Event()
+    store.listen("w", heard.set)
+    store.dispatch("b", [order("k", "1")])
+    for file in tmp_path.iterdir():
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    store._home.database._seen = 0.0  # as if a moment had passed
+    with pytest.raises(PoolGone, match="deleted"):
+        store.dispatch("b2", [order("k", "2")])
+    with pytest.raises(PoolGone):
+        store.counts()
+    store.open(SETTINGS)
+    assert store.counts().jobs == 0
+    Hand(store)
+    assert heard.wait(5)
+    store.close()
+
+
+def test_a_url_that_names_no_file_is_refused(tmp_path):
+    for bad in ("sqlite://host/x.db", "sqlite:x.db", "sqlite:///", "sqlite:///x.db?mode=ro"):
+        with pytest.raises(ValueError, match="sqlite"):
+            sqlite.open(bad, "p")
+    with pytest.raises(EngineError, match="does not exist; create it first"):
+        sqlite.open(f"sqlite:///{tmp_path}/none/x.db", "p")
+
+
+def test_one_call_that_fails_spoils_no_other(store):
+    home = store._home
+    results: list[object] = []
+
+    def fail(transaction):
+        transaction.execute("UPDATE keyed_pool SET jobs = 77")
+        raise KeyError("mine")
+
+    def call(step):
+        try:
+            results.append(home.write(step))
+        except KeyError as error:
+            results.append(error)
+
+    with home.database.gate:  # so that all of them wait, and share a transaction
+        steps = [fail, lambda t: "fine", lambda t: "good"]
+        threads = [threading.Thread(target=call, args=(step,)) for step in steps]
+        for thread in threads:
+            thread.start()
+        while len(home._desk._queue) < 3:
+            pass
+    for thread in threads:
+        thread.join(10)
+    assert sorted(map(str, results)) == ["'mine'", "fine", "good"]
+    assert store.counts().jobs == 0
+
+
+def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
+    monkeypatch.setattr(_desk, "STUCK", 0.1)
+    entered, over = threading.Event(), threading.Event()
+
+    def hold():
+        with store._home.database.gate:
+            entered.set()
+            over.wait(10)
+
+    holder = threading.Thread(target=hold, name="the holder")
+    holder.start()
+    entered.wait(10)
+    with pytest.raises(EngineUnavailable, match="the holder"):
+        store.dispatch("b", [order("k", "1")])
+    over.set()
+    holder.join(10)
+    store.dispatch("b2", [order("k", "2")])
+    assert store.counts().dispatched == 1
+
+
+# --- fork -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_begins_anew(store):
+    hand = Hand(store)
+    store.dispatch("b", [order("k", "1")])
+    session = store._home.sessions.number
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            store.dispatch("child", [order("k", "2")])
+            child = Hand(store, "child", claims=False)
+            is_new = store._home.sessions.number != session
+            dead = {member.id: member.is_dead for member in store.beat().members}
+            code = 0 if is_new and dead == {"w": False, "child": False} and child.work().takes == () else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [ids(take) for take in hand.work().takes] == [["1", "2"]]
+    assert {member.id: member.is_dead for member in store.beat().members} == {"w": False, "child": True}

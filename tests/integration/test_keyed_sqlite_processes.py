@@ -1,0 +1,262 @@
+"""Keyed pools in a SQLite file, between processes: shared, killed, stopped, woken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from millpond.keyed._envelope import opened
+from millpond.keyed._records import SECOND
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "sqlite"))
+sys.path.insert(0, str(Path(__file__).parent))
+import sqlite_programs as programs
+from keyed_sqlite_tools import SLOTS, Hand, check_rows, end, open_store, order
+
+start = programs.start
+
+TOOLS = f"""
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from keyed_sqlite_tools import *
+store = open_store(sys.argv[1])
+"""
+
+PRODUCER = """
+number = 0
+while True:
+    orders = [order(f"k{i % 7}", f"{sys.argv[2]}-{number + i}") for i in range(20)]
+    store.dispatch(f"{sys.argv[2]}-{number}", orders)
+    number += 20
+    say(number)
+"""
+
+WORKER = """
+hand = Hand(store, sys.argv[2], claims=False)
+settles, done = [], 0
+while True:
+    store.claim(hand.name, range(SLOTS), {})
+    work = hand.work(*settles, want=5, per=3)
+    settles = [end(take) for take in work.takes]
+    done += sum(len(take.jobs) for take in work.takes)
+    say(done)
+"""
+
+HOLDER = """
+hand = Hand(store, sys.argv[2])
+takes = hand.work().takes
+say(len(takes))
+while hear():
+    pass
+"""
+
+LISTENER = """
+heard = threading.Event()
+ear = store.listen(sys.argv[2], heard.set)
+hand = Hand(store, sys.argv[2])
+heard.clear()
+say("ready")
+while hear():
+    heard.wait(5)
+    at = time.monotonic_ns()
+    heard.clear()
+    for take in hand.work().takes:
+        hand.work(end(take))
+    say(at)
+"""
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/pools.db"
+
+
+@pytest.fixture
+def store(url):
+    made = open_store(url)
+    yield made
+    check_rows(made)
+    made.close()
+
+
+def run(start, script, url, *args):
+    return start(TOOLS + script, url, *args)
+
+
+def drain(store, name="after"):
+    """Take over from everybody who is dead, and return the ids of all jobs that are left, in order, by key."""
+    hand = Hand(store, name, claims=False)
+    beat = store.beat()
+    dead = {member.id: member.lease_end for member in beat.members if member.is_dead}
+    claimed = store.claim(name, range(SLOTS), dead)
+    assert len(claimed.got) == SLOTS and not claimed.contested
+    found: dict[str, list[str]] = {}
+    while takes := hand.work(want=50, per=50).takes:
+        for take in takes:
+            found.setdefault(take.mailbox, []).extend(opened(raw).id for raw in take.jobs)
+        hand.work(*map(end, takes), want=0)
+    return found
+
+
+def test_what_one_process_dispatches_another_takes(store, url, start):
+    producer = run(start, PRODUCER, url, "p")
+    count = int(producer.line())
+    hand = Hand(store)
+    seen: dict[str, list[int]] = {}
+    total = 0
+    deadline = time.monotonic() + 20
+    while total < 400 and time.monotonic() < deadline:
+        takes = hand.work().takes
+        for take in takes:
+            jobs = [int(opened(raw).id.split("-")[1]) for raw in take.jobs]
+            seen.setdefault(take.mailbox, []).extend(jobs)
+            total += len(jobs)
+        hand.work(*map(end, takes), want=0)
+        count = max(count, int(producer.line()))
+    assert total >= 400
+    for jobs in seen.values():
+        assert jobs == sorted(jobs)
+
+
+def test_a_producer_that_is_killed_has_dispatched_whole_batches(store, url, start):
+    for turn in range(4):
+        producer = run(start, PRODUCER, url, f"p{turn}")
+        for _ in range(3 + turn * 5):
+            said = int(producer.line())
+        producer.kill()
+        check_rows(store)
+        found = drain(store, f"w{turn}")
+        store.leave(f"w{turn}")
+        jobs = sorted(int(job.split("-")[1]) for some in found.values() for job in some)
+        assert jobs == list(range(len(jobs))) and len(jobs) >= said and len(jobs) % 20 == 0
+        for some in found.values():
+            numbers = [int(job.split("-")[1]) for job in some]
+            assert numbers == sorted(numbers)
+
+
+def test_a_worker_that_is_killed_loses_no_job(store, url, start):
+    total = 600
+    for first in range(0, total, 100):
+        store.dispatch(f"b{first}", [order(f"k{n % 7}", f"x-{n}") for n in range(first, first + 100)])
+    for turn in range(4):
+        worker = run(start, WORKER, url, f"w{turn}")
+        for _ in range(2 + turn):
+            worker.line()
+        worker.kill()
+        check_rows(store)
+        before = f"w{turn}"
+        claimer = Hand(store, f"claimer{turn}", claims=False)
+        claimed = store.claim(claimer.name, range(SLOTS), {before: 0})
+        assert not claimed.is_gone and before not in {member.id for member in store.beat().members}
+        store.leave(claimer.name)
+        check_rows(store)
+    counts = store.counts()
+    left = drain(store)
+    letters = store.dead_letters()
+    assert counts.done + sum(map(len, left.values())) + len(letters) == total
+    for jobs in left.values():
+        numbers = [int(job.split("-")[1]) for job in jobs]
+        assert numbers == sorted(numbers)
+
+
+def test_what_a_killed_process_had_is_taken_over_at_once(store, url, start):
+    store.dispatch("b", [order(f"k{n}", f"x-{n}") for n in range(10)])
+    holder = run(start, HOLDER, url, "victim")
+    assert holder.line() == "10"
+    heard, hand = threading.Event(), Hand(store, "heir", claims=False)
+    ear = store.listen("heir", heard.set)
+    heard.clear()
+    assert [member.is_dead for member in store.beat().members] == [False, False]
+    at = time.monotonic()
+    holder.kill()
+    assert heard.wait(5), "nobody told the heir"
+    (victim,) = [member for member in store.beat().members if member.is_dead]
+    claimed = store.claim("heir", range(SLOTS), {victim.id: victim.lease_end})
+    takes = hand.work().takes
+    took = time.monotonic() - at
+    assert len(claimed.got) == SLOTS and claimed.recovered == 10 and len(takes) == 10
+    assert took < 0.5, took
+    assert {take.losses for take in takes} == {1}
+    ear.close()
+
+
+def test_a_stopped_process_is_not_dead_but_its_lease_ends(store, url, start):
+    store.dispatch("b", [order("k", "x-1")])
+    holder = run(start, HOLDER, url, "sleeper")
+    assert holder.line() == "1"
+    holder.stop()
+    hand = Hand(store, "heir", claims=False)
+    (sleeper,) = [member for member in store.beat().members if member.id == "sleeper"]
+    assert not sleeper.is_dead
+    assert store.claim("heir", range(SLOTS), {"sleeper": sleeper.lease_end}).got == ()
+    store.skew += 61 * SECOND
+    store.renew("heir")
+    assert not any(member.is_dead for member in store.beat().members)
+    assert len(store.claim("heir", range(SLOTS), {"sleeper": sleeper.lease_end}).got) == SLOTS
+    assert len(hand.work().takes) == 1
+    holder.signal(signal.SIGCONT)
+
+
+def test_a_worker_in_another_process_is_woken_by_a_bell(store, url, start):
+    listener = run(start, LISTENER, url, "sleeper")
+    assert listener.line() == "ready"
+    delays = []
+    for number in range(30):
+        listener.tell("go")
+        time.sleep(0.005)  # so that it sleeps
+        at = time.monotonic_ns()
+        store.dispatch(f"b{number}", [order("k", f"x-{number}")])
+        delays.append((int(listener.line()) - at) / 1e6)
+    assert sorted(delays)[len(delays) // 2] < 50, delays  # a poll would take up to a second
+
+
+def test_a_process_that_says_goodbye_leaves_nothing(store, url, start):
+    listener = run(
+        start,
+        "ear = store.listen('x', lambda: None)\nhand = Hand(store, 'x')\nhear()\nstore.close()\nsay('closed')\nhear()",
+        url,
+    )
+    heard = threading.Event()
+    ear = store.listen("w", heard.set)
+    while len(store.beat().members) < 1:
+        time.sleep(0.01)
+    heard.clear()
+    assert listener.ask() == "closed"
+    assert heard.wait(5)
+    assert [member.is_dead for member in store.beat().members] == [True]
+    ear.close()
+    rows = store._home.read(
+        lambda t: (
+            t.execute("SELECT count(*) FROM keyed_session").fetchone(),
+            t.execute("SELECT count(*) FROM keyed_ear").fetchone(),
+        )
+    )
+    assert rows == ((1,), (0,))
+
+
+def test_the_dead_leave_no_session_or_bell_behind(store, url, start, tmp_path):
+    programs_ = [run(start, HOLDER, url, f"w{n}") for n in range(2)]
+    for program in programs_:
+        program.line()
+    for program in programs_:
+        program.kill()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and len(os.listdir(tmp_path / "pools.db-bells")) > 1:
+        time.sleep(0.01)
+    assert len(os.listdir(tmp_path / "pools.db-bells")) == 1
+    assert store._home.read(lambda t: t.execute("SELECT count(*) FROM session").fetchone()) == (1,)
+
+
+def test_a_session_that_was_buried_by_mistake_comes_back(store):
+    hand = Hand(store)
+    home = store._home
+    number = home.sessions.number
+    home.write(lambda t: t.execute("DELETE FROM session"))
+    home.sessions.look_after_own()
+    assert home.read(lambda t: t.execute("SELECT number FROM session").fetchall()) == [(number,)]
+    assert not store.beat().members[0].is_dead and hand.work().is_gone is False
