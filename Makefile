@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 UV     := $(shell command -v uv 2>/dev/null)
 
+TEST   := $(BIN)/python -m pytest -q -m 'not soak and not slow'
+BESIDE := $(BIN)/python tools/beside.py
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check slow coverage matrix format bench soak docs clean
 
@@ -29,18 +32,13 @@ check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute o
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/python tools/twins.py --check
-	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/unit tests/replay tests/conformance tests/docs
+	@$(BESIDE) "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests" "$(TEST) tests/unit tests/conformance"
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m "not soak and slow" tests
-	@# the rules need a core and no clock, the rest mostly waits for servers: side by side
-	@$(BIN)/python -m pytest -q -m "not soak and not slow" tests/property >$(VENV)/property.log 2>&1 & rules=$$!; \
-	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/integration; others=$$?; \
-	wait $$rules; rules=$$?; cat $(VENV)/property.log; exit $$((rules + others))
-	$(BIN)/python -m pytest -q -m "not soak and not slow" tests/stress
+	@$(BESIDE) "$(BIN)/python -m pytest -q -m 'not soak and slow' tests" "$(TEST) tests/property tests/replay"
+	@$(BESIDE) "$(TEST) tests/integration" "$(TEST) tests/docs"
+	$(TEST) tests/stress
 
 coverage: $(STAMP)  ## report the branch coverage of the quick tests
 	$(BIN)/python -m pytest -q -m "not soak and not slow" --cov --cov-report=term:skip-covered --timeout 120 tests/unit
