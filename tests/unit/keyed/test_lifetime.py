@@ -1,0 +1,372 @@
+"""Opening, closing, forking, threads and loops: how a pool object lives and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keyed_play as play
+import pytest
+
+from millpond.errors import EngineError, PoolClosed
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
+
+
+def ours(before: set[threading.Thread]) -> list[str]:
+    return [each.name for each in threading.enumerate() if each not in before and each.name.startswith("millpond")]
+
+
+def test_a_pool_costs_nothing_before_it_is_used():
+    before = set(threading.enumerate())
+    pool = KeyedPool("p", "memory:unused")
+
+    @pool.job
+    async def do(job: Job) -> None: ...
+
+    assert not ours(before)
+    pool.close()
+    pool.close()
+
+
+def test_all_threads_end(url: str):
+    before = set(threading.enumerate())
+    pool = KeyedPool("p", url, slots=16, lease=1.0)
+
+    @pool.job
+    def do(job: Job) -> None: ...
+
+    @pool.resident
+    def stay(resident: Resident) -> None:
+        resident.lost.wait(20)
+
+    with pool:
+        for _ in range(3):
+            with pool.worker():
+                stay.start("r")
+                do.dispatch("k").result(5)
+                play.until(lambda: [one.state for one in pool.residents()] == ["running"])
+    play.until(lambda: not ours(before), 3)
+
+
+def test_a_pool_that_is_closed_says_so_to_everybody(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job) -> None: ...
+
+    @pool.resident
+    async def stay(resident: Resident) -> None: ...
+
+    receipt = do.dispatch("k")
+    pool.close()
+    pool.close()
+    calls: list[Callable[[], Any]] = [
+        lambda: do.dispatch("k"),
+        lambda: do.dispatch_many([("k",)]),
+        lambda: receipt.result(1),
+        receipt.status,
+        receipt.cancel,
+        lambda: stay.start("k"),
+        lambda: stay.stop("k"),
+        lambda: stay.notify("k", 1),
+        pool.workers,
+        pool.slots,
+        pool.keys,
+        pool.residents,
+        pool.statistics,
+        pool.admin.pause,
+        pool.admin.dead_letters,
+        pool.run,
+        lambda: pool.worker().__enter__(),
+        lambda: pool.__enter__(),
+    ]
+    for call in calls:
+        with pytest.raises(PoolClosed, match="closed"):
+            call()
+
+
+def test_whoever_waits_for_a_result_hears_that_the_pool_was_closed(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job) -> None: ...
+
+    receipt = do.dispatch("k")
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            receipt.result(10)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    pool.close()
+    thread.join(3)
+    assert [type(one) for one in errors] == [PoolClosed]
+
+
+@pytest.mark.asyncio
+async def test_a_task_that_waits_for_a_result_hears_that_the_pool_was_closed(apool: AsyncKeyedPool):
+    @apool.job
+    async def do(job: Job) -> None: ...
+
+    receipt = await do.dispatch("k")
+    task = asyncio.create_task(receipt.result(10))
+    await asyncio.sleep(0.05)
+    await apool.close()
+    with pytest.raises(PoolClosed):
+        await task
+
+
+def test_a_pool_that_is_closed_under_its_worker_lets_it_end(url: str):
+    before = set(threading.enumerate())
+    pool, other = KeyedPool("p", url, slots=16, lease=0.5), KeyedPool("p", url)
+    with other:
+        other.declare_job("do")
+
+        @pool.job
+        async def do(job: Job) -> None: ...
+
+        other.statistics() if False else pool.statistics()
+        other.statistics()
+        worker = pool.worker(grace=0.1)
+        worker.__enter__()
+        pool.close()
+        try:
+            worker.close()
+        finally:
+            play.until(lambda: not ours(before), 3)
+        play.until(lambda: not other.workers(), 3)
+
+
+def test_a_worker_is_used_again(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job) -> str:
+        return job.key
+
+    worker = pool.worker()
+    assert worker.id == "" and not worker.is_member
+    ids = set()
+    for _ in range(3):
+        with worker:
+            ids.add(worker.id)
+            assert do.dispatch("k").result(5) == "k"
+    assert len(ids) == 3
+
+
+def test_a_block_that_fails_still_leaves(pool: KeyedPool):
+    with pytest.raises(KeyboardInterrupt), pool.worker():
+        raise KeyboardInterrupt
+    assert pool.workers() == []
+
+
+def test_pools_of_one_name_are_one_and_gone_with_their_last_user(url: str):
+    one, two = KeyedPool("p", url), KeyedPool("p", url)
+    one.declare_job("x").dispatch("k")
+    assert two.statistics().jobs == 1
+    one.close()
+    assert two.statistics().jobs == 1
+    two.close()
+    three = KeyedPool("p", url, slots=8)
+    assert three.statistics().jobs == 0
+    three.close()
+    other, world = KeyedPool("q", url), KeyedPool("p", f"{url}-other")
+    assert other.statistics().jobs == world.statistics().jobs == 0
+    other.close(), world.close()
+
+
+def test_one_pool_object_serves_many_threads(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    errors: list[BaseException] = []
+
+    def use(thread: int) -> None:
+        try:
+            for number in range(30):
+                assert do.dispatch(f"k{thread}", number).result(5) == number
+                pool.statistics(), pool.keys()
+        except BaseException as error:
+            errors.append(error)
+
+    with pool.worker():
+        threads = [threading.Thread(target=use, args=(each,)) for each in range(12)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+    assert not errors
+
+
+def test_many_threads_open_a_pool_at_once(make: Callable[..., KeyedPool]):
+    for _ in range(10):
+        pool = make(name=f"p{time.monotonic_ns()}", slots=16)
+        do = pool.declare_job("do")
+        barrier = threading.Barrier(8)
+
+        def dispatch(do: Any = do, barrier: Any = barrier) -> None:
+            barrier.wait()
+            do.dispatch("k")
+
+        threads = [threading.Thread(target=dispatch) for _ in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert pool.statistics().jobs == 8
+        pool.close()
+
+
+def test_an_interrupt_while_dispatching_harms_nobody_else(pool: KeyedPool):
+    """Others may have handed their jobs to the thread that is interrupted."""
+    do = pool.declare_job("do")
+    store = play.tamper(pool)
+    entered, go = threading.Event(), threading.Event()
+    first = [True]
+
+    def slow_then_interrupted(*args: Any) -> None:
+        if first[0]:
+            first[0] = False
+            entered.set()
+            go.wait(5)
+            store.before["dispatch"] = interrupted
+
+    def interrupted(*args: Any) -> None:
+        store.before.clear()
+        raise KeyboardInterrupt
+
+    store.before["dispatch"] = slow_then_interrupted
+    ends: list[str] = []
+
+    def send(key: str) -> None:
+        try:
+            do.dispatch(key)
+            ends.append("in")
+        except KeyboardInterrupt:
+            ends.append("interrupted")
+        except BaseException as error:
+            ends.append(type(error).__name__)
+
+    threads = [threading.Thread(target=send, args=(f"k{number}",), daemon=True) for number in range(5)]
+    threads[0].start()
+    assert entered.wait(5)
+    for each in threads[1:]:
+        each.start()
+    time.sleep(0.05)
+    go.set()  # the next call has the jobs of four threads, and is interrupted
+    for each in threads:
+        each.join(3)
+    assert not any(each.is_alive() for each in threads), ends
+    assert ends.count("interrupted") == 1 and ends.count("in") == 4
+    assert do.dispatch("after").id
+
+
+@pytest.mark.asyncio
+async def test_a_dispatch_that_is_cancelled_harms_nobody_else(apool: AsyncKeyedPool):
+    @apool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    store = play.tamper(apool)
+    release = threading.Event()
+    store.before["dispatch"] = lambda *args: release.wait(5)
+    tasks = [asyncio.create_task(do.dispatch("k", number)) for number in range(6)]
+    await asyncio.sleep(0.05)
+    for each in tasks[::2]:
+        each.cancel()
+    await asyncio.sleep(0.01)
+    release.set()
+    async with apool.worker():
+        for number in (1, 3, 5):
+            assert await (await tasks[number]).result(5) == number
+        for each in tasks[::2]:
+            with pytest.raises(asyncio.CancelledError):
+                await each
+
+
+def test_an_async_pool_serves_two_loops(url: str):
+    pool = AsyncKeyedPool("p", url, slots=16, lease=1.0)
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        return number
+
+    found: list[int] = []
+
+    async def use(offset: int) -> None:
+        for number in range(20):
+            found.append(await (await do.dispatch(f"k{offset}", number)).result(5))
+
+    async def work(stop: threading.Event) -> None:
+        async with pool.worker():
+            while not stop.is_set():
+                await asyncio.sleep(0.01)
+
+    stop = threading.Event()
+    worker = threading.Thread(target=lambda: asyncio.run(work(stop)))
+    worker.start()
+    users = [threading.Thread(target=lambda each=each: asyncio.run(use(each))) for each in range(3)]  # type: ignore[misc]
+    for each in users:
+        each.start()
+    for each in users:
+        each.join()
+    asyncio.run(use(9))  # a loop that comes later
+    stop.set()
+    worker.join(5)
+    asyncio.run(pool.close())
+    assert sorted(found) == sorted(list(range(20)) * 4)
+
+
+@pytest.mark.asyncio
+async def test_an_async_pool_can_be_closed_twice_and_used_as_a_block(url: str):
+    async with AsyncKeyedPool("p", url) as pool:
+        await pool.statistics()
+    await pool.close()
+    with pytest.raises(PoolClosed):
+        await pool.statistics()
+    with pytest.raises(PoolClosed):
+        async with pool.worker():
+            pass
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_told_that_memory_is_not_shared(pool: KeyedPool):
+    do = pool.declare_job("do")
+    do.dispatch("k")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        words = b"nothing"
+        try:
+            do.dispatch("k")
+        except EngineError as error:
+            words = str(error).encode()
+        except BaseException as error:
+            words = repr(error).encode()
+        finally:
+            os.write(writer, words)
+            pool.close()
+            os._exit(0)
+    os.close(writer)
+    assert os.waitpid(child, 0)[1] == 0
+    assert b"forked" in os.read(reader, 1000)
+    os.close(reader)
+    assert pool.statistics().jobs == 1
+
+
+def test_a_pool_that_is_forgotten_leaves_no_thread(url: str):
+    before = set(threading.enumerate())
+    pool = KeyedPool("p", url)
+    receipt = pool.declare_job("x").dispatch("k")
+    with pytest.raises(TimeoutError):
+        receipt.result(0.01)
+    pool.close()
+    del pool, receipt
+    gc.collect()
+    play.until(lambda: not ours(before), 3)

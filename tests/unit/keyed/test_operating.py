@@ -1,0 +1,212 @@
+"""What operators do and see: pause, resume, purge; workers, slots, keys, statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import keyed_play as play
+import pytest
+
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
+
+
+def test_a_paused_key_waits_and_others_do_not(pool: KeyedPool):
+    ran: list[tuple[str, int]] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        ran.append((job.key, number))
+        return number
+
+    with pool.worker():
+        pool.admin.pause("a")
+        pool.admin.pause("a")
+        held = do.dispatch_many([("a", 0), ("a", 1)])
+        assert do.dispatch("b", 0).result(5) == 0
+        play.until(lambda: [one.state for one in pool.keys()] == ["held"])
+        assert ran == [("b", 0)] and held[0].status() == "waiting"
+        assert held[0].cancel()
+        pool.admin.resume("a")
+        assert held[1].result(5) == 1
+        pool.admin.resume("a")
+        assert do.dispatch("a", 2).result(5) == 2
+    assert ran == [("b", 0), ("a", 1), ("a", 2)]
+
+
+def test_a_paused_pool_begins_nothing(pool: KeyedPool):
+    ran: list[str] = []
+
+    @pool.job
+    async def do(job: Job) -> str:
+        ran.append(job.key)
+        return job.key
+
+    @pool.resident
+    async def stay(resident: Resident) -> None:
+        ran.append(resident.key)
+        await asyncio.sleep(20)
+
+    with pool.worker():
+        pool.admin.pause()
+        receipt = do.dispatch("a")
+        stay.start("r")
+        time.sleep(0.1)
+        assert not ran and pool.statistics().is_paused
+        pool.admin.resume()
+        assert receipt.result(5) == "a"
+        play.until(lambda: "r" in ran)
+        assert not pool.statistics().is_paused
+
+
+def test_a_key_that_is_paused_while_it_runs_begins_nothing_more(pool: KeyedPool):
+    """Also not of what the worker has taken with the job that runs."""
+    gate = play.Gate()
+    ran: list[int] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        ran.append(number)
+        if number == 0:
+            await gate.pass_()
+        return number
+
+    receipts = do.dispatch_many([("k", number) for number in range(6)])
+    with pool.worker():
+        play.until(lambda: ran == [0])
+        pool.admin.pause("k")
+        time.sleep(0.05)
+        gate.open()
+        assert receipts[0].result(5) == 0
+        time.sleep(0.1)
+        assert ran == [0]
+        pool.admin.resume("k")
+        assert receipts[5].result(5) == 5
+    assert ran == list(range(6))
+
+
+def test_purge_drops_what_has_not_begun(pool: KeyedPool):
+    gate = play.Gate()
+    ran: list[int] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        ran.append(number)
+        if number == 0:
+            await gate.pass_()
+        return number
+
+    receipts = do.dispatch_many([("k", number) for number in range(6)])
+    other = do.dispatch("other", 100)
+    late = do.options(delay=50).dispatch("k", 7)
+    with pool.worker():
+        play.until(lambda: 0 in ran)
+        assert pool.admin.purge("k") == 6
+        gate.open()
+        assert receipts[0].result(5) == 0
+        assert other.result(5) == 100
+        assert [one.status() for one in (*receipts[1:], late)] == ["purged"] * 6
+        assert do.dispatch("k", 8).result(5) == 8
+        assert pool.admin.purge("nobody") == 0
+    assert ran.count(8) == 1 and not set(ran) & {1, 2, 3, 4, 5, 7}
+
+
+def test_replace_finds_what_waits_behind_the_one_that_runs(pool: KeyedPool):
+    gate = play.Gate()
+    ran: list[int] = []
+
+    @pool.job
+    async def do(job: Job, number: int) -> int:
+        ran.append(number)
+        if number == 0:
+            await gate.pass_()
+        return number
+
+    receipts = do.dispatch_many([("k", number) for number in range(3)])  # taken together
+    with pool.worker():
+        play.until(lambda: ran == [0])
+        last = do.options(on_busy="replace").dispatch("k", 9)
+        gate.open()
+        assert last.result(5) == 9
+        assert [one.status() for one in receipts] == ["done", "replaced", "replaced"]
+    assert ran == [0, 9]
+
+
+def test_keys_and_statistics_tell_how_it_stands(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=1.0)
+    gate = play.Gate()
+
+    @pool.job(max_attempts=2, backoff=50)
+    async def do(job: Job, bad: bool = False) -> None:
+        if bad:
+            raise ValueError
+        await gate.pass_()
+
+    assert pool.keys() == [] and pool.statistics().oldest_age == 0.0
+    do.dispatch("a"), do.dispatch("a")
+    time.sleep(0.05)
+    do.dispatch("b", bad=True)
+    do.options(delay=50).dispatch("c")
+    first, second = pool.keys()
+    assert (first.key, first.depth, first.state, first.worker) == ("a", 2, "ready", "")
+    assert second.key == "b" and first.oldest_age > second.oldest_age
+    counts = pool.statistics()
+    assert (counts.jobs, counts.keys_ready, counts.keys_running, counts.delayed, counts.workers) == (3, 2, 0, 1, 0)
+    assert 0.05 <= counts.oldest_age < 5
+    with pool.worker() as worker:
+        play.until(lambda: {one.state for one in pool.keys()} == {"running", "retry"})
+        table = {one.key: one for one in pool.keys()}
+        assert table["a"].worker == worker.id and table["a"].why == "free" and table["a"].depth == 2
+        assert table["b"].failures == 1
+        assert abs(table["a"].owner_since - time.time()) < 5
+        slot = pool.owner("a")
+        assert slot.number == table["a"].slot and slot.owner == worker.id and slot.epoch > 0
+        assert pool.statistics().oldest_age == 0.0  # nothing waits that could run
+        gate.open()
+        play.until(lambda: pool.statistics().done_total == 2)
+    counts = pool.statistics()
+    assert (counts.dispatched_total, counts.retried_total, counts.dead_total) == (4, 1, 0)
+    assert len(pool.slots()) == 16
+
+
+def test_the_age_of_the_oldest_grows_while_nobody_works(pool: KeyedPool):
+    @pool.job
+    async def do(job: Job) -> None: ...
+
+    do.dispatch("a")
+    first = pool.statistics().oldest_age
+    time.sleep(0.03)
+    assert pool.statistics().oldest_age >= first + 0.03
+
+
+def test_looking_in_opens_the_pool_and_costs_no_worker(make: Callable[..., KeyedPool]):
+    pool = make()
+    assert (pool.workers(), pool.keys(), pool.residents(), pool.admin.dead_letters()) == ([], [], [], [])
+    assert len(pool.slots()) == 4096 and pool.owner("k").owner == ""
+    assert repr(pool) == f"<KeyedPool 'p' at {pool.url!r}>"
+    assert pool.statistics().workers == 0
+
+
+@pytest.mark.asyncio
+async def test_the_other_colour_sees_the_same(apool: AsyncKeyedPool):
+    @apool.job
+    async def do(job: Job) -> None: ...
+
+    await apool.admin.pause()
+    await do.dispatch("a")
+    async with apool.worker() as worker:
+        await play.auntil(lambda: owns(apool, worker.id))
+        assert [one.key for one in await apool.keys()] == ["a"]
+        assert (await apool.statistics()).is_paused
+        assert await apool.admin.purge("a") == 1
+        await apool.admin.pause("a")
+        await apool.admin.resume("a")
+        await apool.admin.resume()
+        assert len(await apool.slots()) == 16
+        assert (await apool.workers())[0].jobs == ("do",)
+    await apool.admin.drop()
+
+
+async def owns(pool: AsyncKeyedPool, worker: str) -> bool:
+    return (await pool.owner("a")).owner == worker
