@@ -111,11 +111,12 @@ class Link:
                     if one is None:
                         raise
                     self._guarded(("SCRIPT", "LOAD", one.source))
-                except exceptions.MovedError as error:
-                    self._drop()
-                    self._place.redirect(error.host, int(error.port))
                 except (exceptions.RedisError, OSError) as error:
-                    raise self._explain(error) from error
+                    elsewhere = _elsewhere(error)
+                    if elsewhere is None:
+                        raise self._explain(error) from error
+                    self._drop()
+                    self._place.redirect(*elsewhere)
         raise EngineUnavailable(
             f"redis at {self._place.name} sent the call elsewhere or forgot its script {_REDIRECTS} times; try again "
             "when the cluster is at rest"
@@ -144,7 +145,7 @@ class Link:
             raise
 
     def _explain(self, error: Exception) -> EngineError:
-        if isinstance(error, exceptions.ReadOnlyError | exceptions.AskError | exceptions.ClusterDownError):
+        if _is(error, "READONLY", "read only", "CLUSTERDOWN", "MASTERDOWN"):
             self._drop()  # another server may answer to that name now
         return explained(error, self._place)
 
@@ -164,6 +165,14 @@ class Link:
             return
         with self._lock:
             self._drop()
+
+
+def _elsewhere(error: Exception) -> tuple[str, int] | None:
+    """Return the node to which another one sends us; older versions of redis-py have no error of its own for that."""
+    if not (isinstance(error, exceptions.MovedError) or str(error).startswith("MOVED ")):
+        return None
+    host, _, port = str(error).split()[-1].rpartition(":")
+    return host, int(port)
 
 
 def _is_over(connection: Any) -> bool:
@@ -221,6 +230,10 @@ _TEMPORARY: Final = (
     (exceptions.AskError, "", "is moving the pool to another node; try again when that is done"),
     (exceptions.ClusterDownError, "", "says that its cluster is down or its primary gone; try again in a while"),
     (exceptions.TryAgainError, "", "is moving the pool to another node; try again when that is done"),
+    (exceptions.ResponseError, "CLUSTERDOWN", "says that its cluster is down; try again in a while"),
+    (exceptions.ResponseError, "MASTERDOWN", "says that its primary is gone; try again in a while"),
+    (exceptions.ResponseError, "TRYAGAIN", "is moving the pool to another node; try again when that is done"),
+    (exceptions.ResponseError, "ASK ", "is moving the pool to another node; try again when that is done"),
     (exceptions.ResponseError, "BUSY", "is busy with a script of somebody; wait for it, or SCRIPT KILL it"),
     (exceptions.ResponseError, "MISCONF", "cannot save its data and refuses writes; look at its log and its disk"),
     (exceptions.ResponseError, "NOREPLICAS", "has too few replicas and refuses writes; try again when they are back"),

@@ -89,6 +89,7 @@ class RedisStore:
         return Opened(settings, found[1].decode())
 
     def _check_server(self) -> None:
+        self._desk.command("EXISTS", self._base + b"meta")  # a node of a cluster sends us to the one that has the pool
         lines = (line.partition(b":") for line in self._desk.command("INFO").splitlines())
         info = {name: value.decode() for name, _, value in lines}
         where = f"redis at {self._place.name}"
