@@ -16,20 +16,20 @@ from typing import IO
 
 
 def main(lines: list[str]) -> int:
-    runs: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
+    runs: list[tuple[str, subprocess.Popen[bytes], IO[str]]] = []
     for line in lines:
         output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the command has ended)
         runs.append((line, subprocess.Popen(line, shell=True, stdout=output, stderr=subprocess.STDOUT), output))
     began, failed = time.monotonic(), 0
     while runs:
         for run in list(runs):
-            line, process, output = run
+            line, process, text = run
             code = process.poll()
             if code is None:
                 continue
             runs.remove(run)
-            output.seek(0)
-            print(f"$ {line}\n{output.read()}({time.monotonic() - began:.0f} s)", flush=True)
+            text.seek(0)
+            print(f"$ {line}\n{text.read()}({time.monotonic() - began:.0f} s)", flush=True)
             failed += code != 0
         time.sleep(0.1)
     return min(failed, 1)

@@ -885,7 +885,7 @@ def test_no_task_is_forgotten_when_the_initializer_fails_while_others_submit(hos
     def fail() -> None:
         raise ValueError
 
-    for _ in range(200):
+    for _ in range(50):
         pool = ThreadPool(1, initializer=fail)
         accepted: list[Task[int]] = []
 

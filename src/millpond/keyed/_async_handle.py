@@ -259,7 +259,7 @@ class AsyncKeyedResident(Generic[P]):
         """Send it a message. Raise `NotFound` if there is none."""
         await self._port.open()
         command = do.Notify(self._port.home.slot(key), self._mailbox(key), self._port.home.message(message))
-        if await self._port.ask(lambda store: store.apply(command)) == "gone":
+        if await self._port.ask(lambda store: store.apply(command), once=True) == "gone":
             raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
 
     def _mailbox(self, key: str) -> str:

@@ -30,9 +30,9 @@ class AsyncPort:
         """Open the store, if that has not been done."""
         await asyncio.get_running_loop().run_in_executor(None, self.home.open)
 
-    async def ask(self, question: Callable[[Store], T]) -> T:
-        """Do something with the store."""
-        return await asyncio.get_running_loop().run_in_executor(None, self.home.ask, question)
+    async def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
+        """Do something with the store; `once` if that must not be done twice."""
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: self.home.ask(question, once=once))
 
     async def dispatch(self, orders: Sequence[Order]) -> Verdicts:
         """Hand jobs to the store."""

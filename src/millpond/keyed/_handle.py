@@ -260,7 +260,7 @@ class KeyedResident(Generic[P]):
         """Send it a message. Raise `NotFound` if there is none."""
         self._port.open()
         command = do.Notify(self._port.home.slot(key), self._mailbox(key), self._port.home.message(message))
-        if self._port.ask(lambda store: store.apply(command)) == "gone":
+        if self._port.ask(lambda store: store.apply(command), once=True) == "gone":
             raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
 
     def _mailbox(self, key: str) -> str:

@@ -6,12 +6,14 @@ import importlib
 import itertools
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from millpond._clock import elapsed
 from millpond._events import Observer
 from millpond._fork import this
-from millpond.errors import PoolClosed
+from millpond.errors import EngineUnavailable, PoolClosed
 from millpond.keyed._core import Jump, Placement, Rendezvous, slot_of
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, encode
@@ -30,6 +32,8 @@ _HOMES = {
     "unix": "millpond.keyed.stores.redis",
 }
 _LONGEST_KEY = 1024
+PATIENCE = 2.0
+"""Seconds for which a question is asked again when the store cannot be reached."""
 
 
 class Home:
@@ -150,12 +154,22 @@ class Home:
         """What holds for the whole pool."""
         return self.open()[1]
 
-    def ask(self, question: Callable[[Store], T]) -> T:
-        """Do something with the store; if it has lost the pool, make it anew first."""
-        try:
-            return question(self.store)
-        except PoolGone:
-            return question(self.reopen()[0])
+    def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
+        """Do something with the store; if it has lost the pool, make it anew first.
+
+        When the store cannot be reached, perhaps since it was started anew, this is tried again for a moment; not with
+        `once`, for what must not be done twice.
+        """
+        deadline = elapsed() + (0 if once else PATIENCE)
+        while True:
+            try:
+                return question(self.store)
+            except PoolGone:
+                return question(self.reopen()[0])
+            except EngineUnavailable:
+                if elapsed() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def close(self) -> None:
         """Let go of the store, now or when the last worker of this process does."""

@@ -32,9 +32,9 @@ class Port:
         """Open the store, if that has not been done."""
         self.home.open()
 
-    def ask(self, question: Callable[[Store], T]) -> T:
-        """Do something with the store."""
-        return self.home.ask(question)
+    def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
+        """Do something with the store; `once` if that must not be done twice."""
+        return self.home.ask(question, once=once)
 
     def dispatch(self, orders: Sequence[Order]) -> Verdicts:
         """Hand jobs to the store."""

@@ -123,7 +123,7 @@ class Worker:
         lane, runner, heart = self._lane, self._runner, self._heart
         in_thread = partial(self._loop.run_in_executor, None)
         await runner.idle(None, hurried=True)
-        while await in_thread(lane.flush, 5.0) and not runner.is_idle:
+        while await in_thread(lane.flush, self._settings.lease / SECOND) and not runner.is_idle:
             await runner.idle(None, hurried=True)  # what came with the last answer, and is given back
         await in_thread(lane.end)
         await in_thread(heart.end)
