@@ -60,6 +60,7 @@ class Sight:
     """mailbox -> slot, worker, token, taken, done, is_lent"""
     jobs: dict[str, str]
     doomed: frozenset[str]
+    calls: dict[str, int]
     dump: object
     is_due: bool
     is_stirred: bool
@@ -84,6 +85,7 @@ class Judge:
             runs,
             jobs_in(self.ledger),
             frozenset(mail.doomed),
+            dict(self.ledger._calls),
             dump(self.ledger) if is_stale else None,
             any(heap and heap[0][0] <= now for heap in (mail._due, mail._fading)),
             bool(mail.paused or mail.doomed or any(mail.signals.values())),
@@ -106,7 +108,7 @@ class Judge:
                 slot, worker, token, *_, is_lent = before.runs[name]
                 owner = self.ledger.slots[slot]
                 is_unknown = verb == "claim" and arguments[0] == worker and arguments[3] is not None
-                is_unknown = is_unknown and token not in arguments[3]
+                is_unknown = is_unknown and token not in arguments[3] and arguments[4] >= before.calls[worker]
                 is_over = owner.since + self.ledger.settings.drain <= now and owner.owner == arguments[0] != worker
                 is_gone = worker not in self.ledger.members
                 assert verb == "claim", f"K1: {verb} ended the take of {name}"

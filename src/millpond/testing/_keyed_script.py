@@ -444,9 +444,9 @@ class Stage:
         tokens = tuple(sorted({take.token for take in worker.takes})) if known % 2 else None
         slots = tuple(range(SLOTS)) if known % 3 else (known % SLOTS,)
         arguments = (worker.id, slots, {one: end for one, end in dead.items() if one != worker.id}, tokens)
-        self.call("claim", *arguments, worker.calls)
-        if known % 7 == 6:
-            self.call("claim", *arguments, worker.calls)
+        call = max(0, worker.calls - (known % 5 == 4))  # or late
+        self.call("claim", *arguments, call)
+        self.calls.append((self.now, Verb("claim", (*arguments, call))))
 
     def pass_time(self, steps: int, back: int, _: int) -> None:
         many = (1, 1, 2, 3, 7, 13)[steps % 6] * STEP

@@ -1314,13 +1314,14 @@ def k1_a_settle_never_removes_more_than_was_taken(bench: StoreBench) -> None:
     """A count beyond the take is cut, a lower one than before is no step back."""
     bench.open()
     a = bench.hand("a")
-    bench.put("k", "1", "2", "3", "4")
-    take = a.one("k", per=2)
+    bench.put("k", "1", "2", "3", "4", "5")
+    take = a.one("k", per=3)
+    a.settle(end(take, 2, "keep"))
     a.settle(end(take, 1, "keep"))
-    a.settle(end(take, 0, "keep"))
-    assert [bench.where("k", one) for one in "1234"] == ["gone", "running", "waiting", "waiting"]
+    a.settle(end(take, 0, "keep"), end(take, 2, "keep"))
+    assert [bench.where("k", one) for one in "12345"] == ["gone", "gone", "running", "waiting", "waiting"]
     a.settle(end(take, 9))
-    assert ids(a.one("k")) == ["3", "4"] and bench.store.counts().done == 2
+    assert ids(a.one("k")) == ["4", "5"] and bench.store.counts().done == 3
 
 
 def k1_what_was_never_tried_is_not_blamed(bench: StoreBench) -> None:
@@ -1736,6 +1737,20 @@ def hole_3_a_call_that_was_given_up_takes_nothing(bench: StoreBench) -> None:
     assert bench.store.work("a", 8, [], 5, 5).takes
     a.claim(known=[], call=3)
     assert not bench.store.work("a", 8, [], 5, 5).takes, "a floor does not sink"
+
+
+def hole_3_a_recovery_that_comes_late_recovers_nothing(bench: StoreBench) -> None:
+    """A `claim` that was overtaken by a take does not give it back, though its caller did not know of it."""
+    bench.open()
+    a, b = bench.hand("a", names=()), bench.hand("b", own=False, names=("new",))
+    bench.put("k", "1", name="new")
+    a.settle(end(a.one("k"), 0, "shelve", reason=b"new"))
+    bench.put("m", "m1")
+    take, lent = a.one("m"), b.one("k")
+    for hand in (a, b):
+        assert hand.claim(known=[], call=hand.calls - 1) == Claimed((), (), 0, is_gone=False), "it came late"
+    assert not a.take(want=5)
+    assert a.settle(end(take)).stale == () and b.settle(end(lent)).stale == ()
 
 
 def hole_4_epochs_and_tokens_begin_at_the_time(bench: StoreBench) -> None:
