@@ -227,10 +227,11 @@ class SqlLedger:
         call: int = 0,
     ) -> Claimed:
         """Take over slots that nobody owns or whose owner is dead, and what dead workers ran in them."""
-        me = self._member(worker)
-        if me is None or me.lease_end <= now:
+        row = self._row(worker)
+        if row is None or _member(row).lease_end <= now:
             return Claimed((), (), 0, is_gone=True)
-        tokens = None if known is None else set(known)
+        is_late = call < int(row[9])  # it was overtaken by a take, which its caller did not know of
+        tokens = None if known is None or is_late else set(known)
         if tokens is not None:
             self._count_call(worker, call)
         for one, end in dead.items():
@@ -364,6 +365,8 @@ class SqlLedger:
         """Settle what has ended, let happen what is due, and take more."""
         self.mail.boxes.preload(one.mailbox for one in settles)
         stale = tuple([index for index, one in enumerate(settles) if not self.mail.settle(now, one)])
+        if any(one.how == "shelve" for one in settles):
+            self.hints |= self._workers()  # somebody may know it
         due = self.mail.tick(now)
         row = self._row(worker)
         member = None if row is None else _member(row)

@@ -14,6 +14,7 @@ from millpond.keyed._records import (
     DEAD_RETRY,
     DUE,
     HEAVY,
+    STAMP,
     VISIT,
     Order,
     Outcome,
@@ -361,6 +362,8 @@ class SqlMail:
     def _end(self, now: int, raw: bytes, status: str, data: bytes = b"") -> None:
         """Write the outcome of a job that no worker reports."""
         envelope = opened(raw)
+        if self._has_doomed:
+            self._undoom(envelope.id)
         self._conclude(now, Outcome(envelope.id, status, data, envelope.keep, envelope.reply))
 
     def _bury(self, now: int, box: Box, reason: bytes, status: str, *, tell: bool = True) -> None:
@@ -604,11 +607,12 @@ class SqlMail:
         count = 0
         for number in sorted(set(numbers)):
             row = self._execute(
-                "SELECT slot, mailbox, raw FROM keyed_dead WHERE pool = ? AND number = ?", (self._pool, number)
+                "SELECT slot, mailbox, raw, job FROM keyed_dead WHERE pool = ? AND number = ?", (self._pool, number)
             ).fetchone()
             if row is not None:
                 self.drop((number,))
-                self.enter(row[0], row[1], stamped(now, row[2][16:]))
+                self._execute("DELETE FROM keyed_outcome WHERE pool = ? AND id = ?", (self._pool, row[3]))
+                self.enter(row[0], row[1], stamped(now, row[2][STAMP:]))
                 count += 1
         return count
 
