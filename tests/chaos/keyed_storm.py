@@ -272,7 +272,7 @@ class Storm:
         self.drained = self.wait(lambda: not self.insist(self.pool.statistics).jobs, timeout)
         self.statistics = self.pool.statistics()
         self.stuck = self.pool.keys()[:10]
-        self.settled = self.wait(self._residents_run, timeout / 2)
+        self.settled = self.wait(self.residents_run, timeout / 2)
         self.alive = {worker.pid for worker in self.workers if worker.poll() is None}
         self.snapshot = self.path.read_text()
         for worker in list(self.workers):
@@ -287,7 +287,7 @@ class Storm:
                 self.thaw(process)
         self.fill()
 
-    def _residents_run(self) -> bool:
+    def residents_run(self) -> bool:
         """Whether each resident that is wanted runs in one process that lives."""
         alive = {worker.pid for worker in self.workers}
         checker = Checker(self.path.read_text().splitlines(), lease=self.lease)

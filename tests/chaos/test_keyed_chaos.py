@@ -176,7 +176,7 @@ def restart(storm: Storm, server: RedisServer, away: float, fsync: str) -> None:
         for index in range(storm.resident_count):
             storm.start_resident(f"resident-{index}")
     lines = storm.path.stat().st_size
-    assert storm.wait(lambda: b"\nE " in storm.path.read_bytes()[lines:], 10.0), "jobs run again"
+    assert storm.wait(lambda: b" ok\n" in storm.path.read_bytes()[lines:], 10.0), "jobs run again"
     print(f"away for {away} s, jobs run {time.monotonic() - back:.2f} s after it is back")
 
 
