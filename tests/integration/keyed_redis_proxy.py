@@ -34,7 +34,7 @@ class Proxy:
     def _carry(self, client: socket.socket, server: socket.socket) -> None:
         """One command at a time, as the store sends them."""
         back = threading.Thread(target=self._back, args=(server, client), daemon=True, name="proxy-back")
-        mute = False
+        mute = is_answering = False
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 20):
                 what = ""
@@ -55,7 +55,8 @@ class Proxy:
                     self.happened.set()
                     continue
                 server.sendall(data)
-                if not back.is_alive():
+                if not is_answering:
+                    is_answering = True
                     back.start()
         self.happened.set()
         for one in (client, server):

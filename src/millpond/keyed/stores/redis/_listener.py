@@ -49,7 +49,7 @@ class Listener:
         self._ears: dict[bytes, list[Ear]] = {}
         self._connection: Any = None
         self._thread: threading.Thread | None = None
-        self._is_over = threading.Event()
+        self._over = threading.Event()
         self._pid = this.pid
 
     def listen(self, name: str, heard: Callable[[], None]) -> Ear:
@@ -64,7 +64,10 @@ class Listener:
             if len(ears) == 1:
                 self._say("SUBSCRIBE", channel)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._listen, name="millpond-redis-listener", daemon=True)
+                self._over = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._listen, args=(self._over,), name="millpond-redis-listener", daemon=True
+                )
                 self._thread.start()
         return ear
 
@@ -84,9 +87,9 @@ class Listener:
         """End the thread."""
         if self._pid != this.pid:
             return
-        self._is_over.set()
         with self._lock:
-            thread = self._thread
+            self._over.set()
+            thread, self._thread = self._thread, None
             self._say("PING")  # its answer wakes the thread up
         if thread is not None and thread is not threading.current_thread():
             thread.join(1.0)
@@ -97,9 +100,10 @@ class Listener:
             with contextlib.suppress(exceptions.RedisError, OSError):  # the thread notices, and connects again
                 self._connection.send_packed_command(self._connection.pack_command(*words), check_health=False)
 
-    def _listen(self) -> None:
+    def _listen(self, over: threading.Event) -> None:
         failures = 0
-        while not self._is_over.is_set():
+        while not over.is_set():
+            connection = None
             try:
                 connection = self._place.connect()
                 with self._lock:
@@ -107,19 +111,20 @@ class Listener:
                     self._say("SUBSCRIBE", self._everybody, *self._ears)
                 self._call(self._all_ears())
                 failures = 0
-                self._read(connection)
+                self._read(connection, over)
             except (exceptions.RedisError, OSError, EngineError):
                 failures += 1
             finally:
                 with self._lock:
-                    connection, self._connection = self._connection, None
+                    if self._connection is connection:
+                        self._connection = None
                 if connection is not None:
                     connection.disconnect()
-            self._is_over.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
+            over.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
 
-    def _read(self, connection: Any) -> None:
+    def _read(self, connection: Any, over: threading.Event) -> None:
         asked = 0.0
-        while not self._is_over.is_set():
+        while not over.is_set():
             if not connection.can_read(timeout=_PATIENCE):
                 if asked:
                     raise exceptions.TimeoutError("no answer")

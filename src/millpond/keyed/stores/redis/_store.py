@@ -68,7 +68,6 @@ class RedisStore:
         self._pulse = Link(self._place, self._base)
         self._desk = Link(self._place, self._base)
         self._listener = Listener(self._place, self._base)
-        self._slots = 0
 
     # -- the pool as a whole ------------------------------------------------------------------------------------------
 
@@ -85,7 +84,6 @@ class RedisStore:
             raise self._unreadable(found[2])
         known = msgspec.json.decode(found[0])
         settings = Settings(**{name: value for name, value in known.items() if name in Settings._fields})
-        self._slots = settings.slots
         return Opened(settings, found[1].decode())
 
     def _check_server(self) -> None:
@@ -291,16 +289,16 @@ class RedisStore:
         return _beat(self._run(self._desk, "beat", []))
 
     def owners(self) -> tuple[int, list[str]]:
-        version, owned, _ = self._run(self._desk, "owners", [0])
-        owners = [""] * self._known_slots()
+        version, many, owned, _ = self._run(self._desk, "owners", [0])
+        owners = [""] * int(many)
         for slot, owner in zip(owned[::2], owned[1::2], strict=True):
             owners[int(slot)] = owner.decode()
         return int(version), owners
 
     def slots(self) -> list[Slot]:
-        _, owned, moved = self._run(self._desk, "owners", [1])
+        _, many, owned, moved = self._run(self._desk, "owners", [1])
         owners = dict(zip(owned[::2], owned[1::2], strict=True))
-        slots = [Slot()] * self._known_slots()
+        slots = [Slot()] * int(many)
         for slot, packed in zip(moved[::2], moved[1::2], strict=True):
             epoch, since, why, before = _unpack(packed)
             slots[int(slot)] = Slot(owners.get(slot, b"").decode(), int(epoch), int(since), why, before)
@@ -346,13 +344,8 @@ class RedisStore:
         known = (now, jobs, ready, running, delayed, dead, residents, oldest, *counters, bool(paused), bool(shut))
         return Counts._make(known)
 
-    def _known_slots(self) -> int:
-        if not self._slots:
-            self._slots = int(self._desk.command("HGET", self._base + b"meta", "slots") or 0)
-        return self._slots
-
     def _ranges(self) -> list[tuple[int, int]]:
-        slots = self._known_slots()
+        slots = int(self._desk.command("HGET", self._base + b"meta", "slots") or 0)
         return [(first, min(first + CHUNK, slots) - 1) for first in range(0, slots, CHUNK)]
 
     # -- hints --------------------------------------------------------------------------------------------------------

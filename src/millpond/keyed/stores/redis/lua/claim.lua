@@ -9,11 +9,12 @@ local mine = call('HMGET', P .. 'w:' .. me, 'lease', 'call')
 if not mine[1] or tonumber(mine[1]) <= now then return {{}, {}, 0, 1} end
 
 local i, tokens = 5, nil
-if known >= 0 then
+if known >= 0 and number >= tonumber(mine[2]) then -- else a take overtook it, of which its caller did not know
   tokens = {}
-  for j = 1, known do tokens[ARGV[i]] = true; i = i + 1 end
-  if number > tonumber(mine[2]) then call('HSET', P .. 'w:' .. me, 'call', ARGV[3]) end
+  for j = i, i + known - 1 do tokens[ARGV[j]] = true end
+  call('HSET', P .. 'w:' .. me, 'call', ARGV[3])
 end
+if known > 0 then i = i + known end
 local many, length = tonumber(ARGV[i]), setting('lease')
 i = i + 1
 for j = 1, many do
