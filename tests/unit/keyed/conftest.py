@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -11,15 +13,30 @@ import pytest
 import pytest_asyncio
 
 from millpond.keyed import AsyncKeyedPool, KeyedPool
+from millpond.testing._redis import redis_server
 
 sys.path.insert(0, str(Path(__file__).parent))
 import keyed_play
 
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    with redis_server() as server:
+        yield server.url
+
 
 @pytest.fixture
-def url() -> str:
-    """A world in memory of this test's own."""
-    return keyed_play.fresh()
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A world of this test's own: in memory, or where the environment says, to try another store."""
+    match os.environ.get("KEYED_STORE", "memory"):
+        case "sqlite":
+            return f"sqlite:///{tmp_path}/pools.db"
+        case "redis":
+            return f"{request.getfixturevalue('redis_url')}?prefix={next(_numbers)}"
+        case _:
+            return str(keyed_play.fresh())
 
 
 @pytest.fixture

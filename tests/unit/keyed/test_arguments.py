@@ -86,7 +86,7 @@ def test_typed_values_keep_their_types(pool: KeyedPool):
 
     with pool.worker():
         assert place.dispatch("k", Point(1), Order("nail", 2), Colour.RED).result(5) == Point(3)
-        now, one = datetime.datetime.now(datetime.timezone.utc), uuid.uuid4()
+        now, one = datetime.datetime.now(datetime.UTC), uuid.uuid4()
         assert when.dispatch("k", now, one, decimal.Decimal("1.10")).result(5) is not None
         assert sets.dispatch("k", {1, 2}, (1, "a")).result(5) is None
         assert sets.dispatch("k", {1, 2}, (1, "a"), Order("x")).result(5) == Order("x")
@@ -101,7 +101,7 @@ def test_all_kinds_of_parameters_are_filled_as_python_would(pool: KeyedPool):
     def only(job: Job, a: int, /, b: int) -> list[int]:
         return [a, b]
 
-    @pool.job
+    @pool.job  # type: ignore[arg-type]
     def rest(job: Job, a: int, *more: int, **named: int) -> list[Any]:
         return [a, list(more), named]
 
@@ -171,7 +171,7 @@ def test_a_call_that_does_not_fit_a_handler_with_a_rest_is_refused_too(pool: Key
     def rest(job: Job, a: int, *more: int) -> int:
         return a
 
-    @pool.job
+    @pool.job  # type: ignore[arg-type]
     def named(job: Job, a: int, **more: int) -> int:
         return a
 
@@ -183,7 +183,7 @@ def test_a_call_that_does_not_fit_a_handler_with_a_rest_is_refused_too(pool: Key
 
 
 def test_the_annotations_of_a_handler_with_a_rest_count(pool: KeyedPool):
-    @pool.job
+    @pool.job  # type: ignore[arg-type]
     def rest(job: Job, point: Point, **more: int) -> int:
         return point.x
 
@@ -357,7 +357,7 @@ def test_a_declared_job_reaches_every_kind_of_parameter(pool: KeyedPool):
     def kinds(job: Job, a: int, b: int = 2, *, c: int = 3) -> list[int]:
         return [a, b, c]
 
-    @pool.job
+    @pool.job  # type: ignore[arg-type]
     def rest(job: Job, a: int, *more: int, **named: int) -> list[Any]:
         return [a, list(more), named]
 

@@ -63,7 +63,8 @@ RAISED: list[Callable[[], BaseException]] = [
     lambda: Retry("soon"),  # type: ignore[arg-type]
     lambda: Retry(float("inf")),
 ]
-NAMES = "unprintable long surrogate exit stop generator cancelled fcancelled timeout group nan text inf".split()
+NAMES = ["unprintable", "long", "surrogate", "exit", "stop", "generator", "cancelled", "fcancelled", "timeout"]
+NAMES += ["group", "nan", "text", "inf"]
 
 
 @pytest.mark.parametrize("make_error", RAISED, ids=NAMES)
@@ -305,7 +306,7 @@ def test_a_full_grave_is_not_dug_again_and_nobody_is_told_that_it_was(make: Call
         with pytest.raises(JobFailed):
             bad.dispatch("a").result(5)
         receipt = bad.dispatch("b")
-        play.until(lambda: [one.state for one in pool.keys()] == ["retry"])
+        play.until(lambda: [one.state for one in pool.keys()] == ["retry"])  # noqa: SIM118
         assert pool.statistics().dead == 1
         assert receipt.status() == "waiting"
         with pytest.raises(TimeoutError):

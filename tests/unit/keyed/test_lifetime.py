@@ -125,22 +125,14 @@ async def test_a_task_that_waits_for_a_result_hears_that_the_pool_was_closed(apo
 def test_a_pool_that_is_closed_under_its_worker_lets_it_end(url: str):
     before = set(threading.enumerate())
     pool, other = KeyedPool("p", url, slots=16, lease=0.5), KeyedPool("p", url)
+    pool.statistics()
     with other:
-        other.declare_job("do")
-
-        @pool.job
-        async def do(job: Job) -> None: ...
-
-        other.statistics() if False else pool.statistics()
-        other.statistics()
         worker = pool.worker(grace=0.1)
         worker.__enter__()
         pool.close()
-        try:
-            worker.close()
-        finally:
-            play.until(lambda: not ours(before), 3)
+        worker.close()
         play.until(lambda: not other.workers(), 3)
+    play.until(lambda: not ours(before), 3)
 
 
 def test_a_worker_is_used_again(pool: KeyedPool):
@@ -164,7 +156,8 @@ def test_a_block_that_fails_still_leaves(pool: KeyedPool):
     assert pool.workers() == []
 
 
-def test_pools_of_one_name_are_one_and_gone_with_their_last_user(url: str):
+def test_pools_of_one_name_are_one_and_gone_with_their_last_user():
+    url = play.fresh()
     one, two = KeyedPool("p", url), KeyedPool("p", url)
     one.declare_job("x").dispatch("k")
     assert two.statistics().jobs == 1
@@ -300,7 +293,8 @@ def test_an_async_pool_serves_two_loops(url: str):
 
     async def use(offset: int) -> None:
         for number in range(20):
-            found.append(await (await do.dispatch(f"k{offset}", number)).result(5))
+            receipt = await do.dispatch(f"k{offset}", number)
+            found.append(await receipt.result(5))
 
     async def work(stop: threading.Event) -> None:
         async with pool.worker():
@@ -336,7 +330,8 @@ async def test_an_async_pool_can_be_closed_twice_and_used_as_a_block(url: str):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_is_told_that_memory_is_not_shared(pool: KeyedPool):
+def test_a_forked_child_is_told_that_memory_is_not_shared(make: Callable[..., KeyedPool]):
+    pool = make(at=play.fresh())
     do = pool.declare_job("do")
     do.dispatch("k")
     reader, writer = os.pipe()

@@ -25,7 +25,7 @@ def test_a_paused_key_waits_and_others_do_not(pool: KeyedPool):
         pool.admin.pause("a")
         held = do.dispatch_many([("a", 0), ("a", 1)])
         assert do.dispatch("b", 0).result(5) == 0
-        play.until(lambda: [one.state for one in pool.keys()] == ["held"])
+        play.until(lambda: [one.state for one in pool.keys()] == ["held"])  # noqa: SIM118
         assert ran == [("b", 0)] and held[0].status() == "waiting"
         assert held[0].cancel()
         pool.admin.resume("a")
@@ -155,8 +155,8 @@ def test_keys_and_statistics_tell_how_it_stands(make: Callable[..., KeyedPool]):
     assert (counts.jobs, counts.keys_ready, counts.keys_running, counts.delayed, counts.workers) == (3, 2, 0, 1, 0)
     assert 0.05 <= counts.oldest_age < 5
     with pool.worker() as worker:
-        play.until(lambda: {one.state for one in pool.keys()} == {"running", "retry"})
-        table = {one.key: one for one in pool.keys()}
+        play.until(lambda: {one.state for one in pool.keys()} == {"running", "retry"})  # noqa: SIM118
+        table = {one.key: one for one in pool.keys()}  # noqa: SIM118
         assert table["a"].worker == worker.id and table["a"].why == "free" and table["a"].depth == 2
         assert table["b"].failures == 1
         assert abs(table["a"].owner_since - time.time()) < 5

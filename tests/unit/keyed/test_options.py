@@ -57,7 +57,7 @@ def test_at_is_a_time_of_day(pool: KeyedPool):
         times.append(time.time())
 
     with pool.worker():
-        when = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=0.2)
+        when = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.2)
         one = do.options(at=when).dispatch("k")
         two = do.options(at=when.timestamp()).dispatch("k")
         past = do.options(at=when - datetime.timedelta(days=1)).dispatch("k")
@@ -74,7 +74,7 @@ def test_at_is_a_time_of_day(pool: KeyedPool):
         {"delay": float("nan")},
         {"delay": float("inf")},
         {"delay": 1, "at": 5.0},
-        {"at": datetime.datetime(2030, 1, 1)},  # noqa: DTZ001
+        {"at": datetime.datetime(2030, 1, 1)},
         {"id": ""},
         {"id": 5},
         {"id": "x" * 201},

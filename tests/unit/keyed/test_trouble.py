@@ -249,8 +249,8 @@ def test_answers_that_are_lost_at_random_lose_nothing(make: Callable[..., KeyedP
             receipt.result(15)
         play.until(lambda: all(log.running(f"r-k{key}") for key in range(5)))
     assert not log.overlaps
-    for key, numbers in expected.items():
-        assert list(dict.fromkeys(log.started(key))) == numbers
+    for name, numbers in expected.items():
+        assert list(dict.fromkeys(log.started(name))) == numbers
     assert calm.statistics().jobs == 0 and calm.statistics().dead == 0
 
 
