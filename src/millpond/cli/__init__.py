@@ -26,3 +26,17 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
     show: Any = importlib.import_module("millpond.cli.demo")
     is_terminal = sys.stdout.isatty()
     raise SystemExit(show.run(seconds or (20.0 if is_terminal else 6.0), output=output, record=record))
+
+
+@main.command()
+@click.argument("target", metavar="MODULE:POOL")
+@click.option("--concurrency", type=click.IntRange(min=1), default=100, show_default=True, help="Keys at a time.")
+@click.option("--weight", type=click.IntRange(1, 1000), default=1, show_default=True, help="Share beside others.")
+@click.option(
+    "--grace", type=click.FloatRange(min=0), help="Seconds to end what runs; as the pool's drain if not given."
+)
+@click.option("--strict", is_flag=True, help="End the process, should it lose its lease.")
+def worker(target: str, concurrency: int, weight: int, grace: float | None, strict: bool) -> None:
+    """Be a worker of a keyed pool until SIGTERM or Ctrl-C: `millpond worker app:tenants`."""
+    load: Any = importlib.import_module("millpond.cli.worker")
+    load.run(target, concurrency=concurrency, weight=weight, grace=grace, strict=strict)

@@ -241,6 +241,10 @@ class AsyncKeyedResident(Generic[P]):
             raise PoolClosed(f"pool {home.name!r} was shut down: admin.resume() opens it again")
         return answer != "same"
 
+    def check(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Raise what `start` would raise for a key or arguments that do not do, without starting anything."""
+        self._port.home.resident(self._definition, key, args, kwargs)
+
     async def stop(self, key: str, *, timeout: float | None = None) -> bool:
         """End it. False: there is none. With `timeout`, wait until it has ended; raise TimeoutError if it does not."""
         await self._port.open()

@@ -154,6 +154,9 @@ class AsyncKeyedPool:
         Return how many changes were made. Do it as often as you like: what is right stays untouched.
         """
         changes = 0
+        await self._port.open()
+        for key, arguments in wanted.items():
+            resident.check(key, **arguments)  # all of them, before anything is done
         for view in await self.residents():
             if view.name == resident.name and view.key not in wanted:
                 changes += await resident.stop(view.key)

@@ -19,7 +19,7 @@ from millpond.keyed._plan import ROUND, Sightings, farewell, plan
 from millpond.keyed._records import SECOND, Beat, Settings, Settle, Work
 from millpond.keyed._runner import Runner
 from millpond.keyed._store import PoolGone, Store
-from millpond.keyed._tenure import Tenure
+from millpond.keyed._tenure import MARGIN, Tenure
 
 LOOK = 1.0
 """Seconds after which it looks by itself."""
@@ -251,10 +251,13 @@ class Lane:
 
     def _give(self, tenure: Tenure, runner: Runner, moves: Iterable[tuple[int, str]], why: str) -> None:
         moves = list(moves)
+        sent = elapsed()
         for start in range(0, len(moves), ROUND):
             self._store.give(tenure.id, moves[start : start + ROUND], why)
         tell(self._observer, "slots_given", self.pool, worker=tenure.id, slots=len(moves))
-        runner.give_away(tenure, (slot for slot, _ in moves), self._settings.drain / SECOND)
+        # the next owner may begin `drain` seconds after the store took note: by then all must have stopped here
+        until = sent + (1 - MARGIN) * self._settings.drain / SECOND
+        runner.give_away(tenure, (slot for slot, _ in moves), until)
 
     def hand_over(self, tenure: Tenure, runner: Runner) -> None:
         """Give everything away, on leaving; called when `is_closing` is set."""

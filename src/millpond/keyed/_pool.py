@@ -155,6 +155,9 @@ class KeyedPool:
         Return how many changes were made. Do it as often as you like: what is right stays untouched.
         """
         changes = 0
+        self._port.open()
+        for key, arguments in wanted.items():
+            resident.check(key, **arguments)  # all of them, before anything is done
         for view in self.residents():
             if view.name == resident.name and view.key not in wanted:
                 changes += resident.stop(view.key)

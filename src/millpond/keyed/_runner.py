@@ -89,11 +89,11 @@ class Runner:
 
     def give_up(self, tenure: Tenure, reason: str) -> None:
         """Stop everything that runs under a membership that is over."""
-        self._soon(lambda: [visit.stop(reason) for visit in list(tenure.visits.values())])
+        self._soon(lambda: [visit.stop(reason, again=True) for visit in list(tenure.visits.values())])
 
-    def give_away(self, tenure: Tenure, slots: Iterable[int], drain: float) -> None:
+    def give_away(self, tenure: Tenure, slots: Iterable[int], until: float) -> None:
         """Begin nothing more in slots that are another's now; residents move at once, jobs have time to end."""
-        self._soon(self._move, tenure, set(slots), drain)
+        self._soon(self._move, tenure, set(slots), until)
 
     def take_back(self, tenure: Tenure, slots: Iterable[int]) -> None:
         """Go on in slots that are ours again."""
@@ -130,14 +130,15 @@ class Runner:
         else:
             self._cancelled.add(signal.id)
 
-    def _move(self, tenure: Tenure, slots: set[int], drain: float) -> None:
+    def _move(self, tenure: Tenure, slots: set[int], until: float) -> None:
         for visit in list(tenure.visits.values()):
             if visit.take.slot in slots and not visit.is_moved:
                 visit.is_moved = True
                 if visit.take.mailbox[0] == "r":
                     visit.stop("moved")
                 else:
-                    visit.drained = self._loop.call_later(drain, self._drained, tenure, visit)
+                    left = max(0.0, until - elapsed())
+                    visit.drained = self._loop.call_later(left, self._drained, tenure, visit)
 
     def _return(self, tenure: Tenure, slots: set[int]) -> None:
         for visit in tenure.visits.values():
@@ -181,7 +182,7 @@ class Runner:
     def stop(self, reason: str) -> None:
         """Ask everything that runs to stop."""
         for visit in [*self.visits, *self.residents]:
-            visit.stop(reason)
+            visit.stop(reason, again=True)
 
     def shut(self) -> None:
         """Let go of the threads; those that still run something are left to the end of the process."""

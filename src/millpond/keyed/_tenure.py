@@ -13,7 +13,7 @@ from millpond._clock import elapsed
 from millpond.keyed._visit import Visit
 
 MARGIN = 0.2
-"""The last part of a lease, in which nothing is begun any more."""
+"""The last part of a lease, in which nothing is begun any more; and of a drain, in which nothing goes on."""
 
 
 class Tenure:

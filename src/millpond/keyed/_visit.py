@@ -45,8 +45,12 @@ class Visit:
         self.notes = 0
         self.task: asyncio.Task[Any] | None = None
 
-    def stop(self, reason: str) -> None:
-        """Ask what runs to stop: a coroutine is cancelled, a function is told. In the loop's thread."""
+    def stop(self, reason: str, *, again: bool = False) -> None:
+        """Ask what runs to stop: a coroutine is cancelled, a function is told. In the loop's thread.
+
+        A coroutine that is cleaning up already is left alone, unless `again`.
+        """
+        is_first = not self.lost.is_set
         self.lost.set(reason)
-        if self.task is not None and self.is_begun:  # else it sees by itself: a task that never began ends in silence
+        if self.task is not None and self.is_begun and (is_first or again):  # one that never began sees by itself
             self.task.cancel(reason)
