@@ -288,7 +288,9 @@ def test_a_url_that_says_nothing_is_refused(url, problem):
 def test_nobody_at_the_address_is_told(stores):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(EngineUnavailable, match=f"127.0.0.1:{port} cannot be reached.*check that the server runs"):
+    with pytest.raises(
+        EngineUnavailable, match=f"127.0.0.1:{port} cannot be reached.*nothing was sent; check that the server runs"
+    ):
         stores(f"redis://127.0.0.1:{port}/0")
 
 

@@ -78,7 +78,7 @@ class Place:
         try:
             connection.connect()
         except (exceptions.RedisError, OSError) as error:
-            raise explained(error, self) from error
+            raise explained(error, self, is_sent=False) from error
         return connection
 
 
@@ -183,8 +183,8 @@ def _is_over(connection: Any) -> bool:
         return True
 
 
-def explained(error: Exception, place: Place) -> EngineError:
-    """Return an error of ours: what happened, and what to do."""
+def explained(error: Exception, place: Place, *, is_sent: bool = True) -> EngineError:
+    """Return an error of ours: what happened, and what to do. `is_sent`: the call may have reached the server."""
     where = f"redis at {place.name}"
     text = str(error)
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError) or _is(
@@ -198,16 +198,17 @@ def explained(error: Exception, place: Place) -> EngineError:
     for kind, word, what in _TEMPORARY:
         if isinstance(error, kind) and (not word or _is(error, word)):
             return EngineUnavailable(f"{where} {what} ({text})")
-    if isinstance(error, exceptions.TimeoutError | TimeoutError):
+    if is_sent and isinstance(error, exceptions.TimeoutError | TimeoutError):
         return EngineUnavailable(
             f"{where} did not answer within {place.patience:g} s ({text}): whether the call took effect is unknown; "
             "look at the load of the server, or put ?socket_timeout= into the URL"
         )
     if isinstance(error, exceptions.ResponseError):
         return EngineError(f"{where} refused a call: {text}; this looks like a bug of millpond, please report it")
+    fate = "whether the call took effect is unknown" if is_sent else "nothing was sent"
     return EngineUnavailable(
-        f"{where} cannot be reached ({text}): whether the call took effect is unknown; check that the server runs and "
-        "that the URL is right, then call again"
+        f"{where} cannot be reached ({text.rstrip('.')}): {fate}; check that the server runs and that the URL is "
+        "right, then call again"
     )
 
 
