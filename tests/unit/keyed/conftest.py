@@ -13,18 +13,11 @@ import pytest
 import pytest_asyncio
 
 from millpond.keyed import AsyncKeyedPool, KeyedPool
-from millpond.testing._redis import redis_server
 
 sys.path.insert(0, str(Path(__file__).parent))
 import keyed_play
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
-    with redis_server() as server:
-        yield server.url
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def test_messages_arrive_in_order(pool: KeyedPool, colour: str):
 
     def plain(resident: Resident) -> None:
         for message in resident:
-            got.append(message)
+            got.append(message)  # noqa: PERF402
 
     def receive(resident: Resident) -> None:
         while True:

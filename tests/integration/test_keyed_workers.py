@@ -1,0 +1,682 @@
+"""Keyed pools between real processes: signals, deaths, forks, strict workers, and what their callers notice."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from millpond.errors import JobFailed
+from millpond.keyed import Job, KeyedPool
+
+pytestmark = pytest.mark.timeout(60)
+T = TypeVar("T")
+_names = itertools.count(1)
+
+PRELUDE = """
+import asyncio, contextlib, os, signal, sys, threading, time
+from dataclasses import dataclass
+from millpond.errors import *
+from millpond.keyed import *
+url, name, path = sys.argv[1:4]
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+def hear():
+    return sys.stdin.readline().strip()
+events = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def note(*words):
+    os.write(events, (f"{time.monotonic()} {os.getpid()} " + " ".join(map(str, words)) + "\\n").encode())
+@contextlib.contextmanager
+def run(key, what=""):
+    note("begin", key, what)
+    try:
+        yield
+    finally:
+        note("end", key, what)
+pool = KeyedPool(name, url)
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+@pool.job
+async def do(job: Job, number: int, pause: float = 0.0) -> int:
+    with run(job.key, number):
+        await asyncio.sleep(pause)
+        return number
+
+@pool.job
+def plain(job: Job, number: int, pause: float = 0.0) -> int:
+    with run(job.key, number):
+        deadline = time.monotonic() + pause
+        while time.monotonic() < deadline and not job.lost:
+            time.sleep(0.002)
+        return number
+
+@pool.job
+def stubborn(job: Job, pause: float) -> int:
+    with run(job.key):
+        time.sleep(pause)
+        return job.attempt
+
+@pool.job
+def double(job: Job, point: Point, factor: int = 2) -> Point:
+    return Point(point.x * factor, point.y * factor)
+
+@pool.job
+def die(job: Job) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@pool.resident
+async def stay(resident: Resident) -> None:
+    with run("r-" + resident.key):
+        async for message in resident:
+            note("got", "r-" + resident.key, message)
+"""
+
+
+class Child:
+    """A program that has the jobs above."""
+
+    def __init__(self, script: str, url: str, name: str, path: Path) -> None:
+        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script), url, name, str(path)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def say(self, word: str = "") -> None:
+        assert self.process.stdin is not None
+        print(word, file=self.process.stdin, flush=True)
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self, timeout: float = 10.0) -> int:
+        """Return the exit code, once it has ended."""
+        return self.process.wait(timeout)
+
+
+class Lab:
+    """A pool, programs that use it, and what they noted."""
+
+    def __init__(self, url: str, path: Path) -> None:
+        self.url = url
+        self.name = f"lab{next(_names)}-{os.getpid()}"
+        self.path = path
+        self.pools: list[KeyedPool] = []
+        self.children: list[Child] = []
+
+    def pool(self, **options: Any) -> KeyedPool:
+        pool = KeyedPool(self.name, self.url, **options)
+        self.pools.append(pool)
+        pool.statistics()
+        return pool
+
+    def child(self, script: str = "pool.run()") -> Child:
+        child = Child(script, self.url, self.name, self.path)
+        self.children.append(child)
+        return child
+
+    def events(self) -> list[tuple[float, int, list[str]]]:
+        if not self.path.exists():
+            return []
+        found = []
+        for line in self.path.read_text().splitlines():
+            when, pid, *words = line.split(" ")
+            found.append((float(when), int(pid), words))
+        return found
+
+    def running(self) -> dict[str, set[int]]:
+        """Return who runs what now, among processes that live."""
+        living = {each.pid for each in self.children if each.process.poll() is None}
+        now: dict[str, set[int]] = defaultdict(set)
+        for _, pid, (what, key, *_) in self.events():
+            if pid in living:
+                now[key].add(pid) if what == "begin" else now[key].discard(pid) if what == "end" else None
+        return {key: pids for key, pids in now.items() if pids}
+
+    def begun(self, key: str) -> list[str]:
+        return [words[2] for _, _, words in self.events() if words[:2] == ["begin", key]]
+
+    def assert_no_overlap(self, dead: dict[int, float] | None = None) -> None:
+        """What a dead process ran ended with it."""
+        now: dict[str, dict[int, float]] = defaultdict(dict)
+        for when, pid, (what, key, *_) in sorted(self.events(), key=lambda each: each[0]):
+            for other in list(now[key]):
+                if dead is not None and dead.get(other, when + 1) <= when:
+                    del now[key][other]
+            if what == "begin":
+                assert not now[key], f"{key} runs in {list(now[key])} and {pid}"
+                now[key][pid] = when
+            elif what == "end":
+                now[key].pop(pid, None)
+
+    def close(self) -> None:
+        for child in self.children:
+            child.process.kill()
+            child.process.communicate()
+        for pool in self.pools:
+            with contextlib.suppress(Exception):
+                pool.admin.drop(force=True)
+            pool.close()
+
+
+def until(question: Callable[[], T], timeout: float = 10.0) -> T:
+    deadline = time.monotonic() + timeout
+    while not (answer := question()):
+        assert time.monotonic() < deadline, f"it did not come true in {timeout} s"
+        time.sleep(0.005)
+    return answer
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def lab(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lab]:
+    url = f"sqlite:///{tmp_path}/pools.db" if request.param == "sqlite" else request.getfixturevalue("redis_url")
+    made = Lab(url, tmp_path / "events")
+    yield made
+    made.close()
+
+
+def joined(pool: KeyedPool, workers: int) -> bool:
+    found = pool.workers()
+    return len(found) == workers and all(each.slots for each in found)
+
+
+# --- signals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_a_worker_end_what_it_runs_and_leave(lab: Lab, number: int):
+    pool = lab.pool(slots=16, lease=1.0)
+    leaver = lab.child("pool.run()\nsay('left')")
+    until(lambda: joined(pool, 1))
+    do, plain = pool.declare_job("do"), pool.declare_job("plain")
+    receipts = [do.dispatch("a", 1, pause=0.5), plain.dispatch("b", 2, pause=0.5)]
+    behind = [do.dispatch("a", 3), plain.dispatch("b", 4)]
+    until(lambda: set(lab.running()) == {"a", "b"})
+    leaver.send(number)
+    assert leaver.end() == 0 and leaver.line() == "left"
+    assert [each.result(1) for each in receipts] == [1, 2]
+    assert [each.status() for each in behind] == ["waiting", "waiting"]
+    assert pool.workers() == [] and pool.statistics().recovered_total == 0
+    lab.child()
+    assert [each.result(10) for each in behind] == [3, 4]
+    lab.assert_no_overlap()
+
+
+def test_a_signal_hands_over_at_once_what_was_not_begun(lab: Lab):
+    pool = lab.pool(slots=16, lease=3.0)
+    leaver, stayer = lab.child("pool.run(concurrency=1)"), lab.child()
+    until(lambda: joined(pool, 2))
+    slow = pool.declare_job("plain")
+    keys = [f"k{number}" for number in range(40)]
+    held = next(key for key in keys if worker_pid(pool, key) == leaver.pid)
+    running = slow.dispatch(held, 0, pause=1.5)
+    until(lambda: held in lab.running())
+    rest = [slow.dispatch(key, 1) for key in keys if key != held]
+    began = time.monotonic()
+    leaver.send(signal.SIGTERM)
+    for each in rest:
+        each.result(5)
+    assert time.monotonic() - began < 1.2
+    after = slow.dispatch(held, 2)
+    assert running.result(5) == 0 and after.result(2) == 2
+    assert leaver.end() == 0 and stayer.process.poll() is None
+    lab.assert_no_overlap()
+    assert pool.statistics().recovered_total == 0
+
+
+def worker_pid(pool: KeyedPool, key: str) -> int:
+    owner = pool.owner(key).owner
+    return next(int(each.label.rpartition(":")[2]) for each in pool.workers() if each.id == owner)
+
+
+@pytest.mark.parametrize("colour", ["do", "stubborn"])
+def test_a_second_signal_ends_a_worker_now(lab: Lab, colour: str):
+    pool = lab.pool(slots=16, lease=1.0)
+    leaver = lab.child("pool.run(grace=30)")
+    until(lambda: joined(pool, 1))
+    receipt = pool.declare_job(colour).dispatch("k", *((1, 30.0) if colour == "do" else (8.0,)))
+    until(lambda: "k" in lab.running())
+    leaver.send(signal.SIGTERM)
+    time.sleep(0.3)
+    assert leaver.process.poll() is None
+    began = time.monotonic()
+    leaver.send(signal.SIGINT)
+    leaver.end(7)
+    assert time.monotonic() - began < 4
+    assert receipt.status() in ("waiting", "running")
+    until(lambda: not pool.workers() or pool.workers()[0].lease_left < 0)
+
+
+def test_ctrl_c_ends_a_block_with_a_worker(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+    leaver = lab.child(
+        """
+        try:
+            with pool.worker() as worker:
+                worker.wait()
+        except KeyboardInterrupt:
+            say("interrupted")
+        """
+    )
+    until(lambda: joined(pool, 1))
+    receipt = pool.declare_job("do").dispatch("k", 1, pause=0.4)
+    until(lambda: "k" in lab.running())
+    leaver.send(signal.SIGINT)
+    assert leaver.line() == "interrupted"
+    assert leaver.end() == 0
+    assert receipt.result(1) == 1
+    assert pool.workers() == []
+
+
+def test_a_signal_while_the_store_is_away_still_ends_the_worker(lab: Lab):
+    pool = lab.pool(slots=16, lease=0.6)
+    leaver = lab.child(
+        """
+        class Away:
+            def __init__(self, inner): self.inner, self.is_away = inner, False
+            def __getattr__(self, name):
+                value = getattr(self.inner, name)
+                if not callable(value) or name in ("close", "listen"): return value
+                def call(*args, **kwargs):
+                    if self.is_away: raise EngineUnavailable("away")
+                    return value(*args, **kwargs)
+                return call
+        pool._home.open()
+        pool._home._store = store = Away(pool._home._store)
+        threading.Thread(target=lambda: (hear(), setattr(store, "is_away", True), say("away")), daemon=True).start()
+        pool.run(grace=1)
+        """
+    )
+    until(lambda: joined(pool, 1))
+    receipt = pool.declare_job("do").dispatch("k", 1, pause=30)
+    until(lambda: "k" in lab.running())
+    leaver.say()
+    assert leaver.line() == "away"
+    leaver.send(signal.SIGTERM)
+    assert leaver.end(15) == 0
+    assert receipt.status() in ("waiting", "running")
+
+
+# --- deaths ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_worker_ran_runs_elsewhere(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+    first, second = lab.child(), lab.child()
+    until(lambda: joined(pool, 2))
+    do, stay = pool.declare_job("do"), pool.declare_resident("stay")
+    keys = [f"k{number}" for number in range(12)]
+    for key in keys:
+        stay.start(key)
+        do.dispatch(key, 0, pause=0.5 if worker_pid(pool, key) == first.pid else 0.0)
+    rest = [do.dispatch(key, number) for key in keys for number in (1, 2)]
+    until(
+        lambda: (
+            sum(key.startswith("r-") for key in lab.running()) == 12
+            and first.pid in lab.running().values().__iter__().__next__() | set().union(*lab.running().values())
+        )
+    )
+    first.send(signal.SIGKILL)
+    first.end()
+    died = time.monotonic()
+    for each in rest:
+        each.result(10)
+    assert time.monotonic() - died < 5
+    until(lambda: all(lab.running().get(f"r-{key}") == {second.pid} for key in keys))
+    lab.assert_no_overlap({first.pid: died})
+    for key in keys:
+        assert list(dict.fromkeys(lab.begun(key))) == ["0", "1", "2"]
+    assert pool.statistics().dead == 0
+    assert {each.why for each in pool.slots()} & {"died"}
+
+
+def test_a_job_that_kills_its_workers_is_a_dead_letter_and_the_key_goes_on(lab: Lab):
+    pool = lab.pool(slots=4, lease=0.5, max_losses=2)
+    receipt = pool.declare_job("die").dispatch("k")
+    behind = pool.declare_job("do").dispatch("k", 7)
+    for _ in range(2):
+        assert lab.child().end() == -signal.SIGKILL
+    lab.child()
+    with pytest.raises(JobFailed, match="killed its worker") as caught:
+        receipt.result(10)
+    assert caught.value.status == "lost"
+    assert behind.result(5) == 7
+    assert "died 2 times" in pool.admin.dead_letters("k")[0].reason
+
+
+def test_a_worker_that_was_stopped_past_its_lease_is_silent_and_comes_back(lab: Lab):
+    pool = lab.pool(slots=16, lease=0.6)
+    first, second = lab.child(), lab.child()
+    until(lambda: joined(pool, 2))
+    do = pool.declare_job("do")
+    keys = [f"k{number}" for number in range(12)]
+    receipts = [do.dispatch(key, number, pause=0.05) for number in range(10) for key in keys]
+    until(lambda: any(first.pid in pids for pids in lab.running().values()))
+    first.send(signal.SIGSTOP)
+    stopped = time.monotonic()
+    for each in receipts:
+        each.result(15)
+    first.send(signal.SIGCONT)
+    until(lambda: joined(pool, 2))
+    for each in [do.dispatch(key, 99) for key in keys]:
+        each.result(10)
+    for key in keys:
+        assert list(dict.fromkeys(lab.begun(key))) == [*map(str, range(10)), "99"]
+    begins = [(when, words) for when, pid, words in lab.events() if pid == first.pid and words[0] == "begin"]
+    assert not [when for when, words in begins if when > stopped and words[2] != "99" and when - stopped < 0.5]
+    assert second.process.poll() is None and pool.statistics().dead == 0
+
+
+def test_a_strict_worker_dies_when_its_lease_does(lab: Lab):
+    pool = lab.pool(slots=16, lease=0.8)
+    strict = lab.child(
+        """
+        class Away:
+            def __init__(self, inner): self.inner, self.is_away = inner, False
+            def __getattr__(self, name):
+                value = getattr(self.inner, name)
+                if not callable(value) or name in ("close", "listen"): return value
+                def call(*args, **kwargs):
+                    if self.is_away: raise EngineUnavailable("away")
+                    return value(*args, **kwargs)
+                return call
+        pool._home.open()
+        pool._home._store = store = Away(pool._home._store)
+        threading.Thread(target=lambda: (hear(), setattr(store, "is_away", True), say("away")), daemon=True).start()
+        pool.run(strict=True)
+        """
+    )
+    until(lambda: joined(pool, 1))
+    receipt = pool.declare_job("stubborn").dispatch("k", 1.2)
+    until(lambda: "k" in lab.running())
+    strict.say()
+    assert strict.line() == "away"
+    began = time.monotonic()
+    assert strict.end(5) == -signal.SIGALRM
+    assert time.monotonic() - began < 1.0
+    lab.child()
+    assert receipt.result(10) == 2
+
+
+def test_a_strict_worker_that_was_stopped_past_its_lease_dies_when_it_goes_on(lab: Lab):
+    pool = lab.pool(slots=16, lease=0.6)
+    strict = lab.child("pool.run(strict=True)")
+    until(lambda: joined(pool, 1))
+    plain = pool.declare_job("plain")
+    receipt = plain.dispatch("k", 1, pause=0.3)
+    until(lambda: "k" in lab.running())
+    strict.send(signal.SIGSTOP)
+    time.sleep(1.0)
+    strict.send(signal.SIGCONT)
+    assert strict.end(5) == -signal.SIGALRM
+    assert not [words for _, pid, words in lab.events() if pid == strict.pid and words[0] == "end"]
+    lab.child()
+    assert receipt.result(10) == 1
+
+
+def test_a_strict_worker_that_leaves_lives_on_and_one_with_a_handler_is_refused(lab: Lab):
+    lab.pool(slots=16, lease=0.4)
+    child = lab.child(
+        """
+        with pool.worker(strict=True):
+            do.dispatch("k", 1).result(5)
+        time.sleep(0.7)
+        signal.signal(signal.SIGALRM, lambda *args: None)
+        try:
+            with pool.worker(strict=True):
+                pass
+        except ValueError as error:
+            say("refused", "SIGALRM" in str(error))
+        """
+    )
+    assert child.line() == "refused True"
+    assert child.end() == 0
+
+
+def test_a_strict_worker_dies_rather_than_let_a_function_outlive_its_lease_on_leaving(lab: Lab):
+    pool = lab.pool(slots=16, lease=0.6, drain=20.0)
+    strict = lab.child("pool.run(strict=True, grace=0.2)")
+    until(lambda: joined(pool, 1))
+    receipt = pool.declare_job("stubborn").dispatch("k", 4.0)
+    until(lambda: "k" in lab.running())
+    lab.child()
+    until(lambda: joined(pool, 2) or len(pool.workers()) == 2)
+    strict.send(signal.SIGTERM)
+    receipt.result(15)
+    died = time.monotonic() if strict.process.poll() is None else 0.0
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        strict.end(5)
+    # either it was waited for, or the process died before anybody else began
+    lab.assert_no_overlap({strict.pid: died} if strict.process.returncode < 0 else None)
+
+
+# --- producers -------------------------------------------------------------------------------------------------------
+
+
+def test_another_program_dispatches_by_position_and_by_name(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+    lab.child()
+
+    @dataclasses.dataclass
+    class Point:
+        x: int
+        y: int
+
+    double = pool.declare_job("double")
+    assert double.dispatch("k", Point(1, 2)).result(10) == {"x": 2, "y": 4}
+    assert double.dispatch("k", {"x": 1, "y": 1}, 3).result(10) == {"x": 3, "y": 3}
+    assert double.dispatch("k", point={"x": 1, "y": 1}, factor=0).result(10) == {"x": 0, "y": 0}
+    for wrong in ((), (1,), ({"x": "a"},)):
+        with pytest.raises(JobFailed, match="do not fit|expected|Expected|missing|required"):
+            double.dispatch("k", *wrong).result(10)
+    assert len(pool.admin.dead_letters("k")) == 3
+
+
+def test_a_job_of_a_newer_version_waits_for_a_worker_that_knows_it_and_order_holds(lab: Lab):
+    pool = lab.pool(slots=4, lease=1.0)
+    lab.child()
+    until(lambda: joined(pool, 1))
+    do, new = pool.declare_job("do"), pool.declare_job("new")
+    receipts = [do.dispatch("k", 0), new.dispatch("k", 1), do.dispatch("k", 2), new.dispatch("k", 3)]
+    assert receipts[0].result(10) == 0
+    until(lambda: [each.state for each in pool.keys()] == ["shelved"])  # noqa: SIM118
+    assert do.dispatch("other", 1).result(10) == 1
+    lab.child(
+        """
+        @pool.job
+        async def new(job: Job, number: int) -> int:
+            with run(job.key, number):
+                return number
+        pool.run()
+        """
+    )
+    assert [each.result(10) for each in receipts] == [0, 1, 2, 3]
+    assert lab.begun("k") == ["0", "1", "2", "3"]
+    lab.assert_no_overlap()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_a_producer_of_its_own(lab: Lab):
+    """Fork while other threads dispatch: nothing is dispatched twice, nothing hangs, results come quickly."""
+    pool = lab.pool(slots=16, lease=2.0)
+    lab.child()
+    until(lambda: joined(pool, 1))
+    script = """
+    import warnings
+    warnings.simplefilter("ignore")
+    stop = threading.Event()
+    sent = [0]
+    def produce():
+        while not stop.is_set() and sent[0] < 2000:
+            do.dispatch("parent", sent[0])
+            sent[0] += 1
+            time.sleep(0.0005)
+    do.dispatch("warm", 0).result(10)
+    thread = threading.Thread(target=produce)
+    thread.start()
+    children = []
+    for number in range(6):
+        time.sleep(0.02)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(8)
+            began = time.monotonic()
+            found = [do.dispatch(f"child{number}", each).result(10) for each in range(5)]
+            os._exit(0 if found == list(range(5)) and time.monotonic() - began < 4 else 1)
+        children.append(child)
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    stop.set()
+    thread.join()
+    last = do.dispatch("parent", sent[0])
+    last.result(10)
+    say(codes, sent[0] + 1)
+    pool.close()
+    """
+    producer = lab.child(script)
+    answer = producer.line()
+    assert answer.startswith("[0, 0, 0, 0, 0, 0]"), answer
+    many = int(answer.split()[-1])
+    assert lab.begun("parent") == [str(number) for number in range(many)]
+    for number in range(6):
+        assert lab.begun(f"child{number}") == [str(each) for each in range(5)]
+    assert producer.end() == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_a_worker_of_its_own(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+    parent = lab.child(
+        """
+        import warnings
+        warnings.simplefilter("ignore")
+        with pool.worker():
+            do.dispatch("warm", 0).result(10)
+            child = os.fork()
+            if child == 0:
+                pool.run()
+                os._exit(0)
+            say(child)
+            hear()
+            os.kill(child, signal.SIGTERM)
+            say("child", os.waitpid(child, 0)[1])
+        say("left")
+        """
+    )
+    int(parent.line())
+    until(lambda: joined(pool, 2))
+    do = pool.declare_job("do")
+    for each in [do.dispatch(f"k{number}", number) for number in range(40)]:
+        each.result(10)
+    assert len({pid for _, pid, words in lab.events() if words[1].startswith("k")}) == 2
+    parent.say()
+    assert parent.line() == "child 0" and parent.line() == "left" and parent.end() == 0
+    assert pool.workers() == []
+    lab.assert_no_overlap()
+
+
+def test_a_producer_that_is_killed_leaves_its_jobs(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+    producer = lab.child(
+        """
+        number = 0
+        while True:
+            do.dispatch("k", number)
+            say(number)
+            number += 1
+        """
+    )
+    seen = [int(producer.line()) for _ in range(50)]
+    producer.send(signal.SIGKILL)
+    producer.end()
+    rest = producer.process.stdout.read().split() if producer.process.stdout else []
+    last = int(rest[-1]) if rest else seen[-1]
+    lab.child()
+    until(lambda: pool.statistics().jobs == 0 and lab.begun("k"))
+    begun = [int(each) for each in lab.begun("k")]
+    assert begun in (list(range(last + 1)), list(range(last + 2)))
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_rolling_restart_loses_nothing_and_never_runs_a_resident_twice(lab: Lab):
+    pool = lab.pool(slots=32, lease=1.0)
+    workers = [lab.child() for _ in range(3)]
+    until(lambda: joined(pool, 3))
+    do, stay = pool.declare_job("do", keep_result=0), pool.declare_resident("stay")
+    keys = [f"k{number}" for number in range(10)]
+    for key in keys:
+        stay.start(key)
+    stop = threading.Event()
+    sent = [0]
+
+    def produce() -> None:
+        while not stop.is_set():
+            for key in keys:
+                do.dispatch(key, sent[0], pause=0.001)
+                stay.notify(key, sent[0])
+            sent[0] += 1
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        for index in range(3):
+            workers[index].send(signal.SIGTERM)
+            assert workers[index].end(15) == 0
+            workers[index] = lab.child()
+            until(lambda: joined(pool, 3))
+    finally:
+        stop.set()
+        thread.join()
+    until(lambda: pool.statistics().jobs == 0)
+    numbers = [str(number) for number in range(sent[0])]
+
+    def got(key: str) -> list[str]:
+        return [words[2] for _, _, words in lab.events() if words[:2] == ["got", f"r-{key}"]]
+
+    until(lambda: all(got(key)[-1:] == numbers[-1:] for key in keys))
+    lab.assert_no_overlap()
+    for key in keys:
+        assert lab.begun(key) == numbers
+        assert [number for number, _ in itertools.groupby(got(key))] == numbers
+    assert pool.statistics().recovered_total == 0
+    until(lambda: len([key for key in lab.running() if key.startswith("r-")]) == 10)
+
+
+def test_a_worker_in_this_process_and_one_in_another_share_the_keys(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+
+    @pool.job
+    async def do(job: Job, number: int, pause: float = 0.0) -> int:
+        return -number
+
+    lab.child()
+    with pool.worker():
+        until(lambda: joined(pool, 2))
+        found = [each.result(10) for each in [do.dispatch(f"k{number}", number) for number in range(1, 60)]]
+        assert min(found) < 0 < max(found)
+    until(lambda: joined(pool, 1))
+    assert do.dispatch("k1", 1).result(10) == 1
