@@ -39,7 +39,7 @@ def run(target: str, **options: Any) -> None:
     """Be a worker."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     pool = find(target)
-    logging.getLogger("millpond").info("worker of pool %r at %s", pool.name, pool.url)
+    logging.getLogger("millpond").info("worker of pool %r: %r", pool.name, pool)
     if isinstance(pool, AsyncKeyedPool):
         asyncio.run(pool.run(**options))
     else:

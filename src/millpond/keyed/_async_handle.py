@@ -29,9 +29,19 @@ UNIQUE_FOR = 24 * 3600.0
 class AsyncReceipt(Generic[R_co]):
     """What a dispatch returns: the way to the job's outcome."""
 
-    def __init__(self, port: AsyncPort, definition: Definition, key: str, id: str) -> None:  # noqa: A002
+    def __init__(
+        self,
+        port: AsyncPort,
+        definition: Definition,
+        key: str,
+        id: str,  # noqa: A002
+        siblings: Sequence[str] = (),
+        place: int = 0,
+    ) -> None:
         self.key = key
         self.id = id
+        self._siblings = siblings
+        self._place = place
         self._port = port
         self._definition = definition
 
@@ -45,7 +55,8 @@ class AsyncReceipt(Generic[R_co]):
             raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
         slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
         try:
-            status, data = await self._port.wait(self._port.replies.expect(self.id, slot, mailbox), timeout)
+            near = self._siblings[self._place + 1 : self._place + 500]
+            status, data = await self._port.wait(self._port.replies.expect(self.id, slot, mailbox, near), timeout)
         except TimeoutError:
             raise TimeoutError(
                 f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
@@ -183,11 +194,12 @@ class AsyncKeyedJob(Generic[P, R]):
     ) -> PoolFull | AlreadyExists | None:
         verdicts = await self._port.dispatch([order for _, _, order in part])
         refused: PoolFull | AlreadyExists | None = None
+        siblings = [job for _, job, _ in part]
         for index, (key, job, _) in enumerate(part):
             try:
                 if verdicts and index in verdicts:
                     job = self._heed(verdicts[index], key, job)
-                receipts.append(AsyncReceipt(self._port, self._definition, key, job))
+                receipts.append(AsyncReceipt(self._port, self._definition, key, job, siblings, index))
             except (PoolFull, AlreadyExists) as error:
                 refused = error
                 receipts.append(None)

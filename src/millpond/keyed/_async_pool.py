@@ -16,7 +16,7 @@ from millpond.keyed._async_handle import AsyncKeyedJob, AsyncKeyedResident
 from millpond.keyed._async_port import AsyncPort, AsyncWorking
 from millpond.keyed._core import Placement
 from millpond.keyed._definition import Policy, define
-from millpond.keyed._home import Home
+from millpond.keyed._home import Home, shown
 from millpond.keyed._job import Job, Resident
 from millpond.keyed._records import SECOND
 from millpond.keyed._views import KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
@@ -184,7 +184,8 @@ class AsyncKeyedPool:
     ) -> None:
         """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
 
-        A first signal lets the worker leave gracefully, a second one stops what it runs, a third one kills the process.
+        A first signal lets the worker leave gracefully; a second one stops what it runs, and three seconds later the
+        process, should a plain function not heed it.
         """
         await _serve.async_serve(
             self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace}
@@ -240,7 +241,7 @@ class AsyncKeyedPool:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} at {self.url!r}>"
+        return f"<{type(self).__name__} {self.name!r} at {shown(self.url)!r}>"
 
 
 _OPTIONS = {

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import os
+import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from millpond._clock import elapsed
 from millpond._events import Observer
@@ -65,7 +68,20 @@ class Home:
         self._pid = this.pid
         self._is_closed = False
         self._workers = 0
+        self.forked: list[Callable[[], None]] = []
+        """What others do in a forked child, which shares nothing with its parent."""
         self._begin()
+        _homes.add(self)
+
+    def begin_anew(self) -> None:
+        """Begin in a forked child: locks may be held by threads that are not here, and the store is the parent's."""
+        self._lock = threading.RLock()
+        self._store = None
+        self._workers = 0
+        self._pid = this.pid
+        self._begin()
+        for step in self.forked:
+            step()
 
     def _begin(self) -> None:
         self.producer = secrets.token_hex(6)
@@ -78,12 +94,9 @@ class Home:
         """Return the store and what holds for the pool; open it if that has not been done in this process."""
         if self._is_closed:
             raise PoolClosed(f"pool {self.name!r} was closed here: make a new KeyedPool to use it")
-        if self._store is not None and self._settings is not None and self._pid == this.pid:
+        if self._store is not None and self._settings is not None:
             return self._store, self._settings
         with self._lock:
-            if self._pid != this.pid:
-                self._pid, self._store = this.pid, None
-                self._begin()
             if self._store is None:
                 store: Store = importlib.import_module(self._module).open(self.url, self.name)
                 try:
@@ -134,8 +147,8 @@ class Home:
                 if key in ("lease", "drain"):
                     has, value = f"{has / SECOND:g}", f"{value / SECOND:g}"
                 raise ValueError(
-                    f"pool {self.name!r} at {self.url!r} was created with {key}={has}, not {value}: leave it out to "
-                    "use the pool as it is, or take another name"
+                    f"pool {self.name!r} at {shown(self.url)!r} was created with {key}={has}, not {value}: leave it "
+                    "out to use the pool as it is, or take another name"
                 )
         if "placement" not in self._wanted:
             try:
@@ -161,11 +174,14 @@ class Home:
         `once`, for what must not be done twice.
         """
         deadline = elapsed() + (0 if once else PATIENCE)
+        is_gone = False
         while True:
             try:
-                return question(self.store)
+                return question(self.reopen()[0] if is_gone else self.store)
             except PoolGone:
-                return question(self.reopen()[0])
+                is_gone = True
+                if elapsed() > deadline + PATIENCE:
+                    raise
             except EngineUnavailable:
                 if elapsed() > deadline:
                     raise
@@ -177,7 +193,7 @@ class Home:
             self._is_closed = True
             store, self._store = self._store, None
             is_last = not self._workers
-        if store is not None and is_last and self._pid == this.pid:
+        if store is not None and is_last:
             store.close()
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -242,12 +258,31 @@ class Home:
         return payload
 
 
+_homes: WeakSet[Home] = WeakSet()
+
+
+def _begin_anew() -> None:
+    for home in list(_homes):
+        home.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+def shown(url: str) -> str:
+    """Return a URL as people may see it: without its password."""
+    return re.sub(r"(://[^:@/]*:)[^@/]*@", r"\1***@", re.sub(r"([?&]password=)[^&]*", r"\1***", url))
+
+
 def _module_of(url: str) -> str:
     if not isinstance(url, str):
         raise TypeError(f"a pool's URL must be a string such as 'redis://localhost', not {url!r}")
     home = _HOMES.get(url.partition(":")[0]) if ":" in url else None
     if home is None:
-        raise ValueError(f"no store for {url!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'redis://host:port/0'")
+        raise ValueError(
+            f"no store for {shown(url)!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'redis://host:port/0'"
+        )
     return home
 
 

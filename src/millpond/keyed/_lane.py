@@ -58,6 +58,8 @@ class Lane:
         self._bell = threading.Event()
         self._beat: Beat | None = None
         self._tenure: Tenure | None = None
+        self._former: list[Tenure] = []
+        """Memberships that were lost, but not yet given up in the store."""
         self._runner: Runner | None = None
         self._sightings = Sightings(settings.lease / SECOND)
         self._version = 0
@@ -89,6 +91,8 @@ class Lane:
 
     def serve(self, tenure: Tenure, beat: Beat) -> None:
         """Work under this membership from now on."""
+        if self._tenure is not None:
+            self._former.append(self._tenure)
         self._tenure = tenure
         self._version = 0
         self.tell(beat)
@@ -167,19 +171,31 @@ class Lane:
             work = self._work(tenure, want, runner.per_key(), RESIDENTS if is_serving else 0)
             if work.is_gone and not tenure.is_over:
                 self._doubt()  # we are no member any more, or the clock of the store jumped: a renewal will tell
-            for index in work.stale:
-                tell(self._observer, "stale_report", self.pool, index=index)
-            if work.takes:
-                runner.admit(tenure, work.takes)
-            if work.signals:
-                runner.hear(tenure, work.signals)
-            self._due = elapsed() + max(0.001, (work.due - work.now) / SECOND) if work.due else 0.0
+            self._heed(tenure, runner, work)
             if work.version != self._version and not tenure.is_over and not self.is_closing and not work.is_gone:
                 self._steer(tenure, runner, self._store.beat())
             if self._tenure is not tenure or self._is_ended:
                 return
             if not self._settles and not (work.is_more and is_serving and runner.room()):
                 return
+
+    def _heed(self, tenure: Tenure, runner: Runner, work: Work) -> None:
+        """Do what the answer says."""
+        if work.stale:
+            tell(self._observer, "stale_reports", self.pool, number=len(work.stale))
+        if work.takes:
+            runner.admit(tenure, work.takes)
+        if work.signals:
+            runner.hear(tenure, work.signals)
+        self._due = elapsed() + max(0.001, (work.due - work.now) / SECOND) if work.due else 0.0
+        if self._former and not self._settles:
+            self._give_up_former()
+
+    def _give_up_former(self) -> None:
+        """Leave under an id that was lost, once nothing runs under it: so nobody has to wait for its lease to end."""
+        for former in [each for each in self._former if not each.visits]:
+            self._store.leave(former.id)
+            self._former.remove(former)
 
     def _work(self, tenure: Tenure, want: int, per: int, residents: int) -> Work:
         settles = self._settles

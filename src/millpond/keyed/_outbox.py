@@ -140,11 +140,13 @@ class Outbox:
     def _deliver(self, batch: str, orders: Sequence[Order]) -> Verdicts:
         deadline = elapsed() + PATIENCE
         pause = 0.02
+        is_gone = False
         while True:
             try:
-                return self._home.store.dispatch(batch, orders)
+                store = self._home.reopen()[0] if is_gone else self._home.store
+                return store.dispatch(batch, orders)
             except PoolGone:
-                self._home.reopen()
+                is_gone = True
             except EngineUnavailable as error:
                 if elapsed() > deadline:
                     raise EngineUnavailable(

@@ -16,7 +16,7 @@ from millpond.keyed._admin import KeyedAdmin
 from millpond.keyed._core import Placement
 from millpond.keyed._definition import Policy, define
 from millpond.keyed._handle import KeyedJob, KeyedResident
-from millpond.keyed._home import Home
+from millpond.keyed._home import Home, shown
 from millpond.keyed._job import Job, Resident
 from millpond.keyed._port import Port, Working
 from millpond.keyed._records import SECOND
@@ -181,7 +181,8 @@ class KeyedPool:
     def run(self, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None) -> None:
         """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
 
-        A first signal lets the worker leave gracefully, a second one stops what it runs, a third one kills the process.
+        A first signal lets the worker leave gracefully; a second one stops what it runs, and three seconds later the
+        process, should a plain function not heed it.
         """
         _serve.serve(self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace})
 
@@ -235,7 +236,7 @@ class KeyedPool:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} at {self.url!r}>"
+        return f"<{type(self).__name__} {self.name!r} at {shown(self.url)!r}>"
 
 
 _OPTIONS = {

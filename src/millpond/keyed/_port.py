@@ -25,8 +25,12 @@ class Port:
 
     def __init__(self, home: Home) -> None:
         self.home = home
-        self.replies = Replies(home)
-        self._outbox = Outbox(home)
+        self._begin()
+        home.forked.append(self._begin)
+
+    def _begin(self) -> None:
+        self.replies = Replies(self.home)
+        self._outbox = Outbox(self.home)
 
     def open(self) -> None:
         """Open the store, if that has not been done."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 
 from millpond._clock import elapsed
@@ -35,15 +37,27 @@ class Replies:
         self._home = home
         self._waits: dict[str, _Wait] = {}
         self._lock = threading.Lock()
+        self._near: Sequence[str] = ()
+        self._early: dict[str, tuple[str, bytes]] = {}
+        """Outcomes that nobody has asked for yet."""
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
         self._ear: Ear | None = None
         self._is_closed = False
 
-    def expect(self, job: str, slot: int, mailbox: str) -> Future[tuple[str, bytes]]:
-        """Return a future of the outcome: its status and data. It fails with `NotFound` when none can come."""
+    def expect(self, job: str, slot: int, mailbox: str, near: Sequence[str] = ()) -> Future[tuple[str, bytes]]:
+        """Return a future of the outcome: its status and data. It fails with `NotFound` when none can come.
+
+        `near` are jobs whose outcomes will be wanted soon: those that are there are fetched with it.
+        """
         with self._lock:
+            early = self._early.pop(job, None)
+            if early is not None:
+                done: Future[tuple[str, bytes]] = Future()
+                done.set_result(early)
+                return done
             wait = self._waits.setdefault(job, _Wait(slot, mailbox))
+            self._near = near
             if self._thread is None or not self._thread.is_alive():
                 self._is_closed = False
                 self._thread = threading.Thread(
@@ -87,12 +101,21 @@ class Replies:
         store = self._home.store
         with self._lock:
             ids = list(self._waits)
+            if len(ids) < AT_ONCE:
+                near = (job for job in self._near if job not in self._waits and job not in self._early)
+                ids += itertools.islice(near, AT_ONCE - len(ids))
+            self._near = ()
+            while len(self._early) > 20 * AT_ONCE:
+                del self._early[next(iter(self._early))]
         now = elapsed()
         for start in range(0, len(ids), AT_ONCE):
             part = ids[start : start + AT_ONCE]
             for job, outcome in zip(part, store.outcomes(part), strict=True):
-                wait = self._waits[job]
-                if outcome is not None:
+                wait = self._waits.get(job)
+                if wait is None:
+                    if outcome is not None:
+                        self._early[job] = outcome
+                elif outcome is not None:
                     self._end(job, wait, outcome)
                 elif now - wait.since > LOOK:
                     self._doubt(job, wait)

@@ -14,11 +14,13 @@ from millpond._events import logger
 from millpond.keyed._home import Home
 from millpond.keyed._worker import Worker
 
+LAST = 3.0
+"""Seconds after the second signal until the process is killed: a plain function may not listen."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def async_serve(home: Home, options: dict[str, Any]) -> None:
-    """Work in the running loop. The first signal lets the worker leave, the second stops what runs, the third kills."""
+    """Work in the running loop. The first signal lets the worker leave, the second stops what runs, and kills soon."""
     worker = Worker(home, **options)
     with _heeding(home, worker):
         await worker.start()
@@ -52,9 +54,13 @@ def _heeding(home: Home, worker: Worker) -> Iterator[None]:
         elif heard == 2:
             logger.warning("a worker of pool %r hurries: what runs is told to stop now", home.name)
             worker.hurry()
+            loop.call_later(LAST, die, number)
         else:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
+            die(number)
+
+    def die(number: int) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
