@@ -916,6 +916,22 @@ def verb_apply_cancel_in_the_middle(bench: StoreBench) -> None:
     assert bench.outcome("2") == "cancelled"
 
 
+def verb_apply_cancel_is_for_once(bench: StoreBench) -> None:
+    """A job of an id that was asked for and then cancelled, or purged, runs when it is dispatched anew."""
+    bench.open()
+    a = bench.hand("a")
+    for end_it in (lambda: bench.cancel("k", "1"), lambda: bench.purge("k")):
+        bench.put("k", "1")
+        take = a.one("k")
+        assert bench.cancel("k", "1") == "asked"
+        a.settle(end(take, 0))
+        assert end_it() in ("cancelled", "1")
+        bench.put("k", "1")
+        take = a.one("k")
+        assert ids(take) == ["1"], "the new job was dropped for the old one"
+        a.settle(end(take))
+
+
 def verb_apply_cancel_frees_a_key_that_waits(bench: StoreBench) -> None:
     """When the job is cancelled for which its key waits, the rest waits no more, and is not blamed."""
     bench.open()
@@ -1397,6 +1413,19 @@ def k2_nothing_is_lost_with_a_worker(bench: StoreBench) -> None:
     worker.settle(end(take))
     assert ids(worker.one("k")) == ["3", "4", "late"]
     assert bench.store.counts().recovered == 3
+
+
+def k2_what_was_running_comes_first(bench: StoreBench) -> None:
+    """A key that was running when its worker died is taken before those that only waited."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    first, *others = bench.neighbours(4)
+    bench.put(first, "1")
+    a.one(first)
+    for key in others:
+        bench.put(key, f"{key}-1")
+    bench.bury(b, a)
+    assert list(b.take(want=1)) == [f"j:{first}"]
 
 
 def k2_a_poison_job_is_buried(bench: StoreBench) -> None:
