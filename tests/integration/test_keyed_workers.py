@@ -48,6 +48,21 @@ def run(key, what=""):
         note("end", key, what)
 pool = KeyedPool(name, url)
 
+class Away:
+    def __init__(self, inner): self.inner, self.is_away = inner, False
+    def __getattr__(self, name):
+        value = getattr(self.inner, name)
+        if not callable(value) or name in ("close", "listen"): return value
+        def call(*args, **kwargs):
+            if self.is_away: raise EngineUnavailable("away")
+            return value(*args, **kwargs)
+        return call
+
+def can_be_away(pool):
+    pool._home.open()
+    pool._home._store = store = Away(pool._home._store)
+    threading.Thread(target=lambda: (hear(), setattr(store, "is_away", True), say("away")), daemon=True).start()
+
 @dataclass
 class Point:
     x: int
@@ -294,18 +309,7 @@ def test_a_signal_while_the_store_is_away_still_ends_the_worker(lab: Lab):
     pool = lab.pool(slots=16, lease=0.6)
     leaver = lab.child(
         """
-        class Away:
-            def __init__(self, inner): self.inner, self.is_away = inner, False
-            def __getattr__(self, name):
-                value = getattr(self.inner, name)
-                if not callable(value) or name in ("close", "listen"): return value
-                def call(*args, **kwargs):
-                    if self.is_away: raise EngineUnavailable("away")
-                    return value(*args, **kwargs)
-                return call
-        pool._home.open()
-        pool._home._store = store = Away(pool._home._store)
-        threading.Thread(target=lambda: (hear(), setattr(store, "is_away", True), say("away")), daemon=True).start()
+        can_be_away(pool)
         pool.run(grace=1)
         """
     )
@@ -393,18 +397,7 @@ def test_a_strict_worker_dies_when_its_lease_does(lab: Lab):
     pool = lab.pool(slots=16, lease=0.8)
     strict = lab.child(
         """
-        class Away:
-            def __init__(self, inner): self.inner, self.is_away = inner, False
-            def __getattr__(self, name):
-                value = getattr(self.inner, name)
-                if not callable(value) or name in ("close", "listen"): return value
-                def call(*args, **kwargs):
-                    if self.is_away: raise EngineUnavailable("away")
-                    return value(*args, **kwargs)
-                return call
-        pool._home.open()
-        pool._home._store = store = Away(pool._home._store)
-        threading.Thread(target=lambda: (hear(), setattr(store, "is_away", True), say("away")), daemon=True).start()
+        can_be_away(pool)
         pool.run(strict=True)
         """
     )
@@ -418,6 +411,22 @@ def test_a_strict_worker_dies_when_its_lease_does(lab: Lab):
     assert time.monotonic() - began < 1.0
     lab.child()
     assert receipt.result(10) == 2
+
+
+def test_of_two_strict_workers_in_one_process_each_counts(lab: Lab):
+    pool = lab.pool(slots=16, lease=0.8)
+    strict = lab.child(
+        """
+        other = KeyedPool(name + "-other", "memory:", lease=0.5, slots=4)
+        can_be_away(pool)
+        with other.worker(strict=True), pool.worker(strict=True):
+            time.sleep(20)
+        """
+    )
+    until(lambda: joined(pool, 1))
+    strict.say()
+    assert strict.line() == "away"
+    assert strict.end(5) == -signal.SIGALRM
 
 
 def test_a_strict_worker_that_was_stopped_past_its_lease_dies_when_it_goes_on(lab: Lab):

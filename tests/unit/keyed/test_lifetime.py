@@ -365,3 +365,140 @@ def test_a_pool_that_is_forgotten_leaves_no_thread(url: str):
     del pool, receipt
     gc.collect()
     play.until(lambda: not ours(before), 3)
+
+
+def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
+    """A program that forgets to leave: its loop is closed, the process lives on."""
+    before = set(threading.enumerate())
+    first, second = AsyncKeyedPool("p", url, slots=16, lease=0.5), KeyedPool("p", url)
+
+    async def do(job: Job) -> str:
+        return job.key
+
+    first.job(do)
+
+    async def forget() -> Any:
+        worker = first.worker()
+        await worker.__aenter__()
+        await play.auntil(lambda: worker.is_member)
+        return worker
+
+    kept = asyncio.run(forget())
+    with second:
+        job = second.job(do)
+        with second.worker():
+            receipts = job.dispatch_many([(f"k{number}",) for number in range(20)])
+            for one in receipts:
+                assert one.result(5) == one.key
+            play.until(lambda: len(second.workers()) == 1, 3)
+    assert kept is not None
+    asyncio.run(first.close())
+    play.until(lambda: not ours(before), 3)
+
+
+def test_a_loop_that_stands_still_for_many_leases_keeps_its_keys(make: Callable[..., KeyedPool]):
+    pool, other = make(slots=16, lease=0.3), make()
+    log = play.Log()
+
+    async def do(job: Job, block: float = 0.0) -> int:
+        with log.run(job.key):
+            time.sleep(block)  # noqa: ASYNC251
+            return job.attempt
+
+    job, _ = pool.job(do), other.job(do)
+    with pool.worker() as worker:
+        before = worker.id
+        play.until(lambda: play.slot_share(pool) == {before: 16})
+        receipts = [job.dispatch("a", block=1.2), job.dispatch("a")]
+        play.until(lambda: log.running("a"))
+        with other.worker():
+            assert [one.result(5) for one in receipts] == [1, 1]
+            assert worker.id == before
+    assert not log.overlaps
+
+
+def test_a_function_may_wait_for_jobs_of_other_keys(pool: KeyedPool):
+    @pool.job
+    def leaf(job: Job, number: int) -> int:
+        return number
+
+    @pool.job
+    def sum_of(job: Job, many: int) -> int:
+        return sum(one.result(5) for one in [leaf.dispatch(f"leaf{number}", number) for number in range(many)])
+
+    with pool.worker():
+        assert sum_of.dispatch("root", 10).result(5) == 45
+
+
+def test_a_job_that_is_declared_after_its_worker_joined_is_run(pool: KeyedPool):
+    with pool.worker():
+
+        @pool.job
+        async def late(job: Job) -> str:
+            return job.key
+
+        assert late.dispatch("k").result(5) == "k"
+
+
+def test_closing_while_others_dispatch_refuses_or_accepts(url: str):
+    for _ in range(5):
+        pool, other = KeyedPool("p", url), KeyedPool("p", url)
+        other.statistics()
+        do = pool.declare_job("do")
+        accepted, errors = [0], []
+        started = threading.Event()
+
+        def produce(
+            do: Any = do, accepted: list[int] = accepted, errors: list[Any] = errors, started: Any = started
+        ) -> None:
+            try:
+                while True:
+                    do.dispatch("k")
+                    accepted[0] += 1
+                    started.set()
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        assert started.wait(5)
+        pool.close()
+        thread.join(5)
+        assert not thread.is_alive()
+        assert [type(one) for one in errors] == [PoolClosed]
+        assert other.statistics().jobs == accepted[0]
+        other.admin.drop(force=True)
+        other.close()
+
+
+@pytest.mark.asyncio
+async def test_a_worker_that_is_cancelled_while_it_joins_is_no_member_for_long(url: str):
+    pool = AsyncKeyedPool("p", url, slots=16, lease=0.4)
+    store = play.tamper(pool)
+    joining, go = threading.Event(), threading.Event()
+
+    def slow(*args: Any) -> None:
+        joining.set()
+        go.wait(5)
+
+    store.before["join"] = slow
+
+    async def work() -> None:
+        async with pool.worker():
+            await asyncio.sleep(20)
+
+    task = asyncio.create_task(work())
+    await play.auntil(joining.is_set)
+    task.cancel()
+    await asyncio.sleep(0.02)
+    store.before.clear()
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with pool.worker() as worker:
+        await play.auntil(lambda: alone(pool, worker.id), 3)
+    await pool.close()
+
+
+async def alone(pool: AsyncKeyedPool, worker: str) -> bool:
+    return [one.id for one in await pool.workers()] == [worker]
