@@ -3,6 +3,8 @@
 A benchmark file answers questions. A `Question` names its sides (us and the rivals), each a function that does the
 work once and returns its figure; lower is better. Every side of every parameter set runs in a process of its own,
 the sides take turns, and the best of all rounds counts (the median where it says so), since noise only ever adds.
+
+A side that cannot run here raises `Skip`; the question is answered without it, and says so.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +24,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+RIVALS = "the best rival"
+"""A reference: whichever of the sides that are not ours comes out best."""
+
+
+class Skip(Exception):
+    """Raised by a side that cannot run on this machine, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +49,28 @@ class Question:
     take: str = "best"  # or "median"
     rounds: int = 3
     note: str = ""
+    smoke: tuple[str, ...] = ()
+    """The sides of a smoke run, all if empty."""
 
     @property
     def more_is_better(self) -> bool:
         return self.score == "times"
 
-    def result(self, figures: dict[str, float]) -> float:
-        subject = figures[self.subject]
-        if self.score == "value":
+    def result(self, figures: dict[str, float]) -> float | None:
+        """Return what came out; None when a side that it needs was skipped."""
+        subject = figures.get(self.subject)
+        if subject is None or self.score == "value":
             return subject
-        return figures[self.reference] / subject if self.score == "times" else subject / figures[self.reference] - 1
+        if self.reference == RIVALS:
+            reference = min((value for side, value in figures.items() if not side.startswith("millpond")), default=None)
+        else:
+            reference = figures.get(self.reference)
+        if reference is None:
+            return None
+        return reference / subject if self.score == "times" else subject / reference - 1
 
-    def meets(self, value: float, goal: float | None) -> bool | None:
-        if goal is None:
+    def meets(self, value: float | None, goal: float | None) -> bool | None:
+        if goal is None or value is None:
             return None
         return value >= goal if self.more_is_better else value <= goal
 
@@ -80,31 +99,45 @@ def ask(path: Path, question: Question, *, smoke: bool, python: str = sys.execut
     rows = []
     for params in question.params[-1:] if smoke else question.params:
         samples: dict[str, list[float]] = {side: [] for side in question.sides}
-        for _ in range(1 if smoke else question.rounds):
+        details: dict[str, list[Any]] = {}
+        skipped: dict[str, str] = {}
+        if smoke and question.smoke:
+            skipped = {side: "not in a smoke run" for side in question.sides if side not in question.smoke}
+        for turn in range(1 if smoke else question.rounds):
             for side in question.sides:
-                samples[side].append(_in_a_process(python, path, question.key, side, params, smoke))
+                if side in skipped:
+                    continue
+                answer = _in_a_process(python, path, question.key, side, params, smoke, turn)
+                if "skipped" in answer:
+                    skipped[side] = answer["skipped"]
+                else:
+                    samples[side].append(answer["figure"])
+                if "detail" in answer:
+                    details.setdefault(side, []).append(answer["detail"])
         pick = statistics.median if question.take == "median" else min
-        figures = {side: pick(values) for side, values in samples.items()}
+        figures = {side: pick(values) for side, values in samples.items() if side not in skipped}
         value = question.result(figures)
-        rows.append(
-            {
-                "params": params,
-                "figures": figures,
-                "samples": samples,
-                "result": value,
-                "meets_must": question.meets(value, question.must),
-                "meets_aim": question.meets(value, question.aim),
-            }
-        )
+        row = {
+            "params": params,
+            "figures": figures,
+            "samples": samples,
+            "result": value,
+            "meets_must": question.meets(value, question.must),
+            "meets_aim": question.meets(value, question.aim),
+        }
+        rows.append(row | ({"skipped": skipped} if skipped else {}) | ({"details": details} if details else {}))
     return rows
 
 
-def _in_a_process(python: str, path: Path, key: str, side: str, params: dict[str, Any], smoke: bool) -> float:
-    command = [python, __file__, str(path), key, side, json.dumps(params), "smoke" if smoke else "full"]
+def _in_a_process(
+    python: str, path: Path, key: str, side: str, params: dict[str, Any], smoke: bool, turn: int
+) -> dict[str, Any]:
+    command = [python, __file__, str(path), key, side, json.dumps(params), "smoke" if smoke else "full", str(turn)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise RuntimeError(f"{key} / {side} failed:\n{done.stderr}")
-    return float(done.stdout.strip().splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return answer
 
 
 def scale(number: int) -> int:
@@ -112,12 +145,43 @@ def scale(number: int) -> int:
     return max(10, number // 100) if _smoke else number
 
 
+def shared(name: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Measure, or read what another side or question of this turn measured under that name; keep it for the results.
+
+    For benchmarks of which one run gives several figures.
+    """
+    kept = Path(tempfile.gettempdir()) / f"millpond-bench-{os.getppid()}-{_turn}-{name}.json"
+    if not kept.exists() or kept.stat().st_mtime < time.time() - 1800:  # process numbers come again
+        kept.write_text(json.dumps(measure()))
+    run: dict[str, Any] = json.loads(kept.read_text())
+    keep(run)
+    return run
+
+
+def keep(run: dict[str, Any]) -> None:
+    """Put into the results what a figure comes from; the last one counts."""
+    _details.append(run)
+
+
+def is_smoke() -> bool:
+    return _smoke
+
+
 _smoke = False
+_turn = 0
+_details: list[dict[str, Any]] = []
 
 if __name__ == "__main__":
-    file, key, side, params, mode = sys.argv[1:]
+    file, key, side, params, mode, turn = sys.argv[1:]
     sys.modules["harness"] = sys.modules["__main__"]
-    _smoke = mode == "smoke"
+    _smoke, _turn = mode == "smoke", int(turn)
     (question,) = [each for each in load(Path(file)) if each.key == key]
     times = 1 if _smoke or question.take == "median" else 3
-    print(min(question.sides[side](**json.loads(params)) for _ in range(times)))
+    answer: dict[str, Any] = {}
+    try:
+        answer["figure"] = min(question.sides[side](**json.loads(params)) for _ in range(times))
+    except Skip as reason:
+        answer["skipped"] = str(reason)
+    if _details:
+        answer["detail"] = _details[-1]
+    print(json.dumps(answer))

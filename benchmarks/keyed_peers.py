@@ -1,4 +1,4 @@
-"""The rivals of keyed pools on Redis, and what all of them have to do. Not a benchmark itself: `keyed.py` asks with it.
+"""The rivals of keyed pools on Redis, and what all of them have to do. Not a benchmark itself: `keyed_redis.py` asks.
 
 A `Peer` is a program (see `keyed_peers/program.py` for what it is told) that runs in an environment of its own, since
 the peers need different versions of redis-py: `.venv-bench-<peer>`, made here when it is missing or when a pin changed.
@@ -9,7 +9,8 @@ To let another kind take part, ours above all, put its program into that folder 
 
 with a fresh Redis that persists nothing, and these questions:
 
-    drain       jobs that do nothing are queued, one worker starts: jobs/s from the first to the last that ended
+    drain       jobs that do nothing are queued, one worker starts: jobs/s from the first to the last that ended; and
+                how fast they were put, which is `bulk`
     bulk        jobs put per second by the quickest call of the peer, nobody working
     latency     one job every 5 ms, one worker: from just before the call that puts a job until it begins
     contended   2 workers that are up, 2,000 jobs of 2 ms, 40 of one key in a row: jobs/s, overlaps, order. The layout
@@ -56,6 +57,8 @@ from program import RECORD  # noqa: E402
 
 PATIENCE = 120.0
 """Seconds for anything that should happen by itself."""
+LIMIT = 75.0
+"""Seconds after the death of a worker for which others may find its jobs. SAQ takes about 107, taskiq ten minutes."""
 WARM = 2_000_000_000
 """Jobs from this number on are not measured: they show that a worker is up."""
 
@@ -71,9 +74,16 @@ class Peer:
     """What its environment has; with none it runs in this one."""
     surroundings: Mapping[str, str] = field(default_factory=dict)
     """What its program is told besides, in environment variables."""
-    jobs: int = 10_000
-    """How many to drain, and to put: some seconds of work."""
+    jobs: int = 4_000
+    """How many to drain, and to put: a second of work at least."""
+    keys: int = 1000
+    """How many keys these have, in turn; most peers know no keys."""
     least_redis: tuple[int, int] = (6, 2)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its environment was made before."""
+        return not self.requirements or (_folder(self.program.stem) / ".installed").exists()
 
     def python(self) -> str:
         return environment(self.program.stem, self.requirements) if self.requirements else sys.executable
@@ -122,6 +132,10 @@ PEERS = {
 }
 
 
+MILLPOND = Peer("millpond", PROGRAMS / "on_millpond.py", (*AT_LEAST_ONCE, "contended"), jobs=60_000, keys=60_000)
+"""Ours: in this environment, with the defaults, and a job for each key."""
+
+
 def measure(question: str, peer: Peer | str, quick: bool) -> dict[str, Any]:
     """Answer a question for a peer once, on a server of its own.
 
@@ -159,7 +173,7 @@ def _numbers(server: str) -> tuple[int, int]:
 
 def environment(name: str, requirements: tuple[str, ...]) -> str:
     """Return the Python of an environment that has these; make it when there is none, with uv or venv and pip."""
-    folder = HERE.parent / f".venv-bench-{name.removeprefix('on_')}"
+    folder = _folder(name)
     python, stamp = folder / "bin" / "python", folder / ".installed"
     wanted = "\n".join([sys.version, *requirements])
     folder.mkdir(exist_ok=True)
@@ -176,6 +190,10 @@ def environment(name: str, requirements: tuple[str, ...]) -> str:
                 _call(str(python), "-m", "pip", "install", "-q", *requirements)
             stamp.write_text(wanted)
     return str(python)
+
+
+def _folder(name: str) -> Path:
+    return HERE.parent / f".venv-bench-{name.removeprefix('on_')}"
 
 
 def _call(*command: str) -> None:
@@ -333,11 +351,13 @@ def stage(peer: Peer) -> Iterator[Stage]:
 
 def drain(scene: Stage, quick: bool) -> dict[str, Any]:
     jobs = 300 if quick else scene.peer.jobs
-    scene.enqueue(jobs)
+    said = scene.enqueue(jobs, keys=scene.peer.keys)
     scene.start("a")
     ended = sorted(note.ended for note in _all(scene.wait_for(jobs), jobs, scene))
     return {
         "jobs": jobs,
+        "keys": scene.peer.keys,
+        "put_per_s": round(said["timed"] / said["seconds"], 1),
         "jobs_per_s": round((len(ended) - 1) / (ended[-1] - ended[0]), 1),
         "done_twice": len(ended) - jobs,
     }
@@ -345,8 +365,8 @@ def drain(scene: Stage, quick: bool) -> dict[str, Any]:
 
 def bulk(scene: Stage, quick: bool) -> dict[str, Any]:
     jobs = 300 if quick else scene.peer.jobs
-    said = scene.enqueue(jobs)
-    return {"jobs": jobs, "jobs_per_s": round(said["timed"] / said["seconds"], 1)}
+    said = scene.enqueue(jobs, keys=scene.peer.keys)
+    return {"jobs": jobs, "put_per_s": round(said["timed"] / said["seconds"], 1)}
 
 
 def latency(scene: Stage, quick: bool) -> dict[str, Any]:
@@ -419,7 +439,7 @@ def memory(scene: Stage, quick: bool) -> dict[str, Any]:
 
 
 def death(scene: Stage, quick: bool) -> dict[str, Any]:
-    jobs, ms, limit = (400, 20, 2.0) if quick else (2000, 20, 120.0)
+    jobs, ms, limit = (400, 20, 0.5) if quick else (2000, 20, LIMIT)
     scene.start_and_warm("a", "b")
     enqueuer = scene.begin_to_enqueue(jobs, keys=50, ms=ms)
     killed = _kill_at_work(scene, "a", after=jobs // 8)
@@ -488,11 +508,11 @@ QUESTIONS: dict[str, Callable[[Stage, bool], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("questions", nargs="*", metavar="QUESTION", help=", ".join(QUESTIONS))
-    parser.add_argument("--peer", action="append", choices=list(PEERS))
+    parser.add_argument("--peer", action="append", choices=[MILLPOND.name, *PEERS])
     parser.add_argument("--quick", action="store_true", help="as little as shows that it runs")
     chosen = parser.parse_args()
     for question in chosen.questions or QUESTIONS:
-        for peer in PEERS.values():
+        for peer in (MILLPOND, *PEERS.values()):
             if question in peer.questions and (not chosen.peer or peer.name in chosen.peer):
                 print(json.dumps(measure(question, peer, chosen.quick)), flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import matplotlib
 from harness import HERE
@@ -117,7 +118,88 @@ def draw_temporal() -> None:
     figure.savefig(HERE.parent / "docs" / "img" / "temporal.svg", metadata={"Date": None})
 
 
+def draw_keyed() -> None:
+    """Jobs a second beside the rivals, how long a job waits, and what it costs against keys, backlog and workers."""
+    keys = ("drain", "latency_p50", "latency_p99", "hot", "backlog", "workers")
+    files = {key: HERE / "results" / f"keyed_{key}-3.11.json" for key in keys}
+    if not all(file.exists() for file in files.values()):
+        return
+    rows = {key: json.loads(file.read_text())["rows"] for key, file in files.items()}
+    figure, panels = pyplot.subplots(2, 2, figsize=(7.5, 5.4))
+    _keyed_bars(panels[0, 0], rows["drain"])
+    _keyed_waits(panels[0, 1], rows["latency_p50"][0]["figures"], rows["latency_p99"][0]["figures"])
+    _keyed_lines(panels[1, 0], rows["hot"], rows["backlog"])
+    _keyed_workers(panels[1, 1], rows["workers"])
+    for axes in panels.flat:
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        axes.tick_params(labelsize=8)
+    figure.supxlabel("keyed pools on Redis without persistence; jobs that do nothing; Python 3.11, 2 cores", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(HERE.parent / "docs" / "img" / "keyed.svg", metadata={"Date": None})
+
+
+def _colour(side: str) -> str:
+    return "#2563eb" if side.startswith("millpond") else "#9ca3af"
+
+
+def _keyed_bars(axes: Any, rows: list[dict[str, Any]]) -> None:
+    bars = [(side, 1e6 / value) for side, value in rows[0]["figures"].items() if not side.startswith("millpond")]
+    for row in rows:
+        per_key = row["params"]["per_key"]
+        for side, value in row["figures"].items():
+            if side.startswith("millpond"):
+                kept = ", kept" if "kept" in side else ""
+                bars.append((f"millpond, {per_key} job{'s' if per_key > 1 else ''}/key{kept}", 1e6 / value))
+    bars.sort(key=lambda bar: -bar[1])
+    for place, (side, rate) in enumerate(bars):
+        axes.barh(place, rate, color=_colour(side))
+        axes.text(rate * 1.1, place, f"{rate:,.0f}", va="center", fontsize=8, color="#555")
+    axes.set_yticks(range(len(bars)), [side for side, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(500, max(rate for _, rate in bars) * 12)
+    axes.set_title("drained by one worker, jobs/s (log)", fontsize=9)
+
+
+def _keyed_waits(axes: Any, medians: dict[str, float], worst: dict[str, float]) -> None:
+    sides = sorted(medians, key=lambda side: medians[side])
+    for place, side in enumerate(sides):
+        axes.plot([medians[side], worst[side]], [place, place], color=_colour(side), linewidth=5, solid_capstyle="butt")
+        text = f"{medians[side]:.2g} / {worst[side]:.2g}"
+        axes.text(worst[side] * 1.15, place, text, va="center", fontsize=8, color="#555")
+    axes.set_yticks(range(len(sides)), [side.replace("AsyncKeyedPool", "asyncio") for side in sides])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(min(medians.values()) / 1.5, max(worst.values()) * 8)
+    axes.set_title("dispatch to start, p50 / p99, ms (log)", fontsize=9)
+
+
+def _keyed_lines(axes: Any, hot: list[dict[str, Any]], backlog: list[dict[str, Any]]) -> None:
+    held = sorted((row["params"]["held"], row["figures"]["millpond"]) for row in hot)
+    held.insert(0, (100, hot[0]["figures"]["millpond, none held"]))  # the hot ones alone
+    waiting = sorted((row["params"]["per_key"], row["figures"]["millpond"]) for row in backlog)
+    axes.plot(*zip(*held, strict=True), marker="o", markersize=4, color="#2563eb", label="other keys held")
+    axes.plot(*zip(*waiting, strict=True), marker="o", markersize=4, color="#f59e0b", label="backlog, jobs/key")
+    axes.set_xscale("log")
+    axes.set_ylim(0, max(value for _, value in held + waiting) * 1.25)
+    axes.legend(fontsize=8, frameon=False)
+    axes.set_title("cost of a job, µs", fontsize=9)
+
+
+def _keyed_workers(axes: Any, rows: list[dict[str, Any]]) -> None:
+    points = sorted((row["params"]["workers"], 1e6 / row["figures"]["millpond"]) for row in rows)
+    places = range(len(points))
+    axes.bar(places, [rate for _, rate in points], color="#2563eb", width=0.6)
+    for place, (_, rate) in zip(places, points, strict=True):
+        axes.text(place, rate * 1.02, f"{rate:,.0f}", ha="center", va="bottom", fontsize=8, color="#555")
+    axes.set_xticks(places, [f"{number} worker{'s' if number > 1 else ''}" for number, _ in points])
+    axes.set_ylim(0, max(rate for _, rate in points) * 1.2)
+    axes.set_title("jobs/s by worker processes (Redis shares the cores)", fontsize=9)
+
+
 if __name__ == "__main__":
     draw()
     draw_resources()
     draw_temporal()
+    draw_keyed()

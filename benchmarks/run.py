@@ -6,9 +6,11 @@ usage: python benchmarks/run.py [--smoke] [--table] [FILE-OR-KEY ...]
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,11 @@ from harness import HERE, Question, ask, load
 
 RESULTS = HERE / "results"
 FILES = sorted([*HERE.glob("local_*.py"), *HERE.glob("resources_*.py")])
+FILES += [HERE / "keyed_redis.py", HERE / "keyed_scale.py"]
 
 
 def machine() -> dict[str, Any]:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
-    import os
-
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -32,12 +33,14 @@ def machine() -> dict[str, Any]:
     }
 
 
-def show(value: float, question: Question) -> str:
+def show(value: float | None, question: Question) -> str:
+    if value is None:
+        return "—"
     if question.score == "overhead":
         return f"{value:+.0%}"
     if question.score == "value":
         return f"{value:,.2f}" if value < 10 else f"{value:,.0f}"
-    return f"{value:.1f}x" if value < 20 else f"{value:.0f}x"
+    return f"{value:.2f}x" if value < 2 else f"{value:.1f}x" if value < 20 else f"{value:.0f}x"
 
 
 def number(value: float) -> str:
@@ -54,6 +57,8 @@ def measure(path: Path, wanted: list[str], smoke: bool) -> None:
             mark = {True: "ok", False: "MISSED", None: ""}[row["meets_must"]]
             params = ", ".join(f"{key}={value}" for key, value in row["params"].items())
             print(f"{question.key:18} {params:12} {show(row['result'], question):>8} {mark:7} {figures}", flush=True)
+            if row.get("skipped") and not smoke:
+                print(*(f"{'':18} skipped: {side}: {reason}" for side, reason in row["skipped"].items()), sep="\n")
         if not smoke:
             python = ".".join(platform.python_version_tuple()[:2])
             target = RESULTS / f"{question.key}-{python}.json"
@@ -105,6 +110,7 @@ def _table_of(python: str) -> list[str]:
             for row in document["rows"]:
                 figures = ", ".join(f"{side} {number(value)}" for side, value in row["figures"].items())
                 params = ", ".join(f"{value} {key}" for key, value in row["params"].items())
+                figures += "".join(f", {side} skipped" for side in row.get("skipped", {}))
                 goals = [
                     _goal(question, each, row[key])
                     for each, key in ((question.must, "meets_must"), (question.aim, "meets_aim"))
@@ -118,6 +124,8 @@ def _goal(question: Question, goal: float | None, met: bool | None) -> str:
     if goal is None:
         return ""
     sign = "≥" if question.more_is_better else "≤"
+    if met is None:
+        return f"{sign} {show(goal, question)}"
     return f"{sign} {show(goal, question)} {'yes' if met else 'no'}"
 
 
@@ -128,16 +136,19 @@ def main(arguments: list[str]) -> None:
     if "--table" not in arguments:
         for path in FILES:
             measure(path, wanted, smoke)
+    for leftover in Path(tempfile.gettempdir()).glob(f"millpond-bench-{os.getpid()}-*"):
+        leftover.unlink()
     if not smoke:
         (HERE / "README.md").write_text(table())
         try:
-            from plot import draw, draw_resources, draw_temporal
+            from plot import draw, draw_keyed, draw_resources, draw_temporal
         except ImportError:
             print("no picture: matplotlib is not installed")
         else:
             draw()
             draw_resources()
             draw_temporal()
+            draw_keyed()
 
 
 if __name__ == "__main__":
