@@ -920,7 +920,8 @@ def verb_apply_cancel_is_for_once(bench: StoreBench) -> None:
     """A job of an id that was asked for and then cancelled, or purged, runs when it is dispatched anew."""
     bench.open()
     a = bench.hand("a")
-    for end_it in (lambda: bench.cancel("k", "1"), lambda: bench.purge("k")):
+    ways: list[Callable[[], str]] = [lambda: bench.cancel("k", "1"), lambda: bench.purge("k")]
+    for end_it in ways:
         bench.put("k", "1")
         take = a.one("k")
         assert bench.cancel("k", "1") == "asked"
@@ -1985,6 +1986,20 @@ def hole_13_an_outage_kills_nobody(bench: StoreBench) -> None:
     assert a.claim(dead={"b": seen["b"]}).got == (), "b has renewed since"
     assert owner.settle(end(take)).stale == ()
     assert bench.store.owners()[1] == ["b"] * 4 + ["a"] * 4
+
+
+def hole_13_the_stores_clock_alone_kills_nobody(bench: StoreBench) -> None:
+    """A lease that is over on the store's clock, but is not the one that the claimer saw for so long, is no death."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    seen = bench.ends()["a"]
+    bench.skip(SECOND)
+    a.renew()
+    bench.skip(2 * LEASE)
+    b.renew()
+    for end_seen in (seen, 0, bench.ends()["a"] + 1):
+        assert b.claim(dead={"a": end_seen}) == Claimed((), (), 0, is_gone=False), "it saw another end"
+    assert len(b.claim(dead={"a": bench.ends()["a"]}).got) == SLOTS
 
 
 def hole_13_a_clock_that_went_back_keeps_no_dead_alive(bench: StoreBench) -> None:
