@@ -93,6 +93,7 @@ class Checker:
         self.acknowledged: dict[tuple[str, int], float] = {}
         self.wanted: dict[str, bool] = {}
         """Residents: whether they should run."""
+        self.stopped: dict[str, list[float]] = defaultdict(list)
         self.notes: dict[str, dict[int, float]] = defaultdict(dict)
         self.heard: dict[str, list[tuple[float, int]]] = defaultdict(list)
         self.forgotten = 0
@@ -165,6 +166,8 @@ class Checker:
                 self.notes[words[3]][int(words[4])] = moment
             case "+" | "-":
                 self.wanted[words[3]] = words[0] == "+"
+                if words[0] == "-":
+                    self.stopped[words[3]].append(moment)
 
     def _read_fate(self, moment: float, what: str, pid: int, words: list[str]) -> None:
         process = self.processes[pid]
@@ -311,7 +314,8 @@ class Checker:
         for key, numbers in self.notes.items():
             heard = [number for _, number in sorted(self.heard[key])]
             for number in sorted(numbers.keys() - set(heard)):
-                if not self._is_forgotten(numbers[number]):
+                was_stopped = any(0 <= moment - numbers[number] < 10 * self.lease for moment in self.stopped[key])
+                if not was_stopped and not self._is_forgotten(numbers[number]):
                     self.faults.append(f"message {number} to resident {key} was acknowledged and never heard")
             highest = 0
             for number in dict.fromkeys(heard):

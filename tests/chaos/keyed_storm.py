@@ -75,6 +75,8 @@ class Storm:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.leaving: list[subprocess.Popen[bytes]] = []
         self.producers: dict[str, subprocess.Popen[bytes]] = {}
+        self.names: dict[int, str] = {}
+        """Of every process that there was."""
         self.timers: list[threading.Timer] = []
         self.kills = 0
         self.notes = 0
@@ -117,7 +119,9 @@ class Storm:
 
     def _spawn(self, program: str, name: str, options: dict[str, Any]) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(HERE / program), self.url_of(name), str(self.path), json.dumps(options)]
-        return subprocess.Popen(command, stderr=self.complaints)
+        process = subprocess.Popen(command, stderr=self.complaints)
+        self.names[process.pid] = name
+        return process
 
     def start_resident(self, key: str) -> None:
         self.insist(lambda: self._resident(key).start(key))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import random
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from keyed_log import Log
 
 from millpond import KeyedPool
 from millpond._events import Event
-from millpond.errors import LeaseLost
+from millpond.errors import EngineUnavailable, LeaseLost
 from millpond.keyed import Job, Resident
 
 POOL = "storm"
@@ -91,6 +93,15 @@ def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s worker %(process)d %(name)s: %(message)s")
     options = json.loads(sys.argv[3])
-    pool = make(sys.argv[1], Log(sys.argv[2]), options)
-    pool.run(**options.get("worker", {}))
-    pool.close()
+    log = Log(sys.argv[2])
+    for attempt in range(100):
+        pool = make(sys.argv[1], log, options)
+        try:
+            pool.run(**options.get("worker", {}))
+            break
+        except EngineUnavailable:  # it could not join: one that has joined bears with a store that is away
+            if attempt == 99 or f" {os.getpid()} joined\n" in Path(sys.argv[2]).read_text():
+                raise
+            time.sleep(0.1)
+        finally:
+            pool.close()

@@ -186,26 +186,31 @@ def test_connections_cut_delayed_and_doubled(tmp_path: Path) -> None:
         server = ends.enter_context(redis())
         proxies = [ends.enter_context(Proxy(server.port, chance + index)) for index in range(3)]
 
+        def proxy_of(name: str) -> Proxy:
+            return proxies[int(name[-1]) % 3]
+
         def url_of(name: str) -> str:
-            number = int(name[-1]) if name.startswith("worker") else 2
-            return proxies[number % 3].url
+            return proxy_of(name).url
 
         storm = ends.enter_context(Storm(tmp_path, server.url, chance, workers=5, rate=250, url_of=url_of))
         storm.start()
         storm.gather(3)
         for proxy in proxies:
-            proxy.lose_request = proxy.lose_answer = 0.004
-            proxy.double, proxy.delay = 0.03, 0.01
+            proxy.lose_request = proxy.lose_answer = 0.008
+            proxy.double, proxy.delay = 0.1, 0.01
         for _ in range(12):
             proxy = storm.random.choice(proxies)
             if storm.random.random() < 0.5:
                 proxy.cut()
             else:
-                storm.log.write("O", pid=0)
+                behind = [pid for pid, name in storm.names.items() if proxy_of(name) is proxy]
+                for pid in behind:
+                    storm.log.write("O", pid=pid)
                 proxy.block()
                 time.sleep(storm.random.choice([0.3, 1.5]))
                 proxy.unblock()
-                storm.log.write("U", pid=0)
+                for pid in behind:
+                    storm.log.write("U", pid=pid)
             rage(storm, kills=1, pause=0.3)
         for proxy in proxies:
             proxy.lose_request = proxy.lose_answer = proxy.double = proxy.delay = 0.0

@@ -231,6 +231,8 @@ def test_messages_to_a_resident_arrive_in_order():
     assert faults(log) == ""
     assert faults(log + "M 3 2 k 2 101\n") == "", "one that was not acknowledged comes again"
     assert "never heard" in faults(log + "N 3 9 k 3\n")
+    assert faults(log + "N 3 9 k 3\n- 3.1 9 k\n") == "", "its resident was stopped"
+    assert "never heard" in faults(log + "N 3 9 k 3\n- 2.9 9 k\n")
     assert "first heard after" in faults("N 1 9 k 1\nN 2 9 k 2\nM 2.1 1 k 2 100\nM 2.2 1 k 1 100\n")
 
 
