@@ -29,6 +29,7 @@ class Heart:
         store: Store,
         lease: float,
         join: Callable[[], Tenure],
+        is_wanted: Callable[[], bool],
         beaten: Callable[[Beat], None],
         lost: Callable[[Tenure, str], None],
     ) -> None:
@@ -36,6 +37,7 @@ class Heart:
         self._store = store
         self._lease = lease
         self._join = join
+        self._is_wanted = is_wanted
         self._beaten = beaten
         self._lost = lost
         self._tenure: Tenure | None = None
@@ -57,11 +59,13 @@ class Heart:
         """Look now: a membership may be over."""
         self._stir.set()
 
-    def end(self) -> None:
+    def end(self, *, wait: bool = True) -> None:
         """Renew no more."""
         self._is_ended = True
         self._stir.set()
         self._alarm.set()
+        if not wait:
+            return
         for thread in self._threads:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(timeout=10)
@@ -71,7 +75,7 @@ class Heart:
         while not self._is_ended:
             self._stir.wait(pause)
             self._stir.clear()
-            if self._is_ended:
+            if self._is_ended or not self._is_wanted():
                 return
             tenure = self._tenure
             pause = self._lease / 3

@@ -17,7 +17,7 @@ from millpond._clock import elapsed
 from millpond._events import Observer
 from millpond._fork import this
 from millpond.errors import EngineUnavailable, PoolClosed
-from millpond.keyed._core import Jump, Placement, Rendezvous, slot_of
+from millpond.keyed._core import Jump, Placement, Rendezvous, mix, slot_of
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._payload import pack
@@ -86,7 +86,7 @@ class Home:
     def _begin(self) -> None:
         self.producer = secrets.token_hex(6)
         """What stands for this process with those who settle its jobs."""
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(secrets.randbits(64))
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -217,8 +217,11 @@ class Home:
         return slot_of(key, self.settings.slots)
 
     def new_id(self) -> str:
-        """Return an id that no job has."""
-        return f"{self.producer}{next(self._numbers):x}"
+        """Return an id that no job has.
+
+        Its digits look random all over, since Redis finds texts by a hash of some of their bytes only.
+        """
+        return f"{mix(next(self._numbers) % (1 << 64)):016x}"
 
     def order(
         self,

@@ -118,11 +118,11 @@ class Lane:
         """Tell whether there is nothing to report."""
         return not self._settles
 
-    def end(self) -> None:
+    def end(self, *, wait: bool = True) -> None:
         """Stop the thread."""
         self._is_ended = True
         self.wake()
-        if self._thread is not threading.current_thread() and self._thread.ident is not None:
+        if wait and self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(timeout=10)
 
     # -- the thread ---------------------------------------------------------------------------------------------------

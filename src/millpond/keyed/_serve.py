@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from millpond._events import logger
+from millpond.errors import EngineUnavailable
 from millpond.keyed._home import Home
 from millpond.keyed._worker import Worker
 
@@ -23,7 +24,16 @@ async def async_serve(home: Home, options: dict[str, Any]) -> None:
     """Work in the running loop. The first signal lets the worker leave, the second stops what runs, and kills soon."""
     worker = Worker(home, **options)
     with _heeding(home, worker):
-        await worker.start()
+        while not worker.stopped.is_set():
+            try:
+                await worker.start()
+                break
+            except EngineUnavailable as error:
+                logger.warning("a worker of pool %r cannot begin yet: %s", home.name, error)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(worker.stopped.wait(), 1.0)
+        else:
+            return
         try:
             await worker.stopped.wait()
         finally:

@@ -8,12 +8,37 @@ a worker that is cut off is silent before anybody else can take over. One that l
 from __future__ import annotations
 
 import signal
+import threading
 
 from millpond._clock import elapsed
 from millpond.keyed._visit import Visit
 
 MARGIN = 0.2
 """The last part of a lease, in which nothing is begun any more; and of a drain, in which nothing goes on."""
+
+
+class _Bomb:
+    """Ends the process when a strict membership is not renewed: SIGALRM, at the first of all their ends.
+
+    The kernel keeps the time, so it works when the process was stopped, or no thread of it can run.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: dict[str, float] = {}
+
+    def set(self, tenure: str, end: float | None) -> None:
+        """Let a membership end then; None: it is over, and harmless."""
+        with self._lock:
+            if end is None:
+                self._ends.pop(tenure, None)
+            else:
+                self._ends[tenure] = end
+            left = max(1e-3, min(self._ends.values()) - elapsed()) if self._ends else 0
+            signal.setitimer(signal.ITIMER_REAL, left)
+
+
+_bomb = _Bomb()
 
 
 class Tenure:
@@ -36,8 +61,7 @@ class Tenure:
         """Take note of a renewal that was sent then, and answered."""
         self._stop_at = max(self._stop_at, sent + self.lease * (1 - MARGIN))
         if self._strict:
-            left = sent + self.lease - elapsed()
-            signal.setitimer(signal.ITIMER_REAL, max(left, 1e-3))
+            _bomb.set(self.id, sent + self.lease)
 
     def left(self) -> float:
         """Return the seconds for which things may be begun."""
@@ -52,7 +76,7 @@ class Tenure:
         self.is_over = True
         self.why = why
         if self._strict and disarm:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            _bomb.set(self.id, None)
 
     def tokens(self) -> set[int]:
         """Return the takes that are under way here."""

@@ -75,7 +75,8 @@ class Worker:
         store, settings = self._store, self._settings
         self._lane = Lane(home.name, store, settings, placement, self._lost, self._doubt, self._shut, home.observer)
         self._runner = Runner(home.name, home.definitions, self._concurrency, self._lane.settle, home.observer)
-        self._heart = Heart(home.name, store, settings.lease / SECOND, self._join, self._lane.tell, self._lost)
+        lease = settings.lease / SECOND
+        self._heart = Heart(home.name, store, lease, self._join, self._is_wanted, self._lane.tell, self._lost)
         try:
             tenure = await self._loop.run_in_executor(None, self._join)
         except BaseException:
@@ -184,6 +185,19 @@ class Worker:
         logger.warning("worker %s of pool %r is cut off (%s): its handlers stop", tenure.id, self._home.name, why)
         tell(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
         self._heart.stir()
+
+    def _is_wanted(self) -> bool:
+        """Tell whether anything can run here: else it has to be no member any more, since nobody will end it."""
+        if not self._loop.is_closed():
+            return True
+        logger.error("the event loop of a worker of pool %r was closed before the worker", self._home.name)
+        if self._tenure is not None:
+            self._tenure.end("orphaned")
+        self._lane.end(wait=False)
+        self._heart.end(wait=False)
+        if self._ear is not None:
+            self._ear.close()
+        return False
 
     def _doubt(self) -> None:
         self._heart.stir()
