@@ -916,6 +916,23 @@ def verb_apply_cancel_in_the_middle(bench: StoreBench) -> None:
     assert bench.outcome("2") == "cancelled"
 
 
+def verb_apply_cancel_of_what_the_dead_run(bench: StoreBench) -> None:
+    """A job that a dead worker had does not run again when it was cancelled; nothing is kept for the dead."""
+    bench.open()
+    a, b = bench.hand("a"), bench.hand("b", own=False)
+    bench.put("k", "1", "2")
+    bench.start("k")
+    a.take(residents=1)
+    ends = bench.ends()
+    bench.skip(LEASE)
+    b.renew()
+    b.claim([(bench.slot("k") + 1) % SLOTS], dead={"a": ends["a"]})
+    assert bench.cancel("k", "1") == "asked" and bench.notify("k", b"1") == "sent" and bench.stop("k") == "stopping"
+    b.claim()
+    assert {mailbox: ids(take) for mailbox, take in b.take(residents=1).items()} == {"j:k": ["2"]}
+    assert bench.outcome("1") == "cancelled" and not bench.store.residents()
+
+
 def verb_apply_cancel_is_for_once(bench: StoreBench) -> None:
     """A job of an id that was asked for and then cancelled, or purged, runs when it is dispatched anew."""
     bench.open()
