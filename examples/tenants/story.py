@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 from tenants.shared import add, pool, remove, tenants
 from tenants.tenant import print_who_runs_what
@@ -28,7 +29,6 @@ def main() -> None:
 
 async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
     """Let things happen, one after another."""
-    first, second, third = workers
     async with pool:
         await until_right(workers, "eight tenants on three workers")
 
@@ -37,6 +37,7 @@ async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
         add("ann", plan="premium")
         await until_right(workers, "bob left, ivy came, ann has another plan")
 
+        first, second, third = await busiest_first(workers)
         first.kill()
         first.wait()
         began = time.monotonic()
@@ -50,6 +51,13 @@ async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
         third.send_signal(signal.SIGTERM)
         code = await asyncio.to_thread(third.wait, 20)
         print(f"the last worker left (exit code {code}); the tenants wait for the next one", flush=True)
+
+
+async def busiest_first(workers: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
+    """Return the workers, the one with the most residents first."""
+    labels = {one.id: one.label for one in await pool.workers()}
+    counts = Counter(labels.get(one.worker, "").rpartition(":")[2] for one in await pool.residents())
+    return sorted(workers, key=lambda worker: -counts[str(worker.pid)])
 
 
 async def until_right(workers: list[subprocess.Popen[bytes]], what: str) -> None:
