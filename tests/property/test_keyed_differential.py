@@ -32,7 +32,7 @@ def _missing(problem: str) -> Any:
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Any]:
+def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Any]]:
     """Give a maker of stores of fresh pools."""
     name = request.param
     try:
@@ -44,8 +44,10 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         url = f"sqlite:///{tmp_path_factory.mktemp('stores')}/pools.db"
     elif name == "redis":
         url = request.getfixturevalue("redis_url")
-    opener(url, "first").open(SETTINGS[0])  # what is set up once is set up now
-    return lambda: opener(url, f"differential-{next(_pools)}")
+    first = opener(url, "first")
+    first.open(SETTINGS[0])  # what is set up once is set up now
+    yield lambda: opener(url, f"differential-{next(_pools)}")
+    first.close()
 
 
 def _play(make: Callable[[], Any], moves: list[Move], variant: int) -> None:
