@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
 from millpond.keyed import _commands as do
@@ -22,7 +22,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-_ON_BUSY = ("queue", "reject", "replace", "coalesce")
+OnBusy = Literal["queue", "reject", "replace", "coalesce"]
+_ON_BUSY = get_args(OnBusy)
 UNIQUE_FOR = 24 * 3600.0
 """Seconds for which an id that was given is remembered."""
 
@@ -116,7 +117,7 @@ class KeyedJob(Generic[P, R]):
         id: str | None = None,  # noqa: A002
         delay: float | None = None,
         at: datetime.datetime | float | None = None,
-        on_busy: str | None = None,
+        on_busy: OnBusy | None = None,
     ) -> KeyedJob[P, R]:
         """Return the same job with options for its dispatches.
 

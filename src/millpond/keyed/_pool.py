@@ -152,7 +152,8 @@ class KeyedPool:
         """Make the residents of this name equal to `wanted`, which has the arguments of each by key.
 
         Those that are missing are started, those with other arguments replaced, those that are not wanted stopped.
-        Return how many changes were made. Do it as often as you like: what is right stays untouched.
+        Return how many changes were asked for (one that is still ending counts again). Do it as often as you like: what
+        is right stays untouched.
         """
         changes = 0
         self._port.open()
