@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from millpond.keyed import _core
-from millpond.keyed._records import Member
+from millpond.keyed._records import SECOND, Member
 
 ROUND = 1024
 """Slots that one worker gives or claims in one round; the next follows at once."""
@@ -35,7 +35,8 @@ class Sightings:
             if end != each.lease_end:
                 end, since = each.lease_end, now
             seen[each.id] = (end, since)
-            if each.is_dead or (end <= store_now and now - since >= self._lease):
+            is_over = not store_now < end <= store_now + self._lease * SECOND  # further away: its clock went back
+            if each.is_dead or (is_over and now - since >= self._lease):
                 dead[each.id] = end
         self._seen = seen
         return dead
