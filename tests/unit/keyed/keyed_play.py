@@ -36,6 +36,15 @@ def until(question: Callable[[], T], timeout: float = 5.0, what: str = "it") -> 
         time.sleep(0.002)
 
 
+def becomes(question: Callable[[], Any], value: Any, timeout: float = 5.0) -> None:
+    """Wait until the answer is this; say what it was, if it is not."""
+    deadline = time.monotonic() + timeout
+    while (answer := question()) != value:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout} s it is {answer!r}, not {value!r}")
+        time.sleep(0.002)
+
+
 async def auntil(question: Callable[[], Any], timeout: float = 5.0) -> Any:
     """Return the answer once it is true; it may be a coroutine."""
     deadline = time.monotonic() + timeout

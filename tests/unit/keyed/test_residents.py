@@ -174,14 +174,14 @@ def test_a_resident_that_waits_to_be_tried_again_can_be_stopped_and_replaced(poo
 
     with pool.worker():
         watch.start("a", 0)
-        play.until(lambda: [one.state for one in pool.residents()] == ["retry"])
+        play.becomes(lambda: [one.state for one in pool.residents()], ["retry"])
         assert pool.residents()[0].failures == 1
         assert watch.stop("a", timeout=1) and not pool.residents()
         watch.start("a", 1)
-        play.until(lambda: [one.state for one in pool.residents()] == ["retry"])
+        play.becomes(lambda: [one.state for one in pool.residents()], ["retry"])
         assert not watch.start("a", 1)
         assert watch.start("a", 2)
-        play.until(lambda: running(pool) == ["a"])
+        play.until(lambda: ran[-1] == 2)
         assert watch.stop("a", timeout=1)
     assert ran == [0, 1, 2]
 

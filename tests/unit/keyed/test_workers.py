@@ -284,7 +284,8 @@ def test_what_a_take_brings_to_a_worker_that_leaves_is_handed_over_unblamed(make
         leaver.close()
         for receipt in receipts:
             receipt.result(5)
-        assert time.monotonic() - began < 1.0
+        print("handed over in", time.monotonic() - began)
+        assert time.monotonic() - began < 0.9
     assert attempts == [1] * 10
     assert one.statistics().recovered_total == 0
 
@@ -319,7 +320,7 @@ def test_a_coroutine_that_outlasts_the_grace_is_cancelled_and_run_again_elsewher
 
 
 def test_a_function_that_outlasts_the_grace_keeps_its_key_while_it_runs(make: Callable[..., KeyedPool]):
-    one, two = make(slots=16, lease=0.4, drain=20.0), make()
+    one, two = make(slots=16, lease=0.8, drain=20.0), make()
     log, gate = play.Log(), play.Gate()
 
     def do(job: Job, number: int) -> int:
@@ -337,7 +338,7 @@ def test_a_function_that_outlasts_the_grace_keeps_its_key_while_it_runs(make: Ca
         closing = threading.Thread(target=leaver.close)
         closing.start()
         try:
-            time.sleep(3.2)  # more than the grace, what cancelled coroutines get, and two leases
+            time.sleep(3.9)  # more than the grace, what cancelled coroutines get, and two leases
             assert log.running("k") == [0]
         finally:
             gate.open()
@@ -395,7 +396,7 @@ def test_a_key_that_drains_too_long_is_told_and_runs_elsewhere(make: Callable[..
 
 def test_a_handler_is_told_before_its_drain_is_over(make: Callable[..., KeyedPool]):
     """From then on the key may run elsewhere, so it had better have stopped."""
-    one, two = make(slots=16, lease=0.3, drain=0.5), make()
+    one, two = make(slots=16, lease=0.9, drain=1.0), make()
     log = play.Log()
     told: dict[str, float] = {}
 
@@ -421,7 +422,7 @@ def test_a_handler_is_told_before_its_drain_is_over(make: Callable[..., KeyedPoo
             for receipt in receipts:
                 if receipt.key in given:
                     receipt.result(5)
-            late = {key: told[key] - since for key, since in given.items() if told[key] > since + 0.48}
+            late = {key: told[key] - since for key, since in given.items() if told.get(key, since + 9) > since + 0.98}
             here.close(0)
     assert not late
     assert not log.overlaps
