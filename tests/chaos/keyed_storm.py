@@ -72,6 +72,8 @@ class Storm:
         self.pool = KeyedPool(POOL, url, **self.settings)
         self.residents = [self.pool.declare_resident(name) for name in ("stay", "abide")]
         self.resident_count = residents
+        self.jobs = {name: self.pool.declare_job(name, keep_result=0) for name in ("flow", "call")}
+        self.numbers: dict[str, int] = {}
         self.workers: list[subprocess.Popen[bytes]] = []
         self.leaving: list[subprocess.Popen[bytes]] = []
         self.producers: dict[str, subprocess.Popen[bytes]] = {}
@@ -152,6 +154,14 @@ class Storm:
             return  # whether it will be heard is unknown
         self.log.write("N", key, self.notes)
 
+    def dispatch(self, job: str, key: str, seconds: float) -> int:
+        """Dispatch the next job of a key that no producer has; return its number."""
+        self.numbers[key] = number = self.numbers.get(key, 0) + 1
+        self.log.write("D", key, number)
+        self.jobs[job].dispatch(key, number, seconds)
+        self.log.write("A", key, number)
+        return number
+
     def _resident(self, key: str) -> Any:
         return self.residents[int(key.rpartition("-")[2]) % 2]
 
@@ -162,8 +172,9 @@ class Storm:
         victim.kill()
         victim.wait()
         self.log.write("K", pid=victim.pid)
-        if victim in self.workers:
-            self.workers.remove(victim)
+        for crowd in (self.workers, self.leaving):
+            if victim in crowd:
+                crowd.remove(victim)
         for name, producer in list(self.producers.items()):
             if producer is victim:
                 del self.producers[name]
@@ -271,7 +282,7 @@ class Storm:
             code = producer.wait(30)
             self.log.write("X", code, pid=producer.pid)
         self.producers.clear()
-        while len(self.workers) < 2:
+        while len(self.workers) < min(2, self.size):
             self.join()
         self.drained = self.wait(lambda: not self.insist(self.pool.statistics).jobs, timeout)
         self.statistics = self.pool.statistics()

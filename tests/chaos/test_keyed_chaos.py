@@ -1,7 +1,8 @@
 """Keyed pools under storms: real processes killed, stopped, dismissed and cut off at random.
 
 What must hold is read from the log of what ran when (`keyed_checker`, `keyed_log`). Seeds are printed; `CHAOS_SEED`
-repeats one (the choices, not the timing). There are a hundred kills here, at a lease of a second.
+repeats one (the choices, not the timing). There are a hundred kills here, at a lease of a second. `keyed_mutants` shows
+that these tests can fail.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -130,6 +132,36 @@ def test_a_strict_worker_that_stood_still_past_its_lease_ends(tmp_path: Path) ->
         checker = storm.check()
     (stop,) = checker.processes[victim.pid].stops
     assert not [line for line in began if float(line.split()[1]) > stop[1]], "it did nothing more"
+
+
+@pytest.mark.parametrize(("store", "job"), [("sqlite", "flow"), ("redis", "call")])
+def test_a_worker_killed_while_it_drains_holds_back_only_what_it_ran(store: str, job: str, tmp_path: Path) -> None:
+    """All keys share one slot. Its owner is asked to leave while a handler runs, and killed before that has ended."""
+    with storm_on(store, tmp_path, workers=2, producers=0, residents=2, pool={"slots": 1}) as storm:
+        storm.start()
+        storm.gather(2)
+        storm.dispatch(job, "long", 4.0)
+        storm.dispatch(job, "long", 0.0)
+
+        def runs_it() -> list[subprocess.Popen[bytes]]:
+            return [one for one in storm.workers if storm.has_happened("S", one.pid, 3)]
+
+        assert storm.wait(lambda: bool(runs_it()), 10.0)
+        (owner,) = runs_it()
+        (heir,) = [one for one in storm.workers if one is not owner]
+        storm.size = 1
+        storm.dismiss(owner)
+        told = time.monotonic()
+        storm.dispatch(job, "neighbour", 0.0)
+        assert storm.wait(lambda: storm.has_happened("ok", heir.pid), 2.0), "its neighbours go on"
+        assert storm.wait(lambda: storm.has_happened("S", heir.pid, 3), 2.0), "its residents have moved"
+        assert time.monotonic() - told < 2.0
+        storm.kill(owner)
+        storm.settle()
+        checker = storm.check()
+    assert [run.pid for run in checker.runs if run.key == "long"] == [owner.pid, heir.pid, heir.pid]
+    (late,) = checker.failovers()
+    assert late < 3.0
 
 
 def test_on_defaults_the_keys_of_a_killed_worker_run_elsewhere_within_ten_seconds(tmp_path: Path) -> None:
