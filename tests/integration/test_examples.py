@@ -210,7 +210,7 @@ def test_every_tenant_is_looked_after_by_one_worker(tmp_path):
                 assert running is None or running[0] in pids - left, f"{tenant} runs twice:\n{story}"
                 running = (pid, plan)
             elif name == tenant:
-                assert running == (pid, plan)
+                assert running == (pid, plan), f"{tenant} ends where it did not run:\n{story}"
                 running = None
         assert running is None, f"{tenant} has not ended:\n{story}"
     assert [plan for *_, name, plan, what in lines if (name, what) == ("ann", "begins")][-1] == "premium"
