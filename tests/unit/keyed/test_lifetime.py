@@ -50,7 +50,7 @@ def test_all_threads_end(url: str):
                 stay.start("r")
                 do.dispatch("k").result(5)
                 play.until(lambda: [one.state for one in pool.residents()] == ["running"])
-    play.until(lambda: not ours(before), 3)
+    play.becomes(lambda: ours(before), [], 3)
 
 
 def test_a_pool_that_is_closed_says_so_to_everybody(pool: KeyedPool):
@@ -132,7 +132,7 @@ def test_a_pool_that_is_closed_under_its_worker_lets_it_end(url: str):
         pool.close()
         worker.close()
         play.until(lambda: not other.workers(), 3)
-    play.until(lambda: not ours(before), 3)
+    play.becomes(lambda: ours(before), [], 3)
 
 
 def test_a_worker_is_used_again(pool: KeyedPool):
@@ -364,7 +364,7 @@ def test_a_pool_that_is_forgotten_leaves_no_thread(url: str):
     pool.close()
     del pool, receipt
     gc.collect()
-    play.until(lambda: not ours(before), 3)
+    play.becomes(lambda: ours(before), [], 3)
 
 
 def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
@@ -393,7 +393,7 @@ def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
             play.until(lambda: len(second.workers()) == 1, 3)
     assert kept is not None
     asyncio.run(first.close())
-    play.until(lambda: not ours(before), 3)
+    play.becomes(lambda: ours(before), [], 3)
 
 
 def test_a_loop_that_stands_still_for_many_leases_keeps_its_keys(make: Callable[..., KeyedPool]):
