@@ -191,7 +191,8 @@ def test_2_a_joiner_gets_its_share_each_time(url: str):
     """Worker A has 40 keys; B joins from another node; 19 rounds.
 
     Pulse: 0 keys moved in 19 of 19 rounds, after 40 s too.
-    Ours: about 20 of 40 in each (within three standard deviations), in two heartbeats; never a key on both.
+    Ours: about 20 of 40 in each (within four standard deviations), never a key on both; measured 16 to 27 keys, which ran
+    on B 0.2 s after it had joined at the latest.
     """
     diary, pool = Diary(), fresh()
     keys = [f"key-{number}" for number in range(40)]
@@ -219,7 +220,8 @@ def test_2_a_joiner_gets_its_share_each_time(url: str):
 def test_3_a_graceful_leave_overlaps_nothing(url: str):
     """66 keys on two workers, each takes 300 ms to stop; one worker leaves.
 
-    Pulse: 33 of 33 keys started elsewhere while they were still held. Ours: none.
+    Pulse: 33 of 33 keys started elsewhere while they were still held.
+    Ours: none; measured: each starts within 0.05 s after it has ended.
     """
     diary, pool = Diary(), fresh()
     with (
@@ -247,7 +249,7 @@ def test_3_a_graceful_leave_overlaps_nothing(url: str):
 def test_4_the_keys_of_a_killed_node_run_elsewhere_within_ten_seconds_on_defaults(server: RedisServer, tmp_path: Path):
     """SIGKILL one of three nodes, default settings.
 
-    Pulse: 32.5 s (30 to 60 by design). Ours: at most 10 s, by a lease of 5.
+    Pulse: 32.5 s (30 to 60 by design). Ours: at most 10 s, by a lease of 5; measured 4.4 to 5.7 s.
     """
     with Storm(tmp_path, f"{server.url}?prefix=four:", 4, workers=3, producers=0, residents=30, lease=None) as storm:
         storm.start()
@@ -267,7 +269,7 @@ def test_5_a_node_that_stood_still_past_its_lease_stops_its_keys_and_comes_back(
     """SIGSTOP a node for longer than its lease, then SIGCONT.
 
     Pulse: ran all its 13 keys in parallel for the whole 75 s watched, and was never a worker again.
-    Ours: stops them within a second (the checker sees to it), and works again under a new id.
+    Ours: stops them within a second (the checker sees to it; measured 0.004 s), and works again under a new id.
     """
     with Storm(tmp_path, f"{server.url}?prefix=five:", 5, workers=3, producers=0, residents=30) as storm:
         storm.start()
@@ -357,7 +359,8 @@ def test_8_9_10_a_pool_works_again_when_redis_is_back(options: tuple[str, ...], 
 
     Pulse: recovers in one of the four cases (AOF, within the lease: 2.6 s). It never does without data, nor when the
     outage was longer than the lease, since the node takes its own worker for dead.
-    Ours: the next dispatch is done within 5 s in all of them, and with AOF what was accepted before is done too.
+    Ours: the next dispatch is done within 5 s in all of them (measured 0.1 to 0.4 s), and with AOF what was accepted
+    before is done too.
     """
     need_redis()
     diary = Diary()
@@ -422,7 +425,7 @@ def test_12_other_pools_on_the_same_server_delay_nothing(server: RedisServer, tm
     """As 11, and a node dies, with other idle pools on the same Redis.
 
     Pulse: the keys of the dead were mostly not claimed any more (2 of 3 runs), since the pools share one lease key.
-    Ours: they run elsewhere after the same time, alone or beside four other pools.
+    Ours: they run elsewhere after the same time, alone (measured 1.0 s) or beside four other pools (1.2 s).
     """
     took = {}
     for others in (0, 4):
