@@ -123,9 +123,11 @@ class Worker:
         """Leave the pool when nothing runs any more."""
         lane, runner, heart = self._lane, self._runner, self._heart
         in_thread = partial(self._loop.run_in_executor, None)
-        await runner.idle(None, hurried=True)
-        while await in_thread(lane.flush, self._settings.lease / SECOND) and not runner.is_idle:
-            await runner.idle(None, hurried=True)  # what came with the last answer, and is given back
+        while True:
+            await runner.idle(None, hurried=True)
+            is_heard = await in_thread(lane.flush, self._settings.lease / SECOND)
+            if not is_heard or (runner.is_idle and lane.is_quiet()):
+                break  # else the last answer brought something, which is given back
         await in_thread(lane.end)
         await in_thread(heart.end)
         tenure = self._tenure  # it may have been renewed meanwhile
