@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -68,4 +69,10 @@ def _table() -> Iterator[sqlite3.Connection]:
 
 def show(what: str) -> None:
     """Print a line with the time of day and who says it."""
-    print(f"{datetime.now():%H:%M:%S.%f}  {os.getpid()}  {what}", flush=True)
+    say(f"{datetime.now():%H:%M:%S.%f}  {os.getpid()}  {what}")
+
+
+def say(line: str) -> None:
+    """Print a line in one piece, since several programs print to one terminal."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

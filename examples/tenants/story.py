@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 
-from tenants.shared import add, pool, remove, tenants
+from tenants.shared import add, pool, remove, say, tenants
 from tenants.tenant import print_who_runs_what
 
 NAMES = ("ann", "bob", "cid", "dan", "eve", "fay", "gil", "hal")
@@ -42,7 +42,7 @@ async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
         first.wait()
         began = time.monotonic()
         await until_right([second, third], "a worker was killed, its tenants go on elsewhere")
-        print(f"that took {time.monotonic() - began:.1f} s", flush=True)
+        say(f"that took {time.monotonic() - began:.1f} s")
 
         second.send_signal(signal.SIGTERM)
         code = await asyncio.to_thread(second.wait, 20)
@@ -50,7 +50,7 @@ async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
 
         third.send_signal(signal.SIGTERM)
         code = await asyncio.to_thread(third.wait, 20)
-        print(f"the last worker left (exit code {code}); the tenants wait for the next one", flush=True)
+        say(f"the last worker left (exit code {code}); the tenants wait for the next one")
 
 
 async def busiest_first(workers: list[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
@@ -73,7 +73,7 @@ async def until_right(workers: list[subprocess.Popen[bytes]], what: str) -> None
         await asyncio.sleep(0.05)
     else:
         raise TimeoutError(f"not so after 25 s: {what}")
-    print(what, flush=True)
+    say(what)
     await print_who_runs_what()
 
 

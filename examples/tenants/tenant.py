@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from tenants.shared import add, pool, remove
+from tenants.shared import add, pool, remove, say
 
 
 async def main() -> None:
@@ -20,7 +20,7 @@ async def print_who_runs_what() -> None:
     found = await pool.residents()
     for worker in await pool.workers():
         names = sorted(one.key for one in found if one.worker == worker.id and one.state == "running")
-        print(f"  {worker.label}  {worker.slots:4} slots  {' '.join(names)}", flush=True)
+        say(f"  {worker.label}  {worker.slots:4} slots  {' '.join(names)}")
 
 
 if __name__ == "__main__":
