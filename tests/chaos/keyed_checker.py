@@ -28,6 +28,8 @@ _FIELDS = {
     "X": 4,
 }
 _FIELDS |= {"O": 3, "U": 3}
+KILL_SLACK = 0.2
+"""Seconds that SIGKILL may take on a busy machine."""
 SIGNAL_SLACK = 0.05
 """Seconds after SIGCONT in which what was about to begin at SIGSTOP may still do so."""
 
@@ -131,10 +133,10 @@ class Checker:
             else:
                 self._read_fate(moment, words[0], int(words[2]), words)
         for run in running.values():
-            run.ended = self.processes[run.pid].gone
+            run.ended = max(run.began, self.processes[run.pid].gone)
             run.how = "open" if run.ended == inf else "killed"
         for run in self.runs:
-            if self.processes[run.pid].gone < run.began:
+            if self.processes[run.pid].gone + KILL_SLACK < run.began:
                 self.faults.append(f"a process that is gone runs something: {run}")
 
     def _read_handler(self, moment: float, words: list[str], running: dict[tuple[int, str, str, int], Run]) -> None:

@@ -169,9 +169,10 @@ class Storm:
 
     def kill(self, victim: subprocess.Popen[bytes]) -> None:
         """End a process with no time to say anything."""
+        now = time.monotonic()  # a store that can prove death is quicker than we are to hear of it
         victim.kill()
         victim.wait()
-        self.log.write("K", pid=victim.pid)
+        self.log.write("K", pid=victim.pid, at=now)
         for crowd in (self.workers, self.leaving):
             if victim in crowd:
                 crowd.remove(victim)

@@ -261,6 +261,6 @@ def test_connections_cut_delayed_and_doubled(tmp_path: Path) -> None:
 def test_six_hundred_kills_break_no_promise(store: str, tmp_path: Path) -> None:
     with storm_on(store, tmp_path, workers=6) as storm:
         storm.start()
-        rage(storm, kills=600, pause=0.45)
+        rage(storm, kills=int(os.environ.get("CHAOS_KILLS") or 600), pause=0.45)
         storm.settle(60.0)
         storm.check()

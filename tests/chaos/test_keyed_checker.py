@@ -101,6 +101,7 @@ def test_a_killed_worker_ends_where_it_was_killed():
     log += "S 1.4 2 j a 2 102 1\nE 1.5 2 j a 2 102 ok\n"
     assert faults(log) == ""
     assert "overlap" in faults(log.replace("K 1.1 1", "K 1.25 1"))
+    assert "a process that is gone runs something" in faults(log + "S 1.6 1 j a 2 103 1\nE 1.7 1 j a 2 103 ok\n")
 
 
 STILL = DISPATCHED + "S 1.0 1 j a 1 100 1\nP 1.1 1\nS 2.5 2 j a 1 101 2\nE 2.6 2 j a 1 101 ok\nC 3.0 1\n"
