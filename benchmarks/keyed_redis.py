@@ -142,7 +142,7 @@ TUNED = "dramatiq takes part with its defaults and with 2 threads that fetch 100
 
 
 def question(key: str, title: str, sides: dict[str, Callable[..., float]], unit: str, **more: Any) -> Question:
-    smoke = {"drain": (OURS, KEPT), "bulk": (OURS, "rq"), "latency_p50": (OURS, TASKS)}.get(key, (OURS,))
+    smoke = {"bulk": (OURS, "rq"), "latency_p50": (OURS, TASKS)}.get(key, (OURS,))
     more = {"reference": RIVALS, "rounds": ROUNDS, "note": NOTE, "smoke": smoke, **more}
     return Question(f"keyed_{key}", f"Redis: {title}", sides, unit, take="median", **more)
 

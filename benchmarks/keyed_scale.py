@@ -183,6 +183,14 @@ def moved(placement: Callable[[], _core.Placement], members: int) -> list[float]
     return shares
 
 
+def moves(name: str, members: int) -> dict[str, Any]:
+    def measure() -> dict[str, Any]:
+        shares = moved({"rendezvous": Rendezvous, "jump": Jump}[name], members)
+        return {"mean": statistics.mean(shares), "worst": max(shares), "least": min(shares), "cases": len(shares)}
+
+    return harness.shared(f"moves-{name}-{members}", measure)
+
+
 def sqlite(synchronous: str) -> float:
     with ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="millpond-keyed-")))
@@ -245,9 +253,9 @@ QUESTIONS = [
         "moves",
         "slots that move when one of N joins or leaves, at any place: times the ideal, 1/N",
         {
-            "millpond": lambda members: statistics.mean(moved(Rendezvous, members)),
-            "millpond, at worst": lambda members: max(moved(Rendezvous, members)),
-            "jump": lambda members: statistics.mean(moved(Jump, members)),
+            "millpond": lambda members: moves("rendezvous", members)["mean"],
+            "millpond, at worst": lambda members: moves("rendezvous", members)["worst"],
+            "jump": lambda members: moves("jump", members)["mean"],
         },
         "",
         params=[{"members": number} for number in (64, 32, 16, 8, 4, 2)],

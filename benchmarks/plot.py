@@ -158,7 +158,7 @@ def _keyed_bars(axes: Any, rows: list[dict[str, Any]]) -> None:
     axes.set_yticks(range(len(bars)), [side for side, _ in bars])
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlim(500, max(rate for _, rate in bars) * 12)
+    axes.set_xlim(min(rate for _, rate in bars) / 3, max(rate for _, rate in bars) * 12)
     axes.set_title("drained by one worker, jobs/s (log)", fontsize=9)
 
 
@@ -166,7 +166,7 @@ def _keyed_waits(axes: Any, medians: dict[str, float], worst: dict[str, float]) 
     sides = sorted(medians, key=lambda side: medians[side])
     for place, side in enumerate(sides):
         axes.plot([medians[side], worst[side]], [place, place], color=_colour(side), linewidth=5, solid_capstyle="butt")
-        text = f"{medians[side]:.2g} / {worst[side]:.2g}"
+        text = " / ".join(f"{value:.2f}" if value < 10 else f"{value:,.0f}" for value in (medians[side], worst[side]))
         axes.text(worst[side] * 1.15, place, text, va="center", fontsize=8, color="#555")
     axes.set_yticks(range(len(sides)), [side.replace("AsyncKeyedPool", "asyncio") for side in sides])
     axes.invert_yaxis()
@@ -195,7 +195,7 @@ def _keyed_workers(axes: Any, rows: list[dict[str, Any]]) -> None:
         axes.text(place, rate * 1.02, f"{rate:,.0f}", ha="center", va="bottom", fontsize=8, color="#555")
     axes.set_xticks(places, [f"{number} worker{'s' if number > 1 else ''}" for number, _ in points])
     axes.set_ylim(0, max(rate for _, rate in points) * 1.2)
-    axes.set_title("jobs/s by worker processes (Redis shares the cores)", fontsize=9)
+    axes.set_title("drained by several workers, jobs/s", fontsize=9)
 
 
 if __name__ == "__main__":

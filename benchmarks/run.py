@@ -134,7 +134,8 @@ def main(arguments: list[str]) -> None:
     wanted = [each for each in arguments if not each.startswith("--")]
     RESULTS.mkdir(exist_ok=True)
     if "--table" not in arguments:
-        for path in FILES:
+        named = [path for path in FILES if path.stem in wanted]
+        for path in named if len(named) == len(wanted) > 0 else FILES:  # loading all of them takes a while
             measure(path, wanted, smoke)
     for leftover in Path(tempfile.gettempdir()).glob(f"millpond-bench-{os.getpid()}-*"):
         leftover.unlink()
