@@ -235,7 +235,8 @@ class Lane:
             todo = plan(tenure.id, beat.members, dead, owners, self._placement)
             if todo.gives:
                 self._give(tenure, runner, todo.gives, "rebalanced")
-            self._own = [slot for slot, owner in enumerate(owners) if owner == tenure.id]
+            given = {slot for slot, _ in todo.gives}
+            self._own = [slot for slot, owner in enumerate(owners) if owner == tenure.id and slot not in given]
             gone = dead or any(owner and owner not in {one.id for one in beat.members} for owner in set(owners))
             slots = [*todo.claims, *self._own] if gone else todo.claims
             if slots:
