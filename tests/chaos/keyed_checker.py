@@ -181,7 +181,7 @@ class Checker:
                 process.gone, process.code = moment, int(words[3])
             case "T":
                 process.told = min(process.told, moment)
-            case "P":
+            case "P" if not process.stops or process.stops[-1][1] < inf:  # else it stands still already
                 process.stops.append((moment, inf))
             case "C":
                 _close(process.stops, moment)
@@ -345,13 +345,13 @@ class Checker:
     def failovers(self) -> list[float]:
         """Return the seconds from the end of each worker that was killed to the next start of each key that it ran."""
         times = []
-        starts: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for run in sorted(self.runs, key=lambda run: run.began):
-            starts[run.lane, run.key].append(run.began)
+        by_key: dict[tuple[str, str], list[Run]] = defaultdict(list)
+        for run in sorted(self.runs, key=lambda run: run.token):
+            by_key[run.lane, run.key].append(run)
         for run in self.runs:
             if run.how == "killed":
-                after = [start for start in starts[run.lane, run.key] if start > run.ended]
-                if after:
+                after = [other.began for other in by_key[run.lane, run.key] if other.token > run.token]
+                if after and after[0] > run.ended:  # else it stood still, and others had taken over
                     times.append(after[0] - run.ended)
         return sorted(times)
 

@@ -245,3 +245,13 @@ def test_the_time_of_a_failover_is_from_the_kill_to_the_next_start():
     checker = Checker(log.splitlines(), lease=1.0)
     assert checker.failovers() == [pytest.approx(1.5)]
     assert "1 kills" in checker.summary()
+
+
+def test_one_that_others_had_taken_over_from_before_it_was_killed_has_no_failover():
+    checker = Checker((STILL.replace("C 3.0 1", "K 3.0 1")).splitlines(), lease=1.0)
+    assert checker.check() == []
+    assert checker.failovers() == []
+
+
+def test_a_second_stop_changes_nothing():
+    assert "overlap" in faults(STILL.replace("P 1.1 1", "P 1.1 1\nP 1.2 1") + "E 4.3 1 j a 1 100 stopped")
