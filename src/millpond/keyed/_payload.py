@@ -20,6 +20,8 @@ decode = msgspec.msgpack.Decoder().decode
 
 _POSITIONAL = ""
 """Where arguments stand that were given by position to a job whose handler the producer does not know."""
+_ONLY_POSITIONS = b"\x81\xa0"
+"""How such arguments begin when none was given by name: a map of one, whose key is empty."""
 _BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
@@ -99,6 +101,7 @@ class Shape:
         )
         self._decode = msgspec.msgpack.Decoder(self._struct).decode
         self._names = tuple(each.name for each in parameters)
+        self._decode_positions = _position_decoder(name, fields) if self._is_plain else None
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Return the arguments as bytes; raise TypeError when the handler would not take them."""
@@ -115,10 +118,13 @@ class Shape:
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, converted to what the handler's annotations say; raise `DoesNotFit`."""
         try:
-            found = self._decode(payload)
+            if self._decode_positions is not None and payload.startswith(_ONLY_POSITIONS):
+                found = self._decode_positions(payload).arguments
+            else:
+                found = self._decode(payload)
         except msgspec.DecodeError as error:
             found = self._by_position(payload, error)
-        values = tuple(getattr(found, name) for name in self._names)
+        values = msgspec.structs.astuple(found)
         if self._is_plain:
             return values, {}
         count = self._count
@@ -134,6 +140,14 @@ class Shape:
             return msgspec.convert(self._signature.bind(*args, **found).arguments, self._struct)
         except (TypeError, msgspec.ValidationError) as reason:
             raise DoesNotFit(str(reason)) from None
+
+
+def _position_decoder(name: str, fields: list[Any]) -> Callable[[bytes], Any]:
+    """Return what reads arguments that were all given by position: much quicker than binding them."""
+    listed = msgspec.defstruct(f"{name.replace('.', '_')}_", fields, array_like=True, forbid_unknown_fields=True)
+    rename = {"arguments": _POSITIONAL}
+    whole = msgspec.defstruct("Positions", [("arguments", listed)], rename=rename, forbid_unknown_fields=True)
+    return msgspec.msgpack.Decoder(whole).decode
 
 
 def shape_of(name: str, function: Callable[..., Any]) -> Shape | AnyShape:

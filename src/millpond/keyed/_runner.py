@@ -8,6 +8,8 @@ the way when it takes long. A coroutine that has to stop is cancelled; a plain f
 from __future__ import annotations
 
 import asyncio
+import contextvars
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -28,6 +30,8 @@ from millpond.keyed._visit import Visit
 
 REPORT_EVERY = 0.05
 """Seconds after which a visit that goes on reports what it has done so far."""
+TINY = 0.0001
+"""Jobs that take less, on average, share a task as long as none of them waits."""
 QUICK = 0.001
 """Jobs that take less, on average, are taken many at a time."""
 LONG_LIFE = 60.0
@@ -57,6 +61,10 @@ class Runner:
         self._caller = Caller(pool, concurrency)
         self._cancelled: set[str] = set()
         self._pace = 20 * QUICK  # not known yet: one at a time
+        self._waiting: deque[tuple[Tenure, Visit]] = deque()
+        self._is_attended = False
+        """Whether a task is begun as soon as the loop has time."""
+        self._context = contextvars.copy_context()
         self._idle = asyncio.Event()
         self._is_hurried = False
 
@@ -89,7 +97,7 @@ class Runner:
 
     def give_up(self, tenure: Tenure, reason: str) -> None:
         """Stop everything that runs under a membership that is over."""
-        self._soon(lambda: [visit.stop(reason, again=True) for visit in list(tenure.visits.values())])
+        self._soon(self._stop, tenure.visits, reason)
 
     def give_away(self, tenure: Tenure, slots: Iterable[int], until: float) -> None:
         """Begin nothing more in slots that are another's now; residents move at once, jobs have time to end."""
@@ -111,10 +119,42 @@ class Runner:
     def _begin(self, tenure: Tenure, visits: list[Visit]) -> None:
         for visit in visits:
             if visit.take.mailbox[0] == "j":
-                visit.task = self._loop.create_task(self._visit(tenure, visit))
+                if self._pace < TINY:
+                    self._waiting.append((tenure, visit))
+                else:
+                    visit.task = self._loop.create_task(self._visit(tenure, visit))
             else:
                 visit.running = opened(visit.take.jobs[0]).id
                 visit.task = self._loop.create_task(self._stay(tenure, visit))
+        self._attend_soon()
+
+    def _attend_soon(self) -> None:
+        self._is_attended = False
+        if self._waiting:
+            self._loop.create_task(self._attend())
+
+    async def _attend(self) -> None:
+        """Run what waits, one visit after another as long as each ends at once: one that does not keeps this task.
+
+        A task costs as much as a job that does nothing. The next task is begun as soon as this one has to wait, and
+        this one goes no further when a job has left something in it: a variable of its context, a cancellation.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        context = contextvars.copy_context()
+        while self._waiting:
+            if not self._is_attended:
+                self._is_attended = True
+                self._loop.call_soon(self._attend_soon, context=self._context)
+            tenure, visit = self._waiting.popleft()
+            visit.task = task
+            await self._visit(tenure, visit)
+            if task.cancelling() or contextvars.copy_context() != context:
+                return
+
+    def _stop(self, visits: Mapping[str, Visit], reason: str) -> None:
+        for visit in list(visits.values()):
+            visit.stop(reason, again=True)
 
     def _act(self, tenure: Tenure, signal: Signal) -> None:
         visit = tenure.visits.get(signal.mailbox)
@@ -196,6 +236,7 @@ class Runner:
         key = take.mailbox[2:]
         how = Settle(take.slot, take.mailbox, take.token, 0)
         began = reported = elapsed()
+        context = contextvars.copy_context()
         failures, losses = take.failures, take.losses
         try:
             for raw in take.jobs:
@@ -223,6 +264,8 @@ class Runner:
                 if isinstance(ended, Settle):
                     how = ended
                     break
+                if visit.done < len(take.jobs) and contextvars.copy_context() != context:
+                    break  # the next one is not to see what this one has set
                 failures = losses = 0
                 now = elapsed()
                 self._pace += 0.2 * (now - began - self._pace)
@@ -352,7 +395,7 @@ class Runner:
             visit.resident = resident = Resident(job, notes, lambda number: self._note(visit, number))
             tell(self._observer, "resident_started", self.pool, key=key, resident=name, token=take.token)
             await self._caller.stay(definition, resident, args, kwargs)
-            visit.done += not visit.lost.is_set or visit.lost.reason == "stopped"
+            visit.done += visit.lost.reason in ("", "stopped")
         except DoesNotFit as error:
             how = how._replace(how="bury", reason=f"its arguments do not fit: {error}".encode())
         except BaseException as error:
