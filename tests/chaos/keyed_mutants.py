@@ -48,8 +48,8 @@ MUTANTS = (
             ),
             (
                 KEYED + "_plan.py",
-                "if each.is_dead or (end <= store_now",
-                "if hash((end, each.id)) % 20 == 0 or each.is_dead or (end <= store_now",
+                "if each.is_dead or (is_over",
+                "if hash((end, each.id)) % 20 == 0 or each.is_dead or (is_over",
             ),
         ),
     ),
