@@ -31,7 +31,9 @@ from millpond.keyed._visit import Visit
 REPORT_EVERY = 0.05
 """Seconds after which a visit that goes on reports what it has done so far."""
 TINY = 0.0001
-"""Jobs that take less, on average, share a task as long as none of them waits."""
+"""Jobs that take less, on average, share a task as long as none of them waits, and are taken ahead."""
+AHEAD = 4
+"""How many times `concurrency` of quick ones a worker holds."""
 QUICK = 0.001
 """Jobs that take less, on average, are taken many at a time."""
 LONG_LIFE = 60.0
@@ -61,6 +63,8 @@ class Runner:
         self._caller = Caller(pool, concurrency)
         self._cancelled: set[str] = set()
         self._pace = 20 * QUICK  # not known yet: one at a time
+        self._running = 0
+        """Visits to keys that have begun."""
         self._waiting: deque[tuple[Tenure, Visit]] = deque()
         self._is_attended = False
         """Whether a task is begun as soon as the loop has time."""
@@ -71,8 +75,12 @@ class Runner:
     # -- asked by the lane, from its thread ---------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Return how many more keys can be run at once."""
-        return 0 if self.is_closing else max(0, self.concurrency - len(self.visits))
+        """Return how many more keys can be taken: as many as can be run at once, or more of quick ones.
+
+        What is taken beyond that waits here, so that the next lot is on its way while this one is run.
+        """
+        many = self.concurrency if self._pace >= TINY else AHEAD * self.concurrency
+        return 0 if self.is_closing else max(0, many - len(self.visits))
 
     def per_key(self) -> int:
         """Return how many jobs of a key to take at once: many when they are quick, so that a take is worth it."""
@@ -130,7 +138,7 @@ class Runner:
 
     def _attend_soon(self) -> None:
         self._is_attended = False
-        if self._waiting:
+        if self._waiting and self._running < self.concurrency:
             self._loop.create_task(self._attend())
 
     async def _attend(self) -> None:
@@ -142,7 +150,7 @@ class Runner:
         task = asyncio.current_task()
         assert task is not None
         context = contextvars.copy_context()
-        while self._waiting:
+        while self._waiting and self._running < self.concurrency:
             if not self._is_attended:
                 self._is_attended = True
                 self._loop.call_soon(self._attend_soon, context=self._context)
@@ -231,56 +239,64 @@ class Runner:
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     async def _visit(self, tenure: Tenure, visit: Visit) -> None:
+        """Run the jobs of a visit and report, come what may."""
         visit.is_begun = True
+        self._running += 1
         take = visit.take
-        key = take.mailbox[2:]
         how = Settle(take.slot, take.mailbox, take.token, 0)
-        began = reported = elapsed()
-        context = contextvars.copy_context()
-        failures, losses = take.failures, take.losses
         try:
-            for raw in take.jobs:
-                if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost.is_set:
-                    break
-                envelope = opened(raw)
-                definition = self._definitions.get(envelope.name)
-                if definition is None or definition.function is None or definition.is_resident:
-                    how = how._replace(how="shelve", reason=envelope.name.encode())
-                    tell(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
-                    break
-                if self._cancelled and envelope.id in self._cancelled:
-                    self._cancelled.discard(envelope.id)
-                    self._conclude(visit, envelope, "cancelled", b"")
-                    continue
-                attempt = failures + losses + 1
-                job = Job(
-                    key, envelope.id, envelope.name, attempt, take.token, came(raw) / SECOND, self.pool, visit.lost
-                )
-                visit.running = envelope.id
-                ended = await self._run(visit, definition, job, envelope)
-                visit.running = ""
-                if ended is None:  # it was stopped, and will be run again by whoever owns the key then
-                    break
-                if isinstance(ended, Settle):
-                    how = ended
-                    break
-                if visit.done < len(take.jobs) and contextvars.copy_context() != context:
-                    break  # the next one is not to see what this one has set
-                failures = losses = 0
-                now = elapsed()
-                self._pace += 0.2 * (now - began - self._pace)
-                began = now
-                if now - reported > REPORT_EVERY and visit.done < len(take.jobs):
-                    self._report(visit, Settle(take.slot, take.mailbox, take.token, 0, "keep"))
-                    reported = now
+            how = await self._go_through(tenure, visit, how)
+        except asyncio.CancelledError:
+            pass
         except BaseException as error:
-            if not isinstance(error, asyncio.CancelledError):
-                logger.exception("a worker of pool %r failed at key %r", self.pool, key)
-                reason = f"its worker failed: {error!r}".encode(errors="replace")
-                how = Settle(*take[:3], 0, "bury", reason=reason)
+            logger.exception("a worker of pool %r failed at key %r", self.pool, take.mailbox[2:])
+            how = how._replace(how="bury", reason=f"its worker failed: {error!r}".encode(errors="replace"))
         finally:
+            self._running -= 1
             self._report(visit, how)
             self._leave(tenure, visit)
+            if self._waiting and not self._is_attended:
+                self._is_attended = True
+                self._loop.call_soon(self._attend_soon, context=self._context)
+
+    async def _go_through(self, tenure: Tenure, visit: Visit, how: Settle) -> Settle:
+        """Run one job after another; return what is to happen to the key."""
+        take = visit.take
+        key = take.mailbox[2:]
+        context = contextvars.copy_context()
+        failures, losses = take.failures, take.losses
+        began = reported = elapsed()
+        for raw in take.jobs:
+            if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost.is_set:
+                break
+            envelope = opened(raw)
+            definition = self._definitions.get(envelope.name)
+            if definition is None or definition.function is None or definition.is_resident:
+                tell(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
+                return how._replace(how="shelve", reason=envelope.name.encode())
+            if self._cancelled and envelope.id in self._cancelled:
+                self._cancelled.discard(envelope.id)
+                self._conclude(visit, envelope, "cancelled", b"")
+                continue
+            attempt, at = failures + losses + 1, came(raw) / SECOND
+            job = Job(key, envelope.id, envelope.name, attempt, take.token, at, self.pool, visit.lost)
+            visit.running = envelope.id
+            ended = await self._run(visit, definition, job, envelope)
+            visit.running = ""
+            if ended is None:  # it was stopped, and will be run again by whoever owns the key then
+                break
+            if isinstance(ended, Settle):
+                return ended
+            if visit.done < len(take.jobs) and contextvars.copy_context() != context:
+                break  # the next one is not to see what this one has set
+            failures = losses = 0
+            now = elapsed()
+            self._pace += 0.2 * (now - began - self._pace)
+            began = now
+            if now - reported > REPORT_EVERY and visit.done < len(take.jobs):
+                self._report(visit, how._replace(how="keep"))
+                reported = now
+        return how
 
     async def _run(self, visit: Visit, definition: Definition, job: Job, envelope: Envelope) -> Settle | bool | None:
         """Run one job: True when it has ended, a `Settle` when the visit ends with it, None when it was stopped."""

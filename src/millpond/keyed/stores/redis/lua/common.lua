@@ -81,19 +81,32 @@ local function owner_of(slot)
   return owner
 end
 
+-- Whether a slot is in a list of active slots, which is read once in a call: looking for each one takes too long.
+local listed = {}
+local function is_in(list, slot)
+  local slots = listed[list]
+  if not slots then
+    slots = {}
+    for _, one in ipairs(call('LRANGE', list, 0, -1)) do slots[one] = true end
+    listed[list] = slots
+  end
+  return slots[slot]
+end
+
 -- Tell the owner of a slot, if it is a member, that something is ready there. `looking`: the slot may be listed already.
 local function activate(lane, slot, looking)
   local worker = owner_of(slot)
   if not worker or not is_member(worker) then return end
   local list, odd, length = P .. 'act:' .. lane .. ':' .. worker, 'odd:' .. lane .. ':' .. worker, nil
   local is_listed
-  if looking then is_listed = call('LPOS', list, slot)
+  if looking then is_listed = is_in(list, slot)
   else is_listed = has(odd) and call('SISMEMBER', P .. odd, slot) == 1 end
   if is_listed then
     if has(odd) then call('SREM', P .. odd, slot) end
     length = call('LLEN', list)
   else
     length = call('RPUSH', list, slot)
+    if listed[list] then listed[list][slot] = true end
   end
   if length == 1 then hint(worker) end
 end
@@ -101,7 +114,7 @@ end
 -- A slot has nothing ready any more, or another owner: remember that it is listed, if it is.
 local function disown(lane, slot, worker)
   local key = 'odd:' .. lane .. ':' .. worker
-  if call('LPOS', P .. 'act:' .. lane .. ':' .. worker, slot) then
+  if is_in(P .. 'act:' .. lane .. ':' .. worker, slot) then
     call('SADD', P .. key, slot)
     used[key] = true
   end

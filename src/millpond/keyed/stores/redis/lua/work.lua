@@ -189,6 +189,7 @@ local function take(lane, most, many, about)
   while got < most and weight <= HEAVY do
     local slot = call('LPOP', act)
     if not slot then break end
+    if listed[act] then listed[act][slot] = nil end
     if has(odd) then call('SREM', P .. odd, slot) end
     if owner_of(slot) == me then
       local list, visit = P .. 'rd:' .. lane .. ':' .. slot, math.min(VISIT, most - got)
