@@ -49,10 +49,10 @@ def server_of_its_own(*options: str) -> Iterator[RedisServer]:
 def stores() -> Iterator[Callable[..., RedisStore]]:
     opened: list[RedisStore] = []
 
-    def make(url: str, pool: str = "", **settings: int) -> RedisStore:
+    def make(url: str, pool: str = "", **settings: Any) -> RedisStore:
         store = redis_store.open(url, pool or f"redis-{next(_names)}")
         opened.append(store)
-        store.open(Settings(**({"slots": SLOTS} | settings)))
+        store.open(Settings(slots=SLOTS)._replace(**settings))
         return store
 
     yield make
@@ -211,6 +211,7 @@ def server_of_its_own_at(port: int, options: tuple[str, ...]) -> Iterator[None]:
     binary = find_redis_server()
     if binary is None:
         pytest.fail("no redis-server") if os.environ.get("CI") else pytest.skip("no redis-server")
+    assert binary is not None
     process = subprocess.Popen([binary, "--bind", "127.0.0.1", *options], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 10

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
-from millpond.keyed._commands import Cancel, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
+from millpond.keyed._commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Special
 from millpond.keyed._store import PoolGone
@@ -189,7 +189,7 @@ def _play(store, rng):
         special = Special(job, "job", rng.choice([0, SECOND]), 0, rng.choice(["queue", "replace", "coalesce"]), SECOND)
         store.dispatch(job, [order(rng.choice("xyz"), job, rng.choice([None, special]), keep=SECOND)])
         slot, mailbox, body = resident("k", job, bytes([number % 5]))
-        commands = [Start(slot, mailbox, body), Stop(slot, mailbox), Notify(slot, mailbox, b"")]
+        commands: list[Command] = [Start(slot, mailbox, body), Stop(slot, mailbox), Notify(slot, mailbox, b"")]
         commands += [Purge(key.slot, key.mailbox), Pause(key.slot, key.mailbox), Resume(key.slot, key.mailbox)]
         commands += [Cancel(key.slot, key.mailbox, str(rng.randrange(number + 1))), Replay((1, 2, 3)), Drop((number,))]
         store.apply(rng.choice(commands))

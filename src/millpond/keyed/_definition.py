@@ -33,7 +33,8 @@ class Policy:
         for name in ("backoff", "backoff_limit", "keep_result"):
             if not 0 <= getattr(self, name) < 1e9:
                 raise ValueError(f"{name} must be seconds from 0, not {getattr(self, name)!r}")
-        kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
+        wanted: Any = self.retry_on  # whatever the caller gave
+        kinds = wanted if isinstance(wanted, tuple) else (wanted,)
         if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
             raise TypeError(f"retry_on is an exception type, or a tuple of them, not {self.retry_on!r}")
         object.__setattr__(self, "retry_on", kinds)

@@ -129,7 +129,7 @@ class KeyedJob(Generic[P, R]):
             raise ValueError(f"on_busy is one of {', '.join(_ON_BUSY)}, not {on_busy!r}")
         if delay is not None and at is not None:
             raise ValueError("give delay= or at=, not both")
-        if id is not None and (not isinstance(id, str) or not id or len(id) > 200):
+        if id is not None and not 1 <= len(id) <= 200:
             raise ValueError(f"an id is a text of 1 to 200 characters, not {id!r}")
         if isinstance(at, datetime.datetime):
             if at.tzinfo is None:
@@ -185,7 +185,7 @@ class KeyedJob(Generic[P, R]):
             raise refused
         return receipts  # type: ignore[return-value]
 
-    def _order(self, call: tuple[Any, ...]) -> tuple[str, str, Order]:
+    def _order(self, call: Any) -> tuple[str, str, Order]:
         if not isinstance(call, (tuple, list)) or not call:
             raise TypeError(f"dispatch_many takes tuples of a key and its arguments, not {call!r}")
         key, *args = call

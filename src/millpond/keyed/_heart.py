@@ -41,7 +41,7 @@ class Heart:
         self._beaten = beaten
         self._lost = lost
         self._tenure: Tenure | None = None
-        self._is_ended = False
+        self._ended = threading.Event()
         self._stir = threading.Event()
         self._alarm = threading.Event()
         self._threads = [
@@ -61,7 +61,7 @@ class Heart:
 
     def end(self, *, wait: bool = True) -> None:
         """Renew no more."""
-        self._is_ended = True
+        self._ended.set()
         self._stir.set()
         self._alarm.set()
         if not wait:
@@ -72,10 +72,10 @@ class Heart:
 
     def _renew(self) -> None:
         pause = self._lease / 3
-        while not self._is_ended:
+        while not self._ended.is_set():
             self._stir.wait(pause)
             self._stir.clear()
-            if self._is_ended or not self._is_wanted():
+            if self._ended.is_set() or not self._is_wanted():
                 return
             tenure = self._tenure
             pause = self._lease / 3
@@ -108,7 +108,7 @@ class Heart:
                 pause = AGAIN
 
     def _watch(self) -> None:
-        while not self._is_ended:
+        while not self._ended.is_set():
             tenure = self._tenure
             if tenure is None or tenure.is_over:
                 self._alarm.wait(0.5)

@@ -50,9 +50,7 @@ class Home:
         placement: str | Placement | None,
         observer: Observer | None,
     ) -> None:
-        if not isinstance(name, str) or not name or not name.isprintable() or set(name) & set("{}") or len(name) > 200:
-            raise ValueError(f"a pool's name is a printable text without braces, up to 200 characters, not {name!r}")
-        self.name = name
+        self.name = _name(name)
         self.url = url
         self.observer = observer
         self.definitions: dict[str, Definition] = {}
@@ -271,6 +269,12 @@ def _begin_anew() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable() or set(name) & set("{}") or len(name) > 200:
+        raise ValueError(f"a pool's name is a printable text without braces, up to 200 characters, not {name!r}")
+    return name
 
 
 def shown(url: str) -> str:

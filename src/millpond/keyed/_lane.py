@@ -67,7 +67,7 @@ class Lane:
         self._contested: set[int] = set()
         self._patrol = 0
         self._is_unsure = False
-        self._is_ended = False
+        self._ended = threading.Event()
         self._due = 0.0
         self._idle = threading.Event()
         self._thread = threading.Thread(target=self._live, name=f"millpond-{pool}-lane", daemon=True)
@@ -120,7 +120,7 @@ class Lane:
 
     def end(self, *, wait: bool = True) -> None:
         """Stop the thread."""
-        self._is_ended = True
+        self._ended.set()
         self.wake()
         if wait and self._thread is not threading.current_thread() and self._thread.ident is not None:
             self._thread.join(timeout=10)
@@ -129,10 +129,10 @@ class Lane:
 
     def _live(self) -> None:
         pause = 0.0
-        while not self._is_ended:
+        while not self._ended.is_set():
             self._bell.wait(pause or min(LOOK, max(0.0, self._due - elapsed()) if self._due else LOOK))
             self._bell.clear()
-            if self._is_ended:
+            if self._ended.is_set():
                 return
             try:
                 self._idle.clear()
@@ -174,7 +174,7 @@ class Lane:
             self._heed(tenure, runner, work)
             if work.version != self._version and not tenure.is_over and not self.is_closing and not work.is_gone:
                 self._steer(tenure, runner, self._store.beat())
-            if self._tenure is not tenure or self._is_ended:
+            if self._tenure is not tenure or self._ended.is_set():
                 return
             if not self._settles and not (work.is_more and is_serving and runner.room()):
                 return

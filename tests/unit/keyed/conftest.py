@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from millpond.keyed import AsyncKeyedPool, KeyedPool
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 import keyed_play
 
 _numbers = itertools.count(1)
