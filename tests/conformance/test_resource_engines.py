@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from millpond._sqlite._url import parse
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Want
 from millpond.resources.engines.memory import MemoryEngine
 from millpond.resources.engines.sqlite import SqliteEngine
-from millpond.resources.engines.sqlite._url import parse
 from millpond.resources.engines.temporal import _url as temporal_url
 from millpond.resources.engines.temporal._engine import TemporalEngine
 from millpond.testing import ENGINE_CHECKS, Bench, FakeClock, check_engine

@@ -9,7 +9,7 @@
     EngineClock  one clock for all of them                                                   _clock
 
 Below these: `_lockfile` (one descriptor per process for record locks), `_process` (what the kernel tells about a
-process), `_trouble` (errors in words, and where a database cannot be).
+process), `_trouble` (errors in words, and where a database cannot be), `_url` (what a `sqlite:` URL says).
 
 Files beside `pools.db`: `-wal` and `-shm` are SQLite's, `-gate`, `-live` and `-bells/` are made here. To move or
 delete a database, stop its users and take them all.

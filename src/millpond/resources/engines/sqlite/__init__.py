@@ -8,7 +8,6 @@
     _ears      Ears: what the thread sleeps on, or an event loop in its place
     _peers     Peers: our session and those of the others; who has died
     _log       pools as rows: an image now and then, and every batch of entries since
-    _url       what the URL says
 
 An engine is made of these parts, and each knows only parts below it in this list. The locks are taken in `_engine`,
 which tells their order; each part says which it expects to be held, or that it takes one itself.
@@ -29,8 +28,8 @@ import os
 import threading
 from weakref import WeakValueDictionary
 
+from millpond._sqlite._url import parse
 from millpond.resources.engines.sqlite._engine import SqliteEngine
-from millpond.resources.engines.sqlite._url import parse
 
 __all__ = ["SqliteEngine", "open"]
 

@@ -28,6 +28,7 @@ from typing import TypeVar
 from millpond._events import logger
 from millpond._interrupts import shielded
 from millpond._sqlite import Database, EngineClock, Transaction
+from millpond._sqlite._url import Synchronous
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
 from millpond.resources._commands import Acquire, Command, Reply, Tick
@@ -39,7 +40,6 @@ from millpond.resources.engines.sqlite._claims import Claims
 from millpond.resources.engines.sqlite._ears import Ears
 from millpond.resources.engines.sqlite._peers import Peers
 from millpond.resources.engines.sqlite._replicas import Replicas
-from millpond.resources.engines.sqlite._url import Synchronous
 
 T = TypeVar("T")
 SAFETY = 1.0
