@@ -163,6 +163,16 @@ class Runner:
     def _stop(self, visits: Mapping[str, Visit], reason: str) -> None:
         for visit in list(visits.values()):
             visit.stop(reason, again=True)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Let go of what was taken ahead and is not to begin here any more."""
+        for tenure, visit in [self._waiting.popleft() for _ in range(len(self._waiting))]:
+            if self.is_closing or visit.is_moved or visit.lost.is_set:
+                self._report(visit, Settle(*visit.take[:3], 0))
+                self._leave(tenure, visit)
+            else:
+                self._waiting.append((tenure, visit))
 
     def _act(self, tenure: Tenure, signal: Signal) -> None:
         visit = tenure.visits.get(signal.mailbox)
@@ -187,9 +197,10 @@ class Runner:
                 else:
                     left = max(0.0, until - elapsed())
                     visit.drained = self._loop.call_later(left, self._drained, tenure, visit)
+        self._give_back()
 
     def _return(self, tenure: Tenure, slots: set[int]) -> None:
-        for visit in tenure.visits.values():
+        for visit in list(tenure.visits.values()):
             if visit.take.slot in slots and visit.is_moved and not visit.lost.is_set:
                 visit.is_moved = False
                 if visit.drained is not None:
@@ -202,6 +213,7 @@ class Runner:
     def close(self) -> None:
         """Begin nothing more; what runs may end. Residents are ended now."""
         self.is_closing = True
+        self._give_back()
         for visit in list(self.residents):
             visit.stop("closing")
 
@@ -384,6 +396,8 @@ class Runner:
             del tenure.visits[visit.take.mailbox]
         self.visits.discard(visit)
         self.residents.discard(visit)
+        if self._cancelled:
+            self._cancelled.difference_update(opened(raw).id for raw in visit.take.jobs)
         if not self.visits and not self.residents:
             self._idle.set()
 

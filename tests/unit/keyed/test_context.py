@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 
+import keyed_play as play
 import pytest
 
 from millpond.keyed import Job, KeyedPool
@@ -57,3 +60,30 @@ def test_a_job_that_is_cancelled_harms_no_job_that_follows_in_its_task(pool: Key
         assert slow.cancel()
         later = do.dispatch_many([("slow", 3), *((f"k{number}", 3) for number in range(100))])
         assert all(receipt.result(5) == 3 for receipt in later)
+
+
+def test_what_was_taken_ahead_goes_back_at_once_when_its_worker_leaves(make: Callable[..., KeyedPool]):
+    """Quick jobs are taken ahead. When they turn out to be slow, those that have not begun are handed over."""
+    one, two = make(slots=16), make()
+    log, gate = play.Log(), play.Gate()
+
+    async def do(job: Job, slow: bool) -> str:
+        if slow:
+            with log.run(job.key, job.attempt):
+                await gate.pass_()
+        return job.key
+
+    first, _ = one.job(do), two.job(do)
+    with one.worker(concurrency=2) as leaving:
+        warm = first.dispatch_many([(f"w{number}", False) for number in range(300)])
+        assert all(receipt.result(5) for receipt in warm)
+        slow = first.dispatch_many([(f"k{number}", True) for number in range(20)])
+        play.until(lambda: len(log.begun) == 2)
+        with two.worker(concurrency=30):
+            closing = threading.Thread(target=leaving.close)
+            closing.start()
+            play.until(lambda: len(log.begun) == 20)  # the two that run here are waited for, the others run there
+            gate.open()
+            closing.join()
+            assert [receipt.result(5) for receipt in slow] == [f"k{number}" for number in range(20)]
+    assert not log.overlaps and all(attempt == 1 for _, attempt in log.begun)
