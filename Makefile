@@ -8,6 +8,7 @@ STAMP  := $(VENV)/.installed
 UV     := $(shell command -v uv 2>/dev/null)
 
 TEST   := $(BIN)/python -m pytest -q -m 'not soak and not slow'
+SLOW   := $(BIN)/python -m pytest -q -m 'slow and not soak'
 BESIDE := $(BIN)/python tools/beside.py
 
 .DEFAULT_GOAL := help
@@ -33,11 +34,14 @@ check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute o
 	$(BIN)/ruff check -q .
 	$(BIN)/python tools/twins.py --check
 	$(BIN)/lint-imports --no-cache
-	@$(BESIDE) "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests" "$(TEST) tests/unit tests/conformance"
+	@$(BESIDE) "$(TEST) tests/unit --ignore=tests/unit/keyed" "$(TEST) tests/unit/keyed tests/conformance" \
+	  "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests"
 
 slow: $(STAMP)
-	@$(BESIDE) "$(BIN)/python -m pytest -q -m 'not soak and slow' tests" "$(TEST) tests/property tests/replay"
-	@$(BESIDE) "$(TEST) tests/integration" "$(TEST) tests/docs"
+	@$(BESIDE) "$(TEST) tests/integration/test_temporal_*" "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py" \
+	  "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" "$(TEST) tests/property" \
+	  "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*'" \
+	  "$(TEST) tests/docs tests/replay"
 	$(TEST) tests/stress
 
 coverage: $(STAMP)  ## report the branch coverage of the quick tests

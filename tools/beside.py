@@ -1,9 +1,9 @@
-"""Run commands side by side, show the output of each when it has ended, and fail if one of them does.
+"""Run commands two at a time, show the output of each when it has ended, and fail if one of them does.
 
-usage: python tools/beside.py COMMAND ...        (each is one argument, a line for the shell)
+usage: python tools/beside.py COMMAND ...        (each is one argument, a line for the shell; the longest first)
 
-Most tests wait for a clock, a server or a process rather than for a core, so two lots of them take little more time
-than one. What measures time, or needs both cores, is run alone.
+Most tests wait for a clock, a server or a process rather than for a core, so two lots of them side by side take little
+more time than one. What measures time, or needs both cores, is run alone.
 """
 
 from __future__ import annotations
@@ -14,25 +14,31 @@ import tempfile
 import time
 from typing import IO
 
+AT_ONCE = 2
+
 
 def main(lines: list[str]) -> int:
-    runs: list[tuple[str, subprocess.Popen[bytes], IO[str]]] = []
-    for line in lines:
-        output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the command has ended)
-        runs.append((line, subprocess.Popen(line, shell=True, stdout=output, stderr=subprocess.STDOUT), output))
-    began, failed = time.monotonic(), 0
-    while runs:
+    waiting = list(lines)
+    runs: list[tuple[str, subprocess.Popen[bytes], IO[str], float]] = []
+    failed: list[str] = []
+    while waiting or runs:
+        while waiting and len(runs) < AT_ONCE:
+            line = waiting.pop(0)
+            output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the command has ended)
+            process = subprocess.Popen(line, shell=True, stdout=output, stderr=subprocess.STDOUT)
+            runs.append((line, process, output, time.monotonic()))
         for run in list(runs):
-            line, process, text = run
+            line, process, text, began = run
             code = process.poll()
-            if code is None:
-                continue
-            runs.remove(run)
-            text.seek(0)
-            print(f"$ {line}\n{text.read()}({time.monotonic() - began:.0f} s)", flush=True)
-            failed += code != 0
-        time.sleep(0.1)
-    return min(failed, 1)
+            if code is not None:
+                runs.remove(run)
+                text.seek(0)
+                print(f"$ {line}\n{text.read()}({time.monotonic() - began:.0f} s)", flush=True)
+                failed += [line] if code else []
+        time.sleep(0.05)
+    for line in failed:
+        print(f"failed: {line}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
