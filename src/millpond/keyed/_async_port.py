@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from millpond.errors import PoolClosed
 from millpond.keyed._home import Home
@@ -23,6 +24,7 @@ class AsyncPort:
 
     def __init__(self, home: Home) -> None:
         self.home = home
+        self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._begin()
         home.forked.append(self._begin)
 
@@ -31,8 +33,11 @@ class AsyncPort:
         self._outbox = Outbox(self.home)
 
     async def open(self) -> None:
-        """Open the store, if that has not been done."""
-        await asyncio.get_running_loop().run_in_executor(None, self.home.open)
+        """Open the store, if that has not been done. Tasks go on in the order in which they came."""
+        loop = asyncio.get_running_loop()
+        async with self._doors.setdefault(loop, asyncio.Lock()):
+            if not self.home.is_open:
+                await loop.run_in_executor(None, self.home.open)
 
     async def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""

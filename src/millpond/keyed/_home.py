@@ -156,6 +156,11 @@ class Home:
         return found
 
     @property
+    def is_open(self) -> bool:
+        """Whether the store is open here."""
+        return self._store is not None and not self._is_closed
+
+    @property
     def store(self) -> Store:
         """The store, opened."""
         return self.open()[0]

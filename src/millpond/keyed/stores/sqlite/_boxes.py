@@ -317,9 +317,9 @@ class Boxes:
             return
         self._flush_jobs()
         self._execute(
-            "DELETE FROM keyed_job WHERE pool = ?1 AND box = ?2 AND position <= "
-            "(SELECT position FROM keyed_job WHERE pool = ?1 AND box = ?2 ORDER BY position LIMIT 1 OFFSET ?3)",
-            (self._pool, box.number, count - 1),
+            "DELETE FROM keyed_job WHERE pool = ? AND box = ? AND position <= "
+            "(SELECT position FROM keyed_job WHERE pool = ? AND box = ? ORDER BY position LIMIT 1 OFFSET ?)",
+            (self._pool, box.number, self._pool, box.number, count - 1),
         )
         box.depth -= count
         self._dirty[box.mailbox] = box

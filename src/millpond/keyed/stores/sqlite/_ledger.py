@@ -98,9 +98,9 @@ class SqlLedger:
     def _remember(self, now: int, batch: str, verdicts: dict[int, str]) -> None:
         pool = self._pool.id
         self._execute(
-            "DELETE FROM keyed_batch WHERE pool = ?1 AND id IN "
-            "(SELECT id FROM keyed_batch WHERE pool = ?1 AND until <= ?2 ORDER BY until LIMIT ?3)",
-            (pool, now, _EXPIRED),
+            "DELETE FROM keyed_batch WHERE pool = ? AND id IN "
+            "(SELECT id FROM keyed_batch WHERE pool = ? AND until <= ? ORDER BY until LIMIT ?)",
+            (pool, pool, now, _EXPIRED),
         )
         self._execute(
             "INSERT OR REPLACE INTO keyed_batch VALUES (?, ?, ?, ?)",
@@ -112,9 +112,10 @@ class SqlLedger:
     def join(self, now: int, joiner: Joiner) -> Beat:
         """Let a worker take part."""
         self._execute(
-            f"INSERT INTO keyed_member (pool, {_MEMBER}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 0, ?9, 0) "
-            "ON CONFLICT (pool, id) DO UPDATE SET label = ?3, weight = ?4, concurrency = ?5, names = ?6, joined = ?7, "
-            "lease_end = ?8, is_leaving = 0, session = ?9, call = 0",
+            f"INSERT INTO keyed_member (pool, {_MEMBER}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0) "
+            "ON CONFLICT (pool, id) DO UPDATE SET label = excluded.label, weight = excluded.weight, "
+            "concurrency = excluded.concurrency, names = excluded.names, joined = excluded.joined, "
+            "lease_end = excluded.lease_end, is_leaving = 0, session = excluded.session, call = 0",
             (
                 *(self._pool.id, joiner.id, joiner.label, joiner.weight, joiner.concurrency, json.dumps(joiner.names)),
                 *(now, now + self._pool.origin.settings.lease, joiner.session),
@@ -387,7 +388,7 @@ class SqlLedger:
 
     def _count_call(self, worker: str, call: int) -> None:
         self._execute(
-            "UPDATE keyed_member SET call = ?3 WHERE pool = ?1 AND id = ?2 AND call < ?3", (self._pool.id, worker, call)
+            "UPDATE keyed_member SET call = max(call, ?) WHERE pool = ? AND id = ?", (call, self._pool.id, worker)
         )
 
     # -- commands -----------------------------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ from millpond.keyed.stores.sqlite._boxes import HELD, LATER, NOWHERE, RUNNING, S
 from millpond.keyed.stores.sqlite._pool import Pool
 
 _RARE = """SELECT
-EXISTS (SELECT 1 FROM keyed_doomed WHERE pool = ?1), EXISTS (SELECT 1 FROM keyed_paused WHERE pool = ?1),
-EXISTS (SELECT 1 FROM keyed_note WHERE pool = ?1),
-EXISTS (SELECT 1 FROM keyed_box INDEXED BY keyed_box_shelved WHERE pool = ?1 AND state = 4)"""
+EXISTS (SELECT 1 FROM keyed_doomed WHERE pool = ?), EXISTS (SELECT 1 FROM keyed_paused WHERE pool = ?),
+EXISTS (SELECT 1 FROM keyed_note WHERE pool = ?),
+EXISTS (SELECT 1 FROM keyed_box INDEXED BY keyed_box_shelved WHERE pool = ? AND state = 4)"""
 _FADING = 500
 """Outcomes and ids that are forgotten in one `tick`."""
 _CHUNK = 64
@@ -59,7 +59,7 @@ class SqlMail:
         self._outcomes: list[tuple[int, str, int, str, bytes]] = []
         self._dues: list[tuple[int, int, int, str, str]] = []
         self._busy_owners: set[tuple[str, str]] = set()
-        doomed, paused, notes, shelves = self._execute(_RARE, (pool.id,)).fetchone()
+        doomed, paused, notes, shelves = self._execute(_RARE, (pool.id,) * 4).fetchone()
         self._has_doomed, self._has_paused, self._has_notes, self._has_shelves = doomed, paused, notes, shelves
 
     def flush(self) -> None:
@@ -207,9 +207,9 @@ class SqlMail:
         """Forget outcomes and ids that were kept for long enough, not too many at a time: nobody sees them any more."""
         for table in ("outcome", "unique"):
             self._execute(
-                f"DELETE FROM keyed_{table} WHERE pool = ?1 AND id IN "
-                f"(SELECT id FROM keyed_{table} WHERE pool = ?1 AND until <= ?2 ORDER BY until LIMIT ?3)",
-                (self._pool, now, _FADING),
+                f"DELETE FROM keyed_{table} WHERE pool = ? AND id IN "
+                f"(SELECT id FROM keyed_{table} WHERE pool = ? AND until <= ? ORDER BY until LIMIT ?)",
+                (self._pool, self._pool, now, _FADING),
             )
 
     def _happen(self, now: int) -> None:
