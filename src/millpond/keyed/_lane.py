@@ -27,7 +27,7 @@ WANT = 200
 """Keys that are asked for in one call at most, so that the store has time for others in between."""
 RESIDENTS = 200
 REPORTS = 1000
-PATROL = 256
+PATROL = 64
 """Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from millpond._clock import elapsed
-from millpond._interrupts import shielded
 from millpond.errors import EngineUnavailable
 from millpond.keyed._home import Home
 from millpond.keyed._records import Order, Verdicts
@@ -101,7 +101,7 @@ class Outbox:
     def _flush(self) -> None:
         """Send one call with what is in the queue, as much as fits. Called by whoever holds the lock."""
         if self._underway is None:
-            shielded(self._gather)
+            self._underway = self._gather()
         if self._underway is None:
             return
         batch, parcels, orders = self._underway
@@ -123,19 +123,23 @@ class Outbox:
                 parcel.told()
         self._underway = None
 
-    def _gather(self) -> None:
-        """Put together what goes with one call."""
+    def _gather(self) -> tuple[str, list[_Parcel], list[Order]] | None:
+        """Put together what goes with one call. Parcels leave the queue when they are done: no interrupt loses one."""
+        while self._queue and self._queue[0].is_done:
+            self._queue.popleft()
         parcels: list[_Parcel] = []
         orders: list[Order] = []
         size = 0
-        while self._queue and len(orders) < BATCH and size < BATCH_BYTES:
-            parcel = self._queue.popleft()
+        for parcel in list(itertools.islice(self._queue, BATCH)):
+            if len(orders) >= BATCH or size >= BATCH_BYTES:
+                break
             parcels.append(parcel)
             orders += parcel.orders
             size += sum(len(order.body) for order in parcel.orders)
-        if parcels:
-            self._batches += 1
-            self._underway = f"{self._home.producer}-{self._batches}", parcels, orders
+        if not parcels:
+            return None
+        self._batches += 1
+        return f"{self._home.producer}-{self._batches}", parcels, orders
 
     def _deliver(self, batch: str, orders: Sequence[Order]) -> Verdicts:
         deadline = elapsed() + PATIENCE
