@@ -6,7 +6,7 @@ The synchronous twin, `_handle.py`, is generated from this file by `tools/twins.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
@@ -15,7 +15,7 @@ from millpond.keyed._async_port import AsyncPort
 from millpond.keyed._definition import Definition
 from millpond.keyed._outbox import BATCH
 from millpond.keyed._outcome import refusal
-from millpond.keyed._records import SECOND, Order, Special
+from millpond.keyed._records import SECOND, Order, Special, Verdicts
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,6 +92,38 @@ class AsyncReceipt(Generic[R_co]):
         return f"<{type(self).__name__} {self.id} of job {self._definition.name!r}, key {self.key!r}>"
 
 
+Ordered = tuple[str, str, Order]
+"""A key, the id of a job, and its order."""
+
+
+class AsyncLot:
+    """Many jobs on their way: while one batch is with the store the next is put together."""
+
+    def __init__(self, port: AsyncPort) -> None:
+        self._port = port
+        self._part: list[Ordered] = []
+        self._underway: tuple[list[Ordered], Callable[[], Any]] | None = None
+
+    async def add(self, one: Ordered) -> tuple[list[Ordered], Verdicts] | None:
+        """Add one; return what has been answered meanwhile."""
+        self._part.append(one)
+        return await self._send() if len(self._part) == BATCH else None
+
+    async def rest(self) -> list[tuple[list[Ordered], Verdicts]]:
+        """Send what is left, and return all that was not returned yet."""
+        if self._underway is None:  # it is only one batch: no need for a thread
+            part = self._part
+            return [(part, await self._port.dispatch([order for _, _, order in part]))] if part else []
+        answered = [await self._send()] if self._part else []
+        part, ended = self._underway
+        return [each for each in answered if each is not None] + [(part, await ended())]
+
+    async def _send(self) -> tuple[list[Ordered], Verdicts] | None:
+        before, part, self._part = self._underway, self._part, []
+        self._underway = part, self._port.begin([order for _, _, order in part])
+        return None if before is None else (before[0], await before[1]())
+
+
 class AsyncKeyedJob(Generic[P, R]):
     """A job of a pool: call it to run the handler here and now, dispatch it to have it run by the key's owner."""
 
@@ -166,34 +198,32 @@ class AsyncKeyedJob(Generic[P, R]):
         refused; its `receipts` has those that were not, and None for the others.
         """
         await self._port.open()
-        receipts: list[AsyncReceipt[R] | None] = []
-        refused: PoolFull | AlreadyExists | None = None
-        part: list[tuple[str, str, Order]] = []
         if self._special is not None and self._special.id:
             raise ValueError("options(id=...) names one job: dispatch them one by one")
+        lot = AsyncLot(self._port)
+        receipts: list[AsyncReceipt[R] | None] = []
+        refused: PoolFull | AlreadyExists | None = None
         orders = map(self._order, calls)
         for order in list(orders) if isinstance(calls, Sequence) else orders:  # what is all there is checked as a whole
-            part.append(order)
-            if len(part) == BATCH:
-                refused = await self._send(part, receipts) or refused
-                part = []
-        if part:
-            refused = await self._send(part, receipts) or refused
+            if answered := await lot.add(order):
+                refused = self._receive(*answered, receipts) or refused
+        for answered in await lot.rest():
+            refused = self._receive(*answered, receipts) or refused
         if refused is not None:
             refused.receipts = receipts
             raise refused
         return receipts  # type: ignore[return-value]
 
-    def _order(self, call: Any) -> tuple[str, str, Order]:
+    def _order(self, call: Any) -> Ordered:
         if not isinstance(call, (tuple, list)) or not call:
             raise TypeError(f"dispatch_many takes tuples of a key and its arguments, not {call!r}")
         key, *args = call
         return key, *self._port.home.order(self._definition, key, tuple(args), {}, self._special)
 
-    async def _send(
-        self, part: list[tuple[str, str, Order]], receipts: list[AsyncReceipt[R] | None]
+    def _receive(
+        self, part: list[Ordered], verdicts: Verdicts, receipts: list[AsyncReceipt[R] | None]
     ) -> PoolFull | AlreadyExists | None:
-        verdicts = await self._port.dispatch([order for _, _, order in part])
+        """Add the receipts of what was answered; return an error if some of it was refused."""
         refused: PoolFull | AlreadyExists | None = None
         siblings = [job for _, job, _ in part]
         for index, (key, job, _) in enumerate(part):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -45,7 +46,19 @@ class AsyncPort:
 
     async def dispatch(self, orders: Sequence[Order]) -> Verdicts:
         """Hand jobs to the store."""
-        return await self._outbox.post(orders)
+        return await self.begin(orders)()
+
+    def begin(self, orders: Sequence[Order]) -> Callable[[], Coroutine[Any, Any, Verdicts]]:
+        """Begin to hand jobs to the store; return what waits for its word."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        parcel = self._outbox.begin(orders, lambda: _later(loop, future))
+
+        async def ended() -> Verdicts:
+            await future
+            return parcel.result()
+
+        return ended
 
     async def wait(self, future: Future[T], timeout: float | None) -> T:
         """Wait for something; raise TimeoutError."""
@@ -66,6 +79,16 @@ class AsyncPort:
         loop = asyncio.get_running_loop()
         for step in (self._outbox.close, self.replies.close, self.home.close):
             await loop.run_in_executor(None, step)
+
+
+def _later(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+        loop.call_soon_threadsafe(_finish, future)
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class AsyncWorking:

@@ -7,8 +7,6 @@ that is clear nothing later goes out, so order holds.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import threading
 import time
@@ -27,7 +25,7 @@ PATIENCE = 20.0
 """Seconds for which an unanswered batch is sent again; the store remembers it for longer."""
 
 
-class _Parcel:
+class Parcel:
     """Orders of one caller."""
 
     __slots__ = ("error", "is_done", "orders", "told", "verdicts")
@@ -50,10 +48,10 @@ class Outbox:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._queue: deque[_Parcel] = deque()
+        self._queue: deque[Parcel] = deque()
         self._sending = threading.Lock()
         self._batches = 0
-        self._underway: tuple[str, list[_Parcel], list[Order]] | None = None
+        self._underway: tuple[str, list[Parcel], list[Order]] | None = None
         """What is being sent. It stays when its sender is interrupted: the next one sends it again."""
         self._thread: threading.Thread | None = None
         self._bell = threading.Event()
@@ -61,25 +59,22 @@ class Outbox:
 
     def send(self, orders: Sequence[Order]) -> Verdicts:
         """Dispatch, and wait for the store's word."""
-        parcel = _Parcel(orders)
+        parcel = Parcel(orders)
         self._queue.append(parcel)
         with self._sending:
             while not parcel.is_done:
                 self._flush()
         return parcel.result()
 
-    async def post(self, orders: Sequence[Order]) -> Verdicts:
-        """Dispatch, and await the store's word."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        parcel = _Parcel(orders, lambda: _later(loop, future))
+    def begin(self, orders: Sequence[Order], told: Callable[[], None]) -> Parcel:
+        """Dispatch from a thread of our own, which calls `told` when the store has answered."""
+        parcel = Parcel(orders, told)
         self._queue.append(parcel)
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._live, name=f"millpond-{self._home.name}-outbox", daemon=True)
             self._thread.start()
         self._bell.set()
-        await future
-        return parcel.result()
+        return parcel
 
     def close(self) -> None:
         """End the thread; what is in the queue goes first."""
@@ -123,11 +118,11 @@ class Outbox:
                 parcel.told()
         self._underway = None
 
-    def _gather(self) -> tuple[str, list[_Parcel], list[Order]] | None:
+    def _gather(self) -> tuple[str, list[Parcel], list[Order]] | None:
         """Put together what goes with one call. Parcels leave the queue when they are done: no interrupt loses one."""
         while self._queue and self._queue[0].is_done:
             self._queue.popleft()
-        parcels: list[_Parcel] = []
+        parcels: list[Parcel] = []
         orders: list[Order] = []
         size = 0
         for parcel in list(itertools.islice(self._queue, BATCH)):
@@ -159,13 +154,3 @@ class Outbox:
                     ) from error
                 time.sleep(pause)
                 pause = min(1.0, pause * 2)
-
-
-def _later(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-        loop.call_soon_threadsafe(_finish, future)
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

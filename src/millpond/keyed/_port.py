@@ -44,6 +44,17 @@ class Port:
         """Hand jobs to the store."""
         return self._outbox.send(orders)
 
+    def begin(self, orders: Sequence[Order]) -> Callable[[], Verdicts]:
+        """Begin to hand jobs to the store; return what waits for its word."""
+        told = threading.Event()
+        parcel = self._outbox.begin(orders, told.set)
+
+        def ended() -> Verdicts:
+            told.wait()
+            return parcel.result()
+
+        return ended
+
     def wait(self, future: Future[T], timeout: float | None) -> T:
         """Wait for something; raise TimeoutError."""
         if asyncio._get_running_loop() is not None:

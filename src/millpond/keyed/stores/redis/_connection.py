@@ -18,15 +18,12 @@ from redis.backoff import NoBackoff
 from redis.connection import Connection, parse_url
 from redis.retry import Retry
 
-from millpond._clock import elapsed
 from millpond._fork import this
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed.stores.redis._scripts import Script, script
 
 CONNECT: Final = 2.0
 CALL: Final = 5.0
-IDLE: Final = 0.5
-"""Seconds without a call after which it is looked whether the server has closed the connection meanwhile."""
 PREFIX: Final = "millpond:"
 _REDIRECTS: Final = 5
 _parse_url: Any = parse_url
@@ -91,7 +88,6 @@ class Link:
     def __init__(self, place: Place, base: bytes) -> None:
         self._place, self._base = place, base
         self._connection: Any = None
-        self._used = 0.0
         self._lock = threading.Lock()
         self._pid = this.pid
 
@@ -133,11 +129,10 @@ class Link:
             raise self._explain(error) from error
 
     def _send(self, args: tuple[str | bytes | int, ...]) -> Any:
-        connection, began = self._connection, elapsed()
-        if connection is not None and began - self._used > IDLE and _is_over(connection):
+        connection = self._connection
+        if connection is not None and _is_over(connection):
             self._drop()
             connection = None
-        self._used = began
         if connection is None:
             connection = self._connection = self._place.connect()
         try:
