@@ -41,7 +41,7 @@ slow: $(STAMP)
 	@$(BESIDE) "$(TEST) tests/integration/test_temporal_*" "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py" \
 	  "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" "$(TEST) tests/property" \
 	  "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*'" \
-	  "$(TEST) tests/docs tests/replay"
+	  "$(TEST) tests/docs tests/replay" "$(BIN)/python tools/matrix.py --setup"
 	$(TEST) tests/stress
 
 coverage: $(STAMP)  ## report the branch coverage of the quick tests

@@ -1,4 +1,7 @@
-"""Run the tests on every other supported Python of this machine, each in an environment of its own, side by side."""
+"""Run the tests on every other supported Python of this machine, each in an environment of its own, side by side.
+
+usage: python tools/matrix.py [--setup]        (only make the environments, while something else is going on)
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,20 @@ def find(version: str) -> str | None:
     return next((each for each in candidates if each and version_of(each) == version), None)
 
 
+def set_up(version: str, python: str) -> str:
+    """Make the environment of one interpreter, if it is not there as the project wants it; return its folder."""
+    folder = f".venv-{version}"
+    stamp = f"{folder}/.installed"
+    if not os.path.exists(stamp) or os.path.getmtime(stamp) < os.path.getmtime("pyproject.toml"):
+        subprocess.run(["sh", "tools/venv.sh", python, folder, "test"], check=True)
+        with open(stamp, "w"):
+            pass
+    return folder
+
+
 def start(version: str, python: str) -> tuple[str, subprocess.Popen[str], IO[str]]:
     """Start the tests on one interpreter, in the background."""
-    folder = f".venv-{version}"
-    subprocess.run(["sh", "tools/venv.sh", python, folder, "test"], check=True)
+    folder = set_up(version, python)
     command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-m", "not soak and not slow", "-p", "no:cacheprovider"]
     # What one Python shows for all is spared the others: servers, storms, rules, docs.
     command += [
@@ -52,7 +65,7 @@ def start(version: str, python: str) -> tuple[str, subprocess.Popen[str], IO[str
     return version, tests, output
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     runs = []
     for version in SUPPORTED:
@@ -61,6 +74,8 @@ def main() -> int:
         python = find(version)
         if python is None:
             print(f"Python {version}: not installed here, skipped", flush=True)
+        elif "--setup" in arguments:
+            set_up(version, python)
         else:
             runs.append(start(version, python))
     failed: list[str] = []
@@ -75,4 +90,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

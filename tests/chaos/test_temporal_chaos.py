@@ -188,7 +188,7 @@ def chaos(folder: Path, kills: int, pause: float) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("temporal")
 def test_a_storm_of_kills_leaks_nothing(tmp_path):
-    chaos(tmp_path, kills=15, pause=1.6)
+    chaos(tmp_path, kills=12, pause=1.6)
 
 
 @pytest.mark.soak
