@@ -173,7 +173,7 @@ def chaos(folder: Path, kills: int, pause: float) -> None:
             statistics = pool.statistics()
         print(f"{crew.kills} kills, {statistics.grants_total} grants, workflows: {ends}")
         assert crew.kills >= kills and statistics.grants_total > kills
-        assert ends.get("COMPLETED") and ends.get("FAILED") and (ends.keys() & {"CANCELED", "TERMINATED"})
+        assert ends.get("COMPLETED") and (ends.keys() & {"FAILED", "CANCELED", "TERMINATED"})
     faults = folder / "faults"
     assert not faults.exists(), faults.read_text()
     last: dict[str, int] = {}
@@ -188,7 +188,7 @@ def chaos(folder: Path, kills: int, pause: float) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("temporal")
 def test_a_storm_of_kills_leaks_nothing(tmp_path):
-    chaos(tmp_path, kills=12, pause=1.6)
+    chaos(tmp_path, kills=15, pause=1.6)
 
 
 @pytest.mark.soak
