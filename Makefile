@@ -34,11 +34,11 @@ check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute o
 	$(BIN)/ruff check -q .
 	$(BIN)/python tools/twins.py --check
 	$(BIN)/lint-imports --no-cache
-	@$(BESIDE) "$(TEST) tests/unit --ignore=tests/unit/keyed" "$(TEST) tests/unit/keyed tests/conformance" \
+	@$(BESIDE) 2 "$(TEST) tests/unit --ignore=tests/unit/keyed" "$(TEST) tests/unit/keyed tests/conformance" \
 	  "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests"
 
 slow: $(STAMP)
-	@$(BESIDE) "$(TEST) tests/integration/test_temporal_*" "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py" \
+	@$(BESIDE) 3 "$(TEST) tests/integration/test_temporal_*" "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py" \
 	  "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" "$(TEST) tests/property" \
 	  "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*'" \
 	  "$(TEST) tests/docs tests/replay" "$(BIN)/python tools/matrix.py --setup"

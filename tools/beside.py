@@ -1,9 +1,9 @@
-"""Run commands two at a time, show the output of each when it has ended, and fail if one of them does.
+"""Run commands some at a time, show the output of each when it has ended, and fail if one of them does.
 
-usage: python tools/beside.py COMMAND ...        (each is one argument, a line for the shell; the longest first)
+usage: python tools/beside.py AT_ONCE COMMAND ...   (each is one argument, a line for the shell; the longest first)
 
-Most tests wait for a clock, a server or a process rather than for a core, so two lots of them side by side take little
-more time than one. What measures time, or needs both cores, is run alone.
+Most tests wait for a clock, a server or a process rather than for a core, so some lots of them side by side take little
+more time than one. What measures time, or needs all cores, is run alone.
 """
 
 from __future__ import annotations
@@ -14,15 +14,12 @@ import tempfile
 import time
 from typing import IO
 
-AT_ONCE = 2
 
-
-def main(lines: list[str]) -> int:
-    waiting = list(lines)
+def main(at_once: int, waiting: list[str]) -> int:
     runs: list[tuple[str, subprocess.Popen[bytes], IO[str], float]] = []
     failed: list[str] = []
     while waiting or runs:
-        while waiting and len(runs) < AT_ONCE:
+        while waiting and len(runs) < at_once:
             line = waiting.pop(0)
             output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the command has ended)
             process = subprocess.Popen(line, shell=True, stdout=output, stderr=subprocess.STDOUT)
@@ -42,4 +39,4 @@ def main(lines: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main(int(sys.argv[1]), sys.argv[2:]))
