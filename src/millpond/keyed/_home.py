@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 from millpond._clock import elapsed
 from millpond._events import Observer
-from millpond._fork import this
 from millpond.errors import EngineUnavailable, PoolClosed
 from millpond.keyed._core import Jump, Placement, Rendezvous, mix, slot_of
 from millpond.keyed._definition import Definition
@@ -63,7 +62,6 @@ class Home:
         self._lock = threading.RLock()
         self._store: Store | None = None
         self._settings: Settings | None = None
-        self._pid = this.pid
         self._is_closed = False
         self._workers = 0
         self.forked: list[Callable[[], None]] = []
@@ -76,7 +74,6 @@ class Home:
         self._lock = threading.RLock()
         self._store = None
         self._workers = 0
-        self._pid = this.pid
         self._begin()
         for step in self.forked:
             step()

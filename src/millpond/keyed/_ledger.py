@@ -47,7 +47,6 @@ from millpond.keyed._records import (
     Order,
     Settings,
     Settle,
-    Signal,
     Slot,
     Take,
     Verdicts,
@@ -398,7 +397,3 @@ class Ledger:
             self.is_paused,
             self.is_shut,
         )
-
-    def signals(self, worker: str) -> Sequence[Signal]:
-        """Return what a worker has not heard yet."""
-        return tuple(self.mail.signals.get(worker, ()))

@@ -48,7 +48,6 @@ class Tenure:
         self.id = id
         self.lease = lease
         self.is_over = False
-        self.why = ""
         self.call = 0
         self.heard = 0
         self.visits: dict[str, Visit] = {}
@@ -71,10 +70,9 @@ class Tenure:
         """Tell whether the lease surely holds."""
         return not self.is_over and elapsed() < self._stop_at
 
-    def end(self, why: str, *, disarm: bool = False) -> None:
+    def end(self, *, disarm: bool = False) -> None:
         """Begin nothing any more under this id. A strict one still ends the process in time, unless `disarm`."""
         self.is_over = True
-        self.why = why
         if self._strict and disarm:
             _bomb.set(self.id, None)
 

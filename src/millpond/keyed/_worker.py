@@ -132,7 +132,7 @@ class Worker:
         await in_thread(heart.end)
         tenure = self._tenure  # it may have been renewed meanwhile
         if tenure is not None and not tenure.is_over:
-            tenure.end("closed", disarm=True)
+            tenure.end(disarm=True)
             await in_thread(self._leave, tenure)
         runner.shut()
         if self._ear is not None:
@@ -182,7 +182,7 @@ class Worker:
         """Stop what runs under a membership that is over, or cannot be renewed in time."""
         if tenure.is_over:
             return
-        tenure.end("lease")
+        tenure.end()
         self._runner.give_up(tenure, "lease")
         logger.warning("worker %s of pool %r is cut off (%s): its handlers stop", tenure.id, self._home.name, why)
         tell(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
@@ -194,7 +194,7 @@ class Worker:
             return True
         logger.error("the event loop of a worker of pool %r was closed before the worker", self._home.name)
         if self._tenure is not None:
-            self._tenure.end("orphaned")
+            self._tenure.end()
         self._lane.end(wait=False)
         self._heart.end(wait=False)
         if self._ear is not None:
