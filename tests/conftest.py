@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from waiting import HANG
 
 from millpond.local import _timer
 from millpond.testing._redis import find_redis_server, redis_server
@@ -20,9 +21,6 @@ from millpond.testing._temporal import TUNED, TemporalServer, find_temporal_serv
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _timer.LINGER = 0.02  # the timer's thread ends soon after its last appointment, so that no test waits for it
-
-PATIENCE = 2.0
-"""Seconds for the threads of a test to end after it."""
 
 _WORKER = re.compile(r".+_\d+")  # '<pool name>_<n>'
 
@@ -40,7 +38,7 @@ def leaves_no_thread_behind() -> Iterator[None]:
     if not [thread for thread in threading.enumerate() if thread not in before and _matters(thread)]:
         return
     gc.collect()  # a pool that was dropped ends its threads
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + HANG
     left = []
     for thread in threading.enumerate():
         if thread not in before and _matters(thread):

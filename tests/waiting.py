@@ -1,0 +1,66 @@
+"""How tests wait: for what must have happened, never for so many seconds.
+
+A test that must be green on a busy machine follows four rules (CONTRIBUTING.md tells them with examples):
+
+1. Wait for the event, with `until`: its limit only tells a hang from slowness, so it is the same for all and large.
+2. Strike after progress, never after time: kill a worker once it is seen to hold, to run, to own.
+3. Compare with what was caused: an order, a count, a state. How quick something is, is for `benchmarks/`.
+4. "It does not happen" is shown by something later that did (the next job ran, and this one still has not), or, where
+   there is nothing later, by `never`: a short look that a slow machine can only make too kind, not red.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+HANG = 60.0
+"""Seconds after which what must happen is taken to hang. A test that needs all of them is red anyway."""
+
+_POLL = 0.002
+
+
+def until(question: Callable[[], T], what: str = "", timeout: float = HANG) -> T:
+    """Return the first answer that is true; fail with the last one after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (answer := question()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or 'it'} did not come true in {timeout:g} s: {answer!r}")
+        time.sleep(_POLL)
+    return answer
+
+
+def becomes(question: Callable[[], Any], value: object, timeout: float = HANG) -> None:
+    """Wait until the answer is `value`; fail with the last answer after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while (answer := question()) != value:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout:g} s it is {answer!r}, not {value!r}")
+        time.sleep(_POLL)
+
+
+async def auntil(question: Callable[[], T | Awaitable[T]], what: str = "", timeout: float = HANG) -> T:
+    """Do the same in an event loop; the question may be a coroutine function."""
+    deadline = time.monotonic() + timeout
+    while True:
+        asked = question()
+        answer: T = await asked if inspect.isawaitable(asked) else asked  # type: ignore[assignment]
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or 'it'} did not come true in {timeout:g} s: {answer!r}")
+        await asyncio.sleep(_POLL)
+
+
+def never(question: Callable[[], object], what: str = "", seconds: float = 0.1) -> None:
+    """Look for a short while, and fail if the answer becomes true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        answer = question()
+        assert not answer, f"{what or 'it'} came true: {answer!r}"
+        time.sleep(_POLL)
