@@ -11,11 +11,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from waiting import HANG
 
 from millpond.local import _timer
 from millpond.testing._redis import find_redis_server, redis_server
 from millpond.testing._temporal import TUNED, TemporalServer, find_temporal_server, temporal_server
+from waiting import HANG
 
 # A shell that starts this in the background lets it ignore Ctrl-C, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
