@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from millpond._events import Observer
 from millpond.local._async_calls import Threads
-from millpond.local._async_control import Control
 from millpond.local._async_group import AsyncGroup
+from millpond.local._async_limiter import Limiter
 from millpond.local._async_room import AsyncWhenFull, Room
 from millpond.local._async_verbs import AsyncOptions, AsyncVerbs
 from millpond.local._async_waiting import until_ended
@@ -42,7 +42,7 @@ class AsyncPoolFace(AsyncVerbs):
 
     name: str
     _order: Order
-    _limiter: Control
+    _limiter: Limiter
 
     def options(
         self,
@@ -246,7 +246,7 @@ class AsyncPool(AsyncPoolFace):
         self.name = name or f"AsyncPool-{next(_numbers)}"
         self._order = order
         self._carries_context = context == "copy"
-        self._limiter = Control(self.name, limit, line_maker(order), on_event)
+        self._limiter = Limiter(self.name, limit, line_maker(order), on_event)
         self._is_bare = on_event is None
         self._threads = Threads(threads, self.name, limit)
         if max_queued is not None:
@@ -271,5 +271,5 @@ class AsyncSubPool(AsyncPoolFace):
         self._order = parent._order
         self._carries_context = parent._carries_context
         self._threads = parent._threads
-        self._limiter = Control(self.name, limit, above.make_line, above.observer, above)
+        self._limiter = Limiter(self.name, limit, above.make_line, above.observer, above)
         self._is_bare = above.observer is None

@@ -77,10 +77,8 @@ class EagerRun(Generic[T]):
         if not self.total:
             self._is_booked = True
             return
-        node: Limiter | None = self.home
-        while node is not None:
+        for node in self.home.chain:
             node.maps.add(self)
-            node = node.parent
         self._standing = driver = Driver(self)
         self.home.stand(driver)
 
@@ -123,15 +121,13 @@ class EagerRun(Generic[T]):
                 self._book()
 
     def _count(self, change: int) -> None:
-        node: Limiter | None = self.home
-        while node is not None:
+        for node in self.home.chain:
             node.drivers += change
             if change < 0:
                 node.running -= 1
                 node.held -= 1
                 if len(node.line):
                     node.ring()
-            node = node.parent
 
     def _dismiss(self) -> None:
         """Take the driver out of the line."""
@@ -139,11 +135,11 @@ class EagerRun(Generic[T]):
         if driver is not None and driver._stage == IN_LINE:
             driver._stage = DONE
             desk = driver._desk
-            node: Limiter | None = self.home
-            while node is not None and node is not desk:
+            for node in self.home.chain:
+                if node is desk:
+                    break
                 node.held -= 1
                 node.ring()
-                node = node.parent
             if desk is not None:
                 desk.haunt()
 
@@ -153,13 +149,11 @@ class EagerRun(Generic[T]):
             return
         self._is_booked = True
         completed = self.total - self._cancelled
-        node: Limiter | None = self.home
-        while node is not None:
+        for node in self.home.chain:
             node.maps.discard(self)
             node.completed += completed
             node.cancelled += self._cancelled
             node.notice()
-            node = node.parent
         self.wake()
 
     def look(self) -> bool:
@@ -168,11 +162,8 @@ class EagerRun(Generic[T]):
             self.wake()
         if self.is_over:
             return True
-        node: Limiter | None = self.home
-        while node is not None:
-            if node.is_paused or node.held > node.limit:
-                return True
-            node = node.parent
+        if any(node.is_paused or node.held > node.limit for node in self.home.chain):
+            return True
         if self._contested:
             self._contested -= 1
             return True
@@ -192,10 +183,8 @@ class EagerRun(Generic[T]):
             self._cancelled += 1
             tell(self.home.observer, "task_cancelled", self.home.name)
             return
-        node: Limiter | None = self.home
-        while node is not None:
+        for node in self.home.chain:
             node.failed += 1
-            node = node.parent
         error = clean(error)
         self.failures[slot] = error
         pass_on(error)

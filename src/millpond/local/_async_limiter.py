@@ -26,16 +26,22 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond._events import Observer, logger, tell
-from millpond.local._async_ledger import Ledger
+from millpond.errors import PoolClosed
+from millpond.local._async_keys import Keys
 from millpond.local._async_task import ABORTED, DONE, IN_LINE, RUNNING, AsyncTask, cancel_future
 from millpond.local._queues import Fifo
+from millpond.local._stats import Statistics
 
 if TYPE_CHECKING:
+    from millpond.local._async_eager import EagerRun
+    from millpond.local._async_lazy import LazyRun
+    from millpond.local._async_room import Room
     from millpond.local._queues import Line
 
 EAGER = sys.version_info >= (3, 12)
@@ -59,8 +65,8 @@ class Entry(Protocol):
         """End it: no asyncio task could be made for it."""
 
 
-class Limiter(Ledger):
-    """A number of places and a line before them."""
+class Limiter:
+    """A number of places and a line before them. Its counts hold for itself and all limiters below it."""
 
     def __init__(
         self,
@@ -70,14 +76,35 @@ class Limiter(Ledger):
         observer: Observer | None,
         parent: Limiter | None = None,
     ) -> None:
-        super().__init__(name, limit, make_line, observer, parent)
-        self.is_fifo = isinstance(self.line, Fifo)
+        self.name = name
+        self.limit = limit
+        self.observer = observer
+        self.parent = parent
+        self.chain: tuple[Limiter, ...] = (self,) if parent is None else (self, *parent.chain)  # up to the root
+        self.root = self.chain[-1]
+        self.children: weakref.WeakSet[Limiter] = weakref.WeakSet()
         self.loop: asyncio.AbstractEventLoop | None = None if parent is None else parent.loop
+        self.context: Context = copy_context()
+        self.make_line = make_line
+        self.line: Any = make_line()
+        self.is_fifo = isinstance(self.line, Fifo)
+        self.keys = Keys()
+        self.room: Room | None = None
+        self.maps: set[EagerRun[Any]] = set()
+        self.lazies: set[LazyRun[Any]] = set()
         self.inners: dict[asyncio.Task[None], Entry] = {}  # of the root: what runs, by its asyncio task
         self.starting: Entry | None = None  # of the root: what takes its first step right now
-        self.context: Context = copy_context()
+        self.is_paused = self.is_closed = False
+        self.is_refusing = parent is not None and parent.is_refusing  # it is closed, or one above is
+        self.held = 0  # places taken: by what runs and, below a parent, by what stands in line up there
+        self.drivers = 0  # those of `running` that work for a map
+        self.unfinished = 0  # tasks in line or running
+        self.running = self.completed = self.failed = self.cancelled = self.rejected = self.largest = 0
+        self._idlers: list[asyncio.Future[None]] = []
         self._ghosts = 0
         self._is_rung = False
+        if parent is not None:
+            parent.children.add(self)
 
     def bind(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Belong to `loop` from now on."""
@@ -121,10 +148,8 @@ class Limiter(Ledger):
             return False
         task._stage = IN_LINE
         task._desk = self
-        node: Limiter | None = self
-        while node is not None:
+        for node in self.chain:
             node.unfinished += 1
-            node = node.parent
         return True
 
     def stand(self, entry: Entry) -> None:
@@ -176,28 +201,24 @@ class Limiter(Ledger):
 
     def _recall(self, entry: Entry) -> bool:
         """Send an entry back to a limiter below that has shrunk or paused since it gave it a place."""
-        node: Limiter = entry._home
-        while node is not self:
+        below = entry._home.chain[: -len(self.chain)]
+        for at, node in enumerate(below):
             if node.is_paused or node.held > node.limit:
                 entry._desk = node
                 node.line.put_back(entry)
-                while node is not self and node is not None:
-                    node.held -= 1
-                    node = node.parent
+                for each in below[at:]:
+                    each.held -= 1
                 return True
-            node = node.parent
         return False
 
     def launch(self, entry: Entry, desk: Limiter | None) -> None:
         """Start `entry`, which holds a place of each limiter below `desk` (None for all of them)."""
         entry._stage = RUNNING
         entry._desk = desk
-        node: Limiter | None = entry._home
-        while node is not None:
+        for node in entry._home.chain:
             node.running += 1
             if node.running > node.largest:
                 node.largest = node.running
-            node = node.parent
         root = self.root
         before, root.starting = root.starting, entry
         try:
@@ -259,7 +280,7 @@ class Limiter(Ledger):
             if self.room is not None:
                 self.room.forget(task)
             return
-        stood = self.keys.is_first(task)
+        stood = self.keys.first(task) is task
         desk = task._desk
         self.leave(task, cancelled=1)
         task._call, task._args = None, ()
@@ -282,8 +303,7 @@ class Limiter(Ledger):
                 self.stand(successor)
         desk = task._desk
         holds = True
-        node: Limiter | None = self
-        while node is not None:
+        for node in self.chain:
             holds = holds and node is not desk
             if holds:
                 node.held -= 1
@@ -297,14 +317,11 @@ class Limiter(Ledger):
             node.cancelled += cancelled
             if node.room is not None or node._idlers:
                 node.notice()
-            node = node.parent
 
     def count_cancelled(self) -> None:
         """Book a task that was cancelled before it came into the books."""
-        node: Limiter | None = self
-        while node is not None:
+        for node in self.chain:
             node.cancelled += 1
-            node = node.parent
         tell(self.observer, "task_cancelled", self.name)
 
     def haunt(self) -> None:
@@ -315,6 +332,133 @@ class Limiter(Ledger):
             self.line = self.make_line()
             self.line.extend(alive)
             self._ghosts = 0
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def refusal(self) -> PoolClosed:
+        """Return the error for a submit to a closed pool."""
+        closed = next((node for node in self.chain if node.is_closed), self.root)
+        return PoolClosed(
+            f"pool {closed.name!r} is shut down and takes no more tasks; submit before that, or await restart()"
+        )
+
+    def waiting(self) -> list[AsyncTask[Any]]:
+        """Return the tasks that have not started, here and below."""
+        tasks = [entry for entry in self.line if isinstance(entry, AsyncTask) and entry._stage == IN_LINE]
+        tasks.extend(self.keys.waiting())
+        for child in self.children:
+            tasks.extend(child.waiting())
+        return tasks
+
+    def is_idle(self) -> bool:
+        """Tell whether nothing is in line or running."""
+        return not self.unfinished and not self.maps
+
+    async def rest(self) -> None:
+        """Wait until nothing is in line or running."""
+        while not self.is_idle():
+            idler = asyncio.get_running_loop().create_future()
+            self._idlers.append(idler)
+            try:
+                await idler
+            finally:
+                if idler in self._idlers:
+                    self._idlers.remove(idler)
+
+    def notice(self) -> None:
+        """Tell those who wait for room or for rest that there may be some."""
+        if self.room is not None and self.room.waiting:
+            self.room.let_in()
+        if self._idlers and self.is_idle():
+            idlers, self._idlers = self._idlers, []
+            for idler in idlers:
+                if not idler.done():
+                    idler.set_result(None)
+
+    def statistics(self, kind: str) -> Statistics:
+        """Return a snapshot of the counts."""
+        queued = self.unfinished - (self.running - self.drivers) + sum(each.left() for each in self.maps)
+        completed = self.completed + sum(each.completed() for each in self.maps)
+        return Statistics(
+            name=self.name,
+            kind=kind,
+            max_workers=self.limit,
+            workers=self.running,
+            idle=0,
+            queued=queued,
+            running=self.running,
+            submitted=queued + self.running + completed + self.cancelled,
+            completed=completed,
+            failed=self.failed,
+            cancelled=self.cancelled,
+            rejected=self.rejected,
+            waiting_submitters=0 if self.room is None else self.room.waiting,
+            largest=self.largest,
+            state="closed" if self.is_closed else "paused" if self.is_paused else "open",
+        )
+
+    # -- managing -------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Start nothing more."""
+        self.is_paused = True
+        for each in self.maps:
+            each.halt = True
+
+    def resume(self) -> None:
+        """Start again."""
+        self.is_paused = False
+        self.ring()
+        self.notice()
+
+    def resize(self, limit: int) -> None:
+        """Change the number of places; surplus ones go as their tasks end."""
+        self.limit = limit
+        for each in self.maps:
+            each.halt = True
+        self.ring()
+        self.notice()
+
+    def purge(self) -> int:
+        """Cancel what has not started; return how many."""
+        tasks = self.waiting()
+        for task in reversed(tasks):  # backwards, so that no successor of a key is put in line first
+            task.cancel()
+        return len(tasks) + sum(each.drop_rest() for each in list(self.maps))
+
+    def cancel_running(self) -> None:
+        """Cancel what runs here and below."""
+        for each in list(self.maps):
+            each.stop()
+        for entry in list(self.root.inners.values()):
+            if isinstance(entry, AsyncTask) and self in entry._home.chain:
+                entry.cancel()
+
+    def close(self) -> None:
+        """Take no more tasks, here and below; start again what is paused, so that it can end."""
+        if not self.is_closed:
+            self.is_closed = True
+            tell(self.observer, "pool_closed", self.name)
+        self._refuse()
+
+    def _refuse(self) -> None:
+        self.is_refusing = True
+        if self.is_paused:
+            self.resume()
+        if self.room is not None:
+            self.room.close()
+        for lazy in list(self.lazies):
+            lazy.cut(self.refusal())
+        for child in self.children:
+            child._refuse()
+
+    def reopen(self) -> None:
+        """Take tasks again."""
+        self.is_closed = False
+        self.is_refusing = self.parent is not None and self.parent.is_refusing
+        for child in self.children:
+            if not child.is_closed:
+                child.reopen()
 
 
 def spawn(loop: Any, entry: Entry, name: str) -> asyncio.Task[None]:

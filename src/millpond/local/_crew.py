@@ -8,10 +8,7 @@ a lock. What makes that safe under the GIL, where every single C call is atomic 
   and if somebody already took that, swallows the wake-up that is on its way.
 - *No lost worker.* A worker that leaves first lowers `count` and then looks at the line; `submit` looks at
   `count` after putting. So either it sees that a worker is missing, or the worker sees the task and stays.
-- *No task runs twice.* A task that is taken out of turn (cancelled, or run by the one who waits for it) is not
-  searched for in the line, which would cost O(n): it becomes a ghost. `claim` writes the ghost and then reads
-  `task._fn`; a worker clears `task._fn` and then reads `ghosts`. When both see each other, the lock decides.
-  A worker that meets a ghost lays it; when ghosts outnumber the living, the line is swept.
+- *No task runs twice.* See `_backlog.py`.
 
 Odd states cost the loop nothing either: `worker.take` is a slot, and pause, shrinking, recycling, bounds, keys
 and dedicated lines each put another function there.
@@ -29,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond._events import tell
 from millpond.errors import PoolClosed
+from millpond.local._backlog import Backlog
 from millpond.local._calls import ObservedCall
 from millpond.local._roster import Roster
 from millpond.local._seats import Seats
@@ -42,9 +40,6 @@ if TYPE_CHECKING:
 
     from millpond._events import Observer
     from millpond.local._queues import Line
-
-SWEEP_AT = 4096
-"""Ghosts below this number are never swept."""
 
 crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 """Every crew of this process, for the interpreter's exit and for fork."""
@@ -77,22 +72,21 @@ class Ownership:
         return self.crew.one_more()
 
 
-class Crew(Roster):
+class Crew(Backlog, Roster):
     """The state that a pool and its threads share. The threads keep it alive, never the pool itself."""
 
     def __init__(self, *, make_line: Callable[[], Line], observer: Observer | None, **roster: Any) -> None:
-        super().__init__(observer=observer, **roster)
+        Backlog.__init__(self)
+        Roster.__init__(self, observer=observer, **roster)
         self.line = make_line()
         self.make_line = make_line
         self.put = self.line.put
         self.owner = Ownership(self)
-        self.ghosts: set[Task[Any]] = set()
         self.gate: Callable[[Task[Any]], Task[Any]] | None = None
         self.idlers: list[_thread.LockType] = []
         self.token = CancelToken()
         self.is_interrupted = False
-        self.cancelled = self.cancelled_items = self.dropped = self.rejected = 0
-        self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.dropped = self.rejected = 0
         crews.add(self)
 
     @property
@@ -105,7 +99,11 @@ class Crew(Roster):
     def set_gate(self) -> None:
         """Send submits through the rules if there are any; else they go straight to the line (under the lock)."""
         if not self.is_closed:
-            has_rules = self.bound is not None or self.seats is not None or self.observer is not None
+            has_rules = (
+                self.bound is not None
+                or (self.seats is not None and self.seats.dedicated)
+                or self.observer is not None
+            )
             self.gate = self.admit_plain if has_rules else None
 
     def admit_plain(self, task: Task[Any]) -> Task[Any]:
@@ -130,6 +128,13 @@ class Crew(Roster):
         elif verdict == "caller_runs":
             self._perform_here(task)
         return task
+
+    def cancel_new(self, task: Task[Any]) -> None:
+        """Cancel a task that is in no line yet."""
+        with self.lock:
+            self.cancelled += 1
+        tell(self.observer, "task_cancelled", self.name)
+        task._settle(CANCELLED, None)
 
     def try_admit(self, task: Task[Any]) -> bool:
         """Put a task in line if there is room; False when the pool is full."""
@@ -196,95 +201,22 @@ class Crew(Roster):
 
     # -- out of turn --------------------------------------------------------------------------------------------------
 
-    def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
-        """Atomically take a task out of turn and return its call; None when it has started or ended."""
-        with self.lock:
-            if task._fn is None:
-                return None
-            self.ghosts.add(task)
-            fn: Callable[..., Any] | None = task._fn
-            if fn is None:  # a worker was quicker by a hair
-                self.ghosts.discard(task)
-                return None
-            task._fn = None
-            if len(self.ghosts) > SWEEP_AT and len(self.ghosts) > len(self.line) // 2:
-                self._sweep()
-            return fn
+    def lines(self) -> list[Line]:
+        """Return every line, the shared one and those of seats."""
+        return [self.line] if self.seats is None else self.seats.lines()
 
-    def withdraw(self, task: Task[Any]) -> bool:
-        """Atomically take a task out of line to cancel it; False when it has started or ended."""
-        with self.lock:
-            if self.claim(task) is None:
-                return False
-            task._status = CANCELLED  # before the lock is free, so that whoever else cancels sees it
-        self.note_cancelled(task)
-        return True
+    def forget(self, task: Task[Any]) -> None:
+        """Let go of what belongs to a task with a key."""
+        if self.seats is not None:
+            self.seats.settle(task)
 
-    def note_cancelled(self, task: Task[Any]) -> None:
-        """Count a task that leaves the line unrun, and let somebody in for it."""
-        with self.lock:
-            self.cancelled += 1
-            if self.seats is not None:
-                self.seats.settle(task)
-        tell(self.observer, "task_cancelled", self.name)
-        if self.bound is not None:
-            self.bound.let_in()
-        if self.idlers:
-            self.tell_idlers()
-
-    def lay(self, task: Task[Any]) -> bool:
-        """Tell whether a task taken from the line is a ghost, and forget it then."""
-        with self.lock:
-            if task in self.ghosts:
-                self.ghosts.discard(task)
-                return True
-            return False
-
-    def _sweep(self) -> None:
-        """Take the ghosts out of the line: with every `take` shut, only this thread takes (under the lock)."""
+    def sweep_soon(self) -> None:
+        """Sweep: with every `take` shut, only this thread takes (under the lock)."""
         for worker in self.workers:
             worker.take = nothing
-        alive: list[Task[Any]] = []
-        for _ in range(len(self.line)):
-            try:
-                task = self.line.take()
-            except IndexError:
-                break
-            if task in self.ghosts:
-                self.ghosts.discard(task)
-            else:
-                alive.append(task)
-        for task in reversed(alive):
-            self.line.put_back(task)
+        self.sweep()
         self.retake()
         self.wake_all()
-
-    def take_all(self) -> list[Task[Any]]:
-        """Take every waiting task out of line, ghosts laid; they are the caller's to settle."""
-        taken: list[Task[Any]] = []
-        lines = [self.line] if self.seats is None else self.seats.lines()
-        for line in lines:
-            while True:
-                try:
-                    task = line.take()
-                except IndexError:
-                    break
-                if not (self.ghosts and self.lay(task)):
-                    taken.append(task)
-        return taken
-
-    def give_up_oldest(self) -> Task[Any] | None:
-        """Take the longest waiting task out of line to cancel it; None when none waits (under the lock)."""
-        for line in [self.line] if self.seats is None else self.seats.lines():
-            while True:
-                try:
-                    task = line.oldest()
-                except IndexError:
-                    break
-                if not (self.ghosts and self.lay(task)):
-                    self.note_cancelled(task)
-                    return task
-        return None
 
     def purge(self) -> int:
         """Cancel everything in line; return how many."""
@@ -296,11 +228,6 @@ class Crew(Roster):
         return dropped + len(taken)
 
     # -- looking ------------------------------------------------------------------------------------------------------
-
-    def waiting(self) -> int:
-        """Count the tasks in line."""
-        in_line = len(self.line) if self.seats is None else sum(map(len, self.seats.lines()))
-        return max(0, in_line - len(self.ghosts))
 
     def ended(self) -> int:
         """Count the tasks that workers have ended."""
@@ -444,7 +371,7 @@ class Crew(Roster):
         self.line = self.make_line()
         self.put = self.line.put
         self.parked = []
-        self.ghosts = set()
+        self.shells = 0
         self.workers = set()
         self.threads = set()
         self.count = self.extra = 0
@@ -461,21 +388,14 @@ class Crew(Roster):
         before, worker = getattr(here, "worker", None), Worker(self)
         here.worker = worker
         try:
-            for task in iter(self._next_waiting, None):
-                fn = started(task)
-                if not (self.ghosts and self.lay(task)):
+            for line in self.lines():
+                for task, fn in iter(lambda line=line: self._next(line.take), None):
                     worker.perform(task, fn)
         finally:
             here.worker = before
             self.past_done += worker.done
             self.past_items += worker.items
             self.past_failed += worker.failed
-
-    def _next_waiting(self) -> Task[Any] | None:
-        for line in [self.line] if self.seats is None else self.seats.lines():
-            with contextlib.suppress(IndexError):
-                return line.take()
-        return None
 
 
 def started(task: Task[Any]) -> Callable[..., Any]:

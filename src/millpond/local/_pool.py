@@ -253,6 +253,9 @@ class Pool(Executor):
             now.running,
         )
 
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle pool {self.name!r}: make a pool in the other process, or submit from here")
+
     def __repr__(self) -> str:
         return describe(self.statistics())
 

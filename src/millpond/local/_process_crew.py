@@ -13,6 +13,7 @@ makes that safe under the GIL:
 from __future__ import annotations
 
 import _thread
+import contextlib
 import threading
 import time
 import weakref
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond._events import tell
 from millpond.errors import PoolClosed
-from millpond.local._process_backlog import Backlog
+from millpond.local._process_backlog import ProcessBacklog
 from millpond.local._process_batch import Paces
 from millpond.local._process_foreman import Foreman
 from millpond.local._process_map import Driver
@@ -44,7 +45,7 @@ process_crews: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
 """Every process pool's crew, for the interpreter's exit and for fork."""
 
 
-class ProcessCrew(Backlog):
+class ProcessCrew(ProcessBacklog):
     """The state that a pool and its I/O thread share. The thread keeps it alive, never the pool itself."""
 
     is_stranded = False  # a forked child ends inherited tasks itself
@@ -168,7 +169,7 @@ class ProcessCrew(Backlog):
             if self.foreman is None:
                 if self.is_closed:
                     self.is_asleep = True
-                    if sum(self.claim(task) for task in tasks):
+                    if any([self.claim(task) is not None for task in tasks]):
                         raise self.refusal()
                     return
                 self._hire(tasks)
@@ -250,17 +251,19 @@ class ProcessCrew(Backlog):
     def drain(self, timeout: float | None) -> bool:
         """Wait until nothing is in line and nobody works; False at time-out."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            lock = _thread.allocate_lock()
-            lock.acquire()
-            self.idlers.append(lock)
-            if self.is_idle():
-                return True
-            lock.acquire(True, -1 if deadline is None else max(0.0, deadline - time.monotonic()))
-            if self.is_idle():
-                return True
-            if deadline is not None and time.monotonic() >= deadline:
-                return False
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        try:
+            while True:
+                self.idlers.append(lock)
+                if self.is_idle():
+                    return True
+                left = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+                if not lock.acquire(True, left):
+                    return self.is_idle()
+        finally:
+            with contextlib.suppress(ValueError):
+                self.idlers.remove(lock)
 
     def tell_idlers(self) -> None:
         """Wake those who wait for idleness, if it has come."""

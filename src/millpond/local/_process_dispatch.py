@@ -115,12 +115,12 @@ class Dispatcher:
         """Take the next calls from `line` for `worker`; None when there are none for it now."""
         crew = self._crew
         limit = min(MOST, self._share(len(line), is_shared=line is crew.line), crew.rules.allowance(worker))
-        task = self._take(line)
-        if task is None:
+        taken = self._take(line)
+        if taken is None:
             return None
+        task, fn = taken
         if type(task) is Driver:
             return self._cut(worker, task, line)
-        fn, task._fn = task._fn, None  # started: from here on `cancel` answers False
         is_alone = _travels_alone(task)
         pace = None if is_alone else crew.paces.of(fn)
         if worker.flight and (pace is None or pace.seconds > TARGET):
@@ -135,7 +135,7 @@ class Dispatcher:
         batch.is_keyed = line is not crew.line
         return batch
 
-    def _take(self, line: Line) -> Task[Any] | None:
+    def _take(self, line: Line) -> tuple[Task[Any], Any] | None:
         """Take the next task that was not cancelled; None when there is none."""
         crew = self._crew
         while True:
@@ -144,16 +144,16 @@ class Dispatcher:
             except IndexError:
                 return None
             if type(task) is Driver:
-                return task
-            fn, task._fn = task._fn, None
-            if not (crew.ghosts and crew.lay(task)):
-                task._fn = fn
-                return task
+                return task, None
+            fn, task._fn = task._fn, None  # started: from here on `cancel` answers False
+            if fn is not None:
+                return task, fn
+            crew.skip()
 
     def _fill(self, draft: _Draft, line: Line, limit: int, pace: Pace) -> None:
         """Add the tasks that come next in line while they fit. Hot: `_take`, written out."""
         crew = self._crew
-        take, ghosts, last = line.take, crew.ghosts, draft.fns[0]
+        take, last = line.take, draft.fns[0]
         tasks, fns, arguments = draft.tasks, draft.fns, draft.arguments
         seconds = expected = pace.seconds
         limit = pace.limit(limit, BYTES)
@@ -165,9 +165,9 @@ class Dispatcher:
             if type(task) is not Task and (type(task) is Driver or _travels_alone(task)):
                 line.put_back(task)
                 break
-            fn = task._fn
-            task._fn = None
-            if ghosts and crew.lay(task):
+            fn, task._fn = task._fn, None
+            if fn is None:
+                crew.skip()
                 continue
             if fn is not last:
                 known = crew.paces.of(fn)

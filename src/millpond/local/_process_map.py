@@ -27,6 +27,8 @@ class Driver(Task[None]):
 
     __slots__ = ("run",)
 
+    is_place = True
+
     run: ProcessMap[Any]
 
 

@@ -134,6 +134,7 @@ class Seats:
         crew = self.crew
         seat, held = self._keys.get(key) or (self._all[hash(key) % len(self._all)], 0)
         self._keys[key] = (seat, held + 1)
+        task.seat = seat  # type: ignore[attr-defined]
         seat.pinned.put(task)
         if seat.worker is None:
             if not crew.is_paused:
@@ -163,10 +164,11 @@ class Seats:
 
     def settle(self, task: Task[Any]) -> None:
         """Forget a task with a key that has ended or was cancelled."""
-        key = getattr(task, "key", None)
-        if key is None:
+        if getattr(task, "seat", None) is None:
             return
         with self.crew.lock:
+            task.seat = None  # type: ignore[attr-defined]
+            key = task.key  # type: ignore[attr-defined]
             seat, held = self._keys.pop(key)
             if held > 1:
                 self._keys[key] = (seat, held - 1)

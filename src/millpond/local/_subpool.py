@@ -60,7 +60,7 @@ class SubCrew(Crew):
 
     def start(self, worker: Worker) -> None:
         """Stand in the parent's line."""
-        turn: Task[None] = Task()
+        turn: Task[None] = _Turn()
         turn._fn = self._turn
         turn._args = (worker,)
         turn._owner = self.parent.owner
@@ -100,9 +100,9 @@ class SubCrew(Crew):
                 return
 
     def _run(self, worker: Worker, task: Task[Any]) -> bool:
-        fn = task._fn
-        task._fn = None  # started: from here on `cancel` answers False
-        if self.ghosts and self.lay(task):
+        fn, task._fn = task._fn, None
+        if fn is None:
+            self.skip()
             return False
         run(task, fn)
         if task._status == CANCELLED:
@@ -132,6 +132,14 @@ class SubCrew(Crew):
     def join(self, deadline: float | None = None) -> bool:
         """Wait until everything has ended; there are no threads to wait for."""
         return self.drain(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+
+class _Turn(Task[None]):
+    """A worker of a subpool in the parent's line."""
+
+    __slots__ = ()
+
+    is_place = True
 
 
 class _TurnHook(Hook):

@@ -184,6 +184,9 @@ class Task(Future[T], Generic[T]):
 
     __slots__ = ("_args", "_context", "_fn", "_hook", "_owner", "_status", "_value")
 
+    is_place = False
+    """Whether it stands in line for others: for the items of a map, or the tasks of a subpool."""
+
     _args: Any
     _context: Any
     _fn: Any

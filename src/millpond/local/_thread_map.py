@@ -176,6 +176,14 @@ class Slice:
 hide_frame(Slice.run)
 
 
+class Driver(Task[None]):
+    """The place of a map in the line."""
+
+    __slots__ = ()
+
+    is_place = True
+
+
 class ThreadMap(Generic[T]):
     """One `map` call in a crew of threads."""
 
@@ -231,7 +239,7 @@ class ThreadMap(Generic[T]):
             self._add_drivers()
 
     def _driver(self) -> Task[None]:
-        driver: Task[None] = Task()
+        driver: Task[None] = Driver()
         driver._fn = self._drive
         driver._owner = self._crew.owner
         driver._context = None if self._context is None else self._context.copy()

@@ -36,7 +36,7 @@ from millpond.local._stats import Statistics
 from millpond.local._subpool import SubCrew
 from millpond.local._task import Task
 from millpond.local._thread_map import map_in_threads
-from millpond.local._token import LimitedCall
+from millpond.local._token import CancelToken, LimitedCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,12 +46,15 @@ _new_task = Task.__new__
 
 
 class OptionTask(Task[T]):
-    """A task with a priority or a key."""
+    """A task with options."""
 
-    __slots__ = ("key", "priority")
+    __slots__ = ("key", "priority", "seat", "token")
 
     key: Hashable | None
     priority: float
+    seat: Any
+    """Where its key is, once it stands in line."""
+    token: CancelToken | None
 
 
 class CrewPool(Pool):
@@ -115,17 +118,14 @@ class CrewPool(Pool):
         task._fn = call
         task._args = args
         task._context = (copy_context() or None) if crew.carries_context else None
-        if options.cancel is not None:
-            options.cancel._watch(task)
         return task
 
     def _equip(self, task: Task[T], call: Callable[..., T], options: Options) -> tuple[Task[T], Callable[..., T]]:
         """Give a task what its options need."""
         self._check_options(options)
-        if options.priority is not None or options.key is not None:
-            special: OptionTask[T] = OptionTask.__new__(OptionTask)
-            special.priority, special.key = options.priority or 0, options.key
-            task = special
+        special: OptionTask[T] = OptionTask.__new__(OptionTask)
+        special.priority, special.key, special.token, special.seat = options.priority or 0, options.key, options.cancel, None
+        task = special
         if options.key is not None:
             call = KeyedCall(call, task, self._crew)
             if self._crew.seats is None:
@@ -175,11 +175,8 @@ class CrewPool(Pool):
         crew = self._crew
         task = self._build(options, fn, args, kwargs)
         awaited = await_from_the_start(task)
-        if crew.gate is not None:
-            with without_blocking():
-                crew.admit(task)
-        else:
-            crew.place(task)
+        with without_blocking():
+            self._admit(task)
         return awaited
 
     def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -194,10 +191,23 @@ class CrewPool(Pool):
     _loose: LooseHook
 
     def _admit(self, task: Task[T]) -> Task[T]:
-        return self._crew.admit(task)
+        self._arm(task, self._crew.admit)
+        return task
 
     def _try_admit(self, task: Task[T]) -> bool:
-        return self._crew.try_admit(task)
+        return self._arm(task, self._crew.try_admit) is not False
+
+    def _arm(self, task: Task[T], admit: Callable[[Task[T]], object]) -> object:
+        """Admit a task and let its token cancel it from then on, not before: it must be in line for that."""
+        token = task.token if type(task) is OptionTask else None
+        if token is None:
+            return admit(task)
+        if token.cancelled and not self._crew.is_closed:
+            self._crew.cancel_new(task)
+            return task
+        verdict = admit(task)
+        token._watch(task)
+        return verdict
 
     # -- managing ---------------------------------------------------------------------------------------------------
 

@@ -154,7 +154,6 @@ class Worker:
 
 def work(worker: Worker, home: Context | tuple[()]) -> bool:
     """Take and run tasks; return True to be called again in a fresh context, False to end."""
-    ghosts = worker.crew.ghosts
     while True:
         try:
             task = worker.take()
@@ -164,9 +163,9 @@ def work(worker: Worker, home: Context | tuple[()]) -> bool:
                 return False
             task = next_task
             del next_task
-        fn = task._fn
-        task._fn = None  # started: from here on `cancel` answers False
-        if ghosts and worker.crew.lay(task):
+        fn, task._fn = task._fn, None  # the baton: see `_backlog.py`
+        if fn is None:
+            worker.crew.skip()
             continue
         try:
             context = task._context
