@@ -372,7 +372,7 @@ def test_a_thousand_dropped_pools_leave_no_threads_and_no_memory():
 
 
 def test_a_thousand_pools_that_were_shut_down_leave_no_memory():
-    from millpond.local._crew import crews
+    from millpond.local.threads._runner import crews
 
     def use(number: int) -> None:
         for _ in range(number):

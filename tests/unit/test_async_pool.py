@@ -20,8 +20,8 @@ import pytest_asyncio
 from millpond._events import Event
 from millpond.errors import PoolClosed, PoolFull, TaskTimeout
 from millpond.local import Block, CancelToken, Priority, ThreadPool, current_token
-from millpond.local._async import AsyncPool
-from millpond.local._async_task import AsyncTask
+from millpond.local.coroutines._pool import AsyncPool
+from millpond.local.coroutines._task import AsyncTask
 
 pytestmark = pytest.mark.asyncio
 

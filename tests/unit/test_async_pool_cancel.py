@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from millpond.errors import TaskTimeout
 from millpond.local import CancelToken
-from millpond.local._async import AsyncPool
-from millpond.local._async_task import AsyncTask
+from millpond.local.coroutines._pool import AsyncPool
+from millpond.local.coroutines._task import AsyncTask
 
 everything_async = pytest.mark.asyncio
 

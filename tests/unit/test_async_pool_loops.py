@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from millpond.local._async import AsyncPool
-from millpond.local._async_task import AsyncTask
+from millpond.local.coroutines._pool import AsyncPool
+from millpond.local.coroutines._task import AsyncTask
 
 
 async def echo(value: Any) -> Any:

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from millpond.errors import PoolClosed, TaskTimeout
-from millpond.local._async import AsyncPool
+from millpond.local.coroutines._pool import AsyncPool
 
 pytestmark = pytest.mark.asyncio
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from millpond import CancelToken, ThreadPool
 from millpond.local._map import Results
-from millpond.local._thread_map import Source
+from millpond.local.threads._map import Source
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 
 from millpond import Task, WorkerDied
-from millpond.local._process_batch import Paces, SliceBatch, TaskBatch
-from millpond.local._process_child import Child
-from millpond.local._process_crew import ProcessCrew
-from millpond.local._process_dispatch import Dispatcher
-from millpond.local._process_frames import FAILED, LENGTH, PICKLED, REPLY, ROOM, SKIPPED, UNLOADABLE, Inbox
-from millpond.local._process_journal import BASE, SIZE, SKIP, STARTED, Journal
-from millpond.local._process_map import ProcessMap
-from millpond.local._process_recovery import conclude_recall, settle_estate
-from millpond.local._process_rules import Rules
-from millpond.local._process_seats import Seat, Seats
+from millpond.local.processes._batch import Paces, SliceBatch, TaskBatch
+from millpond.local.processes._child import Child
+from millpond.local.processes._runner import ProcessCrew
+from millpond.local.processes._dispatch import Dispatcher
+from millpond.local.processes._frames import FAILED, LENGTH, PICKLED, REPLY, ROOM, SKIPPED, UNLOADABLE, Inbox
+from millpond.local.processes._journal import BASE, SIZE, SKIP, STARTED, Journal
+from millpond.local.processes._map import ProcessMap
+from millpond.local.processes._recovery import conclude_recall, settle_estate
+from millpond.local.processes._rules import Rules
+from millpond.local.processes._seats import Seat, Seats
 from millpond.local._queues import Fifo
 
 sys.path.insert(0, str(Path(__file__).parent))

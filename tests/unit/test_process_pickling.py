@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from millpond import ProcessPool
-from millpond.local import _process_pickle
-from millpond.local._process_pickle import Encoder
+from millpond.local.processes import _pickling as _process_pickle
+from millpond.local.processes._pickling import Encoder
 
 sys.path.insert(0, str(Path(__file__).parent))
 import process_calls as calls

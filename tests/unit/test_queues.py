@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millpond import Priority, Task, ThreadPool
 from millpond.local._queues import Fifo, Heap, Lanes, Lifo
-from millpond.local._threads import OptionTask
+from millpond.local.threads._pool import OptionTask
 
 
 def task(priority: float = 0) -> Any:

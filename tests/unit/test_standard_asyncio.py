@@ -337,7 +337,7 @@ def test_a_loop_closed_before_the_task_ends_disturbs_nobody(
         if call is awaited:  # wrapping it in a task would leave that task pending, in every way alike
 
             async def begin() -> asyncio.Future[Any]:
-                from millpond.local._bridge import wrap
+                from millpond.local._loop_bridge import wrap
 
                 return wrap(pool.submit(gate.wait, PATIENCE))
 

@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 
 from millpond import PoolClosed, Task, ThreadPool
-from millpond.local._worker import run
+from millpond.local.threads._worker import run
 
 PATIENCE = 10.0
 """Seconds after which something that must happen counts as not happening."""

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from millpond import PoolClosed, Task, ThreadPool
-from millpond.local import _worker
+from millpond.local.threads import _worker
 
 
 def hold(pool: ThreadPool, number: int = 1) -> threading.Event:

@@ -214,7 +214,7 @@ def test_what_has_nothing_asynchronous_is_its_own_twin():
 
 
 def test_the_twin_of_a_twin_is_the_twin():
-    source = Path(__file__).parents[2].joinpath("src/millpond/local/_async_map.py").read_text()
+    source = Path(__file__).parents[2].joinpath("src/millpond/local/coroutines/_map.py").read_text()
     once = translate(source)
     assert once != source
     assert translate(once) == once

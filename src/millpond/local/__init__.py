@@ -38,33 +38,33 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "AsyncPool": "millpond.local._async",
-        "Block": "millpond.local._rejection",
-        "CancelToken": "millpond.local._token",
+        "AsyncPool": "millpond.local.coroutines._pool",
+        "Block": "millpond.local._when_full",
+        "CancelToken": "millpond.local._cancel",
         "Group": "millpond.local._group",
         "Priority": "millpond.local._queues",
-        "ProcessPool": "millpond.local._processes",
+        "ProcessPool": "millpond.local.processes._pool",
         "Reaper": "millpond.local._sizing",
         "Snapshot": "millpond.local._sizing",
-        "Statistics": "millpond.local._stats",
-        "SubPool": "millpond.local._threads",
+        "Statistics": "millpond.local._statistics",
+        "SubPool": "millpond.local.threads._pool",
         "Task": "millpond.local._task",
-        "ThreadPool": "millpond.local._threads",
+        "ThreadPool": "millpond.local.threads._pool",
         "as_completed": "millpond.local._waiting",
-        "current_token": "millpond.local._token",
+        "current_token": "millpond.local._cancel",
         "wait": "millpond.local._waiting",
     },
 )
 
 if TYPE_CHECKING:
-    from millpond.local._async import AsyncPool
+    from millpond.local.coroutines._pool import AsyncPool
     from millpond.local._group import Group
-    from millpond.local._processes import ProcessPool
+    from millpond.local.processes._pool import ProcessPool
     from millpond.local._queues import Priority
-    from millpond.local._rejection import Block
+    from millpond.local._when_full import Block
     from millpond.local._sizing import Reaper, Snapshot
-    from millpond.local._stats import Statistics
+    from millpond.local._statistics import Statistics
     from millpond.local._task import Task
-    from millpond.local._threads import SubPool, ThreadPool
-    from millpond.local._token import CancelToken, current_token
+    from millpond.local.threads._pool import SubPool, ThreadPool
+    from millpond.local._cancel import CancelToken, current_token
     from millpond.local._waiting import as_completed, wait

@@ -8,7 +8,7 @@ from concurrent.futures._base import PENDING
 from contextlib import contextmanager
 from typing import Any
 
-from millpond.local._bridge import Awaited, Mailbox, open_mailbox
+from millpond.local._loop_bridge import Awaited, Mailbox, open_mailbox
 from millpond.local._task import _DEAF, Hook, Task, here
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from millpond._events import Observer
     from millpond.local._queues import Line
-    from millpond.local._rejection import Bound
+    from millpond.local._when_full import Bound
 
 SWEEP_AT = 4096
 """Fewer shells than this are never swept."""

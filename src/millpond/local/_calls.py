@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import Observer, tell
-from millpond.local._worker import hide_frame
+from millpond.local.threads._worker import hide_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.local._crew import Crew
+    from millpond.local.threads._runner import Crew
     from millpond.local._task import Task
 
 

@@ -15,7 +15,7 @@ import contextlib
 import os
 import threading
 
-from millpond.local._crew import crews
+from millpond.local.threads._runner import crews
 
 
 def _finish_queued() -> None:

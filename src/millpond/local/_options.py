@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from millpond.local._token import CancelToken
+from millpond.local._cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable

@@ -14,9 +14,9 @@ from millpond.local._checks import check_count, check_seconds
 from millpond.local._group import Group
 from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, OptionedPool, Options
-from millpond.local._stats import Statistics, describe, picture
+from millpond.local._statistics import Statistics, describe, picture
 from millpond.local._task import RAISED, Hook, Task, here
-from millpond.local._token import CancelToken
+from millpond.local._cancel import CancelToken
 
 if TYPE_CHECKING:
     from asyncio import Future

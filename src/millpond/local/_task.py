@@ -29,7 +29,7 @@ from concurrent.futures import _base as _futures
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from millpond.errors import PoolClosed
-from millpond.local._bridge import await_task
+from millpond.local._loop_bridge import await_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

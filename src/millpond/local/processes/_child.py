@@ -1,0 +1,263 @@
+"""The worker process: reads batches of calls from its socket, runs them, answers.
+
+It imports as little as it can, since every worker pays for it at its start. What it tells and when is in
+`_process_frames`, what it leaves behind when it is killed in `_process_journal`.
+
+It answers at the end of a batch; earlier when two milliseconds have passed, when the journal is full, or after a large
+outcome. So an outcome is at any time either in the journal or with the kernel, except that of the call just ended:
+until its answer is sent, that one counts as running.
+
+Ctrl-C reaches the whole process group. The worker ignores it: what to do about it is for the pool to decide, which
+ends its workers if it is left. (A handler, not SIG_IGN, because programs started by a task would inherit that.)
+"""
+
+from __future__ import annotations
+
+import importlib
+import marshal
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from itertools import repeat
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from millpond.local.processes._frames import (
+    BATCH,
+    BROKEN,
+    FAILED,
+    LENGTH,
+    PICKLED,
+    READY,
+    REPLY,
+    SKIPPED,
+    UNLOADABLE,
+    Inbox,
+)
+from millpond.local.processes._journal import BASE, SKIP, STARTED, Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from multiprocessing.heap import BufferWrapper
+
+FLUSH_AFTER = 0.002
+"""Seconds after which finished outcomes are sent although the batch goes on; looked at with every eighth call."""
+
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})
+"""Types that need no pickle of their own: reading one back cannot fail."""
+
+
+def main(sock: socket.socket, memory: BufferWrapper, setup: bytes, *, tells_memory: bool, inherited: int = -1) -> None:
+    """Be a worker process until the pool closes the socket.
+
+    A forked one has inherited the pool's end of the socket, too, and closes it: else it would never see it closed.
+    """
+    if inherited >= 0:
+        os.close(inherited)
+    signal.signal(signal.SIGINT, _ignore)
+    child = Child(sock, Journal(memory), tells_memory=tells_memory)
+    try:
+        try:
+            initializer, initargs, finalizer = pickle.loads(setup)
+            if initializer is not None:
+                initializer(*initargs)
+        except BaseException as error:
+            child.send((BROKEN, *_portray(error)))
+            return
+        child.send((READY, os.getpid()))
+        child.serve()
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the pool's process is gone
+    _finalize(finalizer)
+
+
+def _finalize(finalizer: Callable[[], object] | None) -> None:
+    if finalizer is not None:
+        try:
+            finalizer()
+        except Exception:
+            traceback.print_exc()
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class Child:
+    """The worker's side of the socket and the journal."""
+
+    def __init__(self, sock: socket.socket, journal: Journal, *, tells_memory: bool) -> None:
+        self._sock = sock
+        self._journal = journal
+        self._tells_memory = tells_memory
+        sock.setblocking(True)
+
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send one frame."""
+        body = pickle.dumps(message, 5)
+        if len(body) < 1 << 16:
+            self._sock.sendall(LENGTH.pack(len(body)) + body)
+        else:
+            self._sock.sendall(LENGTH.pack(len(body)))
+            self._sock.sendall(body)
+
+    def serve(self) -> None:
+        """Run batches until the pool closes the socket."""
+        inbox = Inbox()
+        while True:
+            frames = inbox.receive(self._sock)
+            if frames is None:
+                return
+            for frame in frames:
+                first, count = BATCH.unpack_from(frame)
+                self.run(first, count, self.load(memoryview(frame)[BATCH.size :]))
+            del frames
+
+    def load(self, body: memoryview) -> Iterable[tuple[Any, Any]] | None:
+        """Return the calls of a batch; None when it cannot be understood."""
+        try:
+            fns, arguments, is_bare = pickle.loads(body)
+        except BaseException:
+            return None
+        if fns is None:
+            fns = [_call_blob]
+        return zip(fns if len(fns) > 1 else repeat(fns[0]), zip(arguments) if is_bare else arguments)  # noqa: B905
+
+    def run(self, first: int, count: int, calls: Iterable[tuple[Any, Any]] | None) -> None:
+        """Run the calls of a batch and answer. This is the hot loop."""
+        words, records = self._journal.words, self._journal.records
+        room, used, base, last = len(records), 0, first, first + count - 1
+        values: list[Any] = []
+        specials: dict[int, tuple[Any, ...]] = {}
+        special: tuple[Any, ...] | None
+        words[BASE] = seq = first
+        began = perf_counter()
+        if calls is None:
+            specials = dict.fromkeys(range(count), (UNLOADABLE,))
+            self.answer(first, [None] * count, specials, 0.0)
+            words[BASE] = last + 1  # the journal has no record of them
+            words[STARTED] = last
+            return
+        for fn, args in calls:
+            words[STARTED] = seq
+            try:
+                if seq < words[SKIP]:
+                    value, special = None, (SKIPPED,)
+                else:
+                    value = fn(*args)
+                    special = None if type(value) in PLAIN else _special(fn, value)
+            except BaseException as error:
+                special = (FAILED, *_portray(error))
+            if special is not None:
+                value = None
+                specials[seq - base] = special
+            values.append(value)
+            if seq < last:
+                record = marshal.dumps(value if special is None else special)
+                end = used + len(record)
+                if end <= room and (seq & 7 or perf_counter() - began < FLUSH_AFTER):
+                    records[used:end] = record
+                    used = end
+                else:
+                    self.answer(base, values, specials, perf_counter() - began)
+                    words[BASE] = base = seq + 1
+                    values, specials, used, began = [], {}, 0, perf_counter()
+            seq += 1
+        self.answer(base, values, specials, perf_counter() - began)
+
+    def answer(self, base: int, values: list[Any], specials: dict[int, tuple[Any, ...]], seconds: float) -> None:
+        """Send the outcomes of the calls from number `base` on."""
+        memory = _memory() if self._tells_memory else 0
+        self.send((REPLY, base, values, specials, seconds, memory))
+
+
+# -- values and errors on their way out --------------------------------------------------------------------------------
+
+
+def _special(fn: Any, value: Any) -> tuple[Any, ...]:
+    """Pickle a value by itself, so that a bad one spoils no other."""
+    try:
+        return PICKLED, pickle.dumps(value, 5)
+    except Exception:
+        by_value = _cloudpickle()
+        if by_value is not None:
+            try:
+                return PICKLED, by_value.dumps(value)
+            except Exception as second:
+                error = second
+        raise pickle.PicklingError(
+            f"the result of {name_of(fn)}, a {type(value).__qualname__}, cannot be pickled: {error}; return plain data"
+        ) from None
+
+
+def _portray(error: BaseException) -> tuple[bytes, str]:
+    """Return a pickle of an exception and the text of its traceback, without this module's own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    text = "".join(traceback.format_exception(error))
+    error.__traceback__ = error.__context__ = None
+    try:
+        blob = pickle.dumps(error, 5)
+        pickle.loads(blob)  # many exceptions can be pickled, but not loaded
+    except BaseException as trouble:
+        stand_in = RuntimeError(
+            f"the task raised {type(error).__qualname__}: {error}, which cannot be sent to the pool's process "
+            f"({trouble}); give {type(error).__qualname__} a __reduce__"
+        )
+        blob = pickle.dumps(stand_in, 5)
+    return blob, text
+
+
+def _call_blob(name: str, blob: bytes) -> Any:
+    """Run a call that travels in a pickle of its own."""
+    try:
+        fn, args = pickle.loads(blob)
+    except Exception as error:
+        raise pickle.UnpicklingError(
+            f"the call of {name} could not be loaded in the worker process: {error}; define it in a module that the "
+            'worker can import, or pip install "millpond[pickle]"'
+        ) from error
+    return fn(*args)
+
+
+def load_shipped(blob: bytes) -> Any:
+    """Load a function that was sent by value; one that was met before is the same object again."""
+    found = _met.get(blob)
+    if found is None:
+        if len(_met) >= 256:
+            _met.clear()
+        found = _met[blob] = pickle.loads(blob)
+    return found
+
+
+_met: dict[bytes, Any] = {}
+
+
+def name_of(fn: Any) -> str:
+    """Return how people call this function."""
+    fn = getattr(fn, "func", fn)
+    return getattr(fn, "__qualname__", None) or repr(fn)
+
+
+def _cloudpickle() -> Any:
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return None
+
+
+def _memory() -> int:
+    """Return how many bytes this process has in memory."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, AttributeError):
+        if sys.platform == "win32":
+            return 0
+        usage = importlib.import_module("resource").getrusage(0).ru_maxrss  # the peak: the best there is
+        return int(usage) if sys.platform == "darwin" else int(usage) * 1024

@@ -1,0 +1,207 @@
+"""Calls on their way to a worker process, and outcomes on their way back.
+
+A batch is one pickle: `(fns, arguments, is_bare)`, with a single function when its calls are all of one.
+Pickled together, a call costs a twentieth of what it costs alone. When that fails, on either side, the batch is not
+lost: function by function and call by call, the culprit is found and it alone fails.
+
+What cannot be pickled by name (a lambda, a nested function, one typed into a notebook) is sent by value when
+cloudpickle is installed. Such a function is pickled once and loaded once per worker (`Shipped`).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from millpond.local.processes._child import load_shipped, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+BY_NAME, BY_VALUE, SINGLY = 0, 1, 2
+"""How the calls of a function travel. Each next way is tried when the one before has failed."""
+
+INSTALL = 'or pip install "millpond[pickle]" so that it can be sent by value'
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in a worker process, as text: the `__cause__` of that exception here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class Shipped:
+    """A function that travels by value."""
+
+    __slots__ = ("blob", "fn")
+
+    def __init__(self, fn: Any, blob: bytes) -> None:
+        self.fn = fn  # so that its identity stays its own
+        self.blob = blob
+
+    def __reduce__(self) -> Any:
+        return load_shipped, (self.blob,)
+
+
+class Encoder:
+    """Pickles the calls of one pool."""
+
+    def __init__(self) -> None:
+        self._ways: dict[str, int] = {}
+        self._shipped: dict[int, Shipped] = {}
+
+    def encode(
+        self, fns: Sequence[Any], arguments: list[Any], *, is_bare: bool = False
+    ) -> tuple[bytes, dict[int, Exception]]:
+        """Return the pickle of a batch, and the errors of those of its calls that cannot be pickled, by position.
+
+        `fns` has the function of each call, or one for all. `is_bare` says that each call has one argument only, which
+        stands there without a tuple around it.
+        """
+        way = max(map(self._way, fns)) if self._ways else BY_NAME
+        if way != SINGLY:
+            try:
+                return self._together(fns, arguments, way, is_bare=is_bare), {}
+            except Exception:
+                if way == BY_NAME and self._marks_nameless(fns):
+                    return self.encode(fns, arguments, is_bare=is_bare)
+        return self._singly(fns, [(each,) for each in arguments] if is_bare else arguments)
+
+    def _marks_nameless(self, fns: Sequence[Any]) -> bool:
+        """Note which of these functions must travel by value; False when that does not help."""
+        nameless = [fn for fn in {id(fn): fn for fn in fns}.values() if not _can_pickle(fn, pickle)]
+        if nameless and _cloudpickle() is not None:
+            for fn in nameless:
+                self.try_harder(fn)
+            return True
+        return False
+
+    def try_harder(self, fn: Any) -> None:
+        """Send the calls of `fn` by the next way from now on."""
+        name = _full_name(fn)
+        way = self._ways.get(name, BY_NAME)
+        if len(self._ways) > 4096:
+            self._ways.clear()
+        self._ways[name] = BY_VALUE if way == BY_NAME and _cloudpickle() is not None else SINGLY
+
+    def _way(self, fn: Any) -> int:
+        return self._ways.get(_full_name(fn), BY_NAME)
+
+    def _together(self, fns: Sequence[Any], arguments: list[Any], way: int, *, is_bare: bool) -> bytes:
+        if way == BY_VALUE:
+            fns = [self._ship(fn) for fn in fns]
+        return pickle.dumps((fns, arguments, is_bare), 5)
+
+    def _ship(self, fn: Any) -> Any:
+        """Return what stands for `fn` in a pickle: itself, or a `Shipped` when it cannot be pickled by name."""
+        found = self._shipped.get(id(fn))
+        if found is None:
+            by_value = _cloudpickle()
+            if by_value is None or not self._way(fn):
+                return fn
+            if len(self._shipped) >= 256:
+                self._shipped.clear()
+            found = self._shipped[id(fn)] = Shipped(fn, by_value.dumps(fn))
+        return found
+
+    def _singly(self, fns: Sequence[Any], arguments: list[tuple[Any, ...]]) -> tuple[bytes, dict[int, Exception]]:
+        """Pickle call by call, and find the culprits."""
+        blobs: list[tuple[str, bytes]] = []
+        errors: dict[int, Exception] = {}
+        for position, args in enumerate(arguments):
+            fn = fns[position if len(fns) > 1 else 0]
+            name, blob = name_of(fn), b""
+            try:
+                blob = self._alone(fn, args)
+            except Exception as error:
+                errors[position] = _explain(fn, args, error)
+            blobs.append((name, blob))
+        return pickle.dumps((None, blobs, False), 5), errors
+
+    def _alone(self, fn: Any, args: tuple[Any, ...]) -> bytes:
+        try:
+            return pickle.dumps((self._ship(fn), args), 5)
+        except Exception:
+            by_value = _cloudpickle()
+            if by_value is None:
+                raise
+            blob: bytes = by_value.dumps((fn, args))
+            return blob
+
+    def encode_setup(self, initializer: Any, initargs: tuple[Any, ...], finalizer: Any) -> bytes:
+        """Return the pickle of what a worker calls at its start and at its end."""
+        try:
+            return pickle.dumps((initializer, initargs, finalizer), 5)
+        except Exception as error:
+            by_value = _cloudpickle()
+            if by_value is not None:
+                blob: bytes = by_value.dumps((initializer, initargs, finalizer))
+                return blob
+            for each in (initializer, finalizer):
+                if each is not None and not _can_pickle(each):
+                    raise _explain(each, (), error) from error
+            raise _explain(initializer, initargs, error) from error
+
+
+def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
+    """Return an error that names what cannot be pickled and says what to do."""
+    hint = "" if _cloudpickle() is not None else f", {INSTALL}"
+    text = (
+        f"{name_of(fn)} (in {getattr(fn, '__module__', None)}) cannot be sent to a worker process: {error}; "
+        f"define it at module level{hint}"
+    )
+    if _can_pickle(fn):
+        for position, each in enumerate(args, 1):
+            if not _can_pickle(each):
+                text = (
+                    f"argument {position} of {name_of(fn)}, a {type(each).__qualname__}, cannot be sent to a worker "
+                    f"process: {error}; pass plain data, or the name or path by which the worker can open it"
+                )
+                break
+    explained = pickle.PicklingError(text)
+    explained.__cause__ = error
+    return explained
+
+
+def _can_pickle(value: Any, pickler: ModuleType | None = None) -> bool:
+    try:
+        (pickler or _cloudpickle() or pickle).dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def load_error(blob: bytes, text: str) -> BaseException:
+    """Return what a call raised, with the traceback of its process as its cause."""
+    try:
+        error: BaseException = pickle.loads(blob)
+    except Exception as trouble:
+        error = unreadable("the exception", trouble)
+    error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+def unreadable(name: str, error: Exception) -> Exception:
+    """Return the error of a task whose result cannot be loaded here."""
+    trouble = pickle.UnpicklingError(f"what {name} returned cannot be loaded here: {error}; return plain data")
+    trouble.__cause__ = error
+    return trouble
+
+
+def _full_name(fn: Any) -> str:
+    fn = getattr(fn, "func", fn)
+    return f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
+
+
+def _cloudpickle() -> ModuleType | None:
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return None
