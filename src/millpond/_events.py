@@ -30,11 +30,11 @@ class Event:
 Observer: TypeAlias = Callable[[Event], object]
 
 
-def tell(observer: Observer | None, name: str, pool: str, **data: Any) -> None:
-    """Hand an event to `observer`, if there is one, and let no error of its out."""
-    if observer is None:
+def emit(on_event: Observer | None, name: str, pool: str, **data: Any) -> None:
+    """Call `on_event` with a new event, if there is one to call; what it raises is logged."""
+    if on_event is None:
         return
     try:
-        observer(Event(name, pool, data=data))
+        on_event(Event(name, pool, data=data))
     except Exception:
         logger.exception("on_event raised", extra={"millpond": {"event": name, "pool": pool}})

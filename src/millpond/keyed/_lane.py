@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from millpond._clock import elapsed
-from millpond._events import Observer, logger, tell
+from millpond._events import Observer, emit, logger
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed._core import Placement
 from millpond.keyed._plan import ROUND, Sightings, farewell, plan
@@ -97,7 +97,7 @@ class Lane:
         self._version = 0
         self.tell(beat)
 
-    def tell(self, beat: Beat) -> None:
+    def emit(self, beat: Beat) -> None:
         """Take note of a heartbeat."""
         self._beat = beat
         self.wake()
@@ -142,7 +142,7 @@ class Lane:
             except EngineUnavailable as error:
                 if not pause:
                     logger.warning("pool %r cannot be reached: %s", self.pool, error)
-                    tell(self._observer, "store_unavailable", self.pool, error=str(error))
+                    emit(self._observer, "store_unavailable", self.pool, error=str(error))
                 self._is_unsure = True
                 pause = min(1.0, pause * 2 or 0.05)
             except PoolGone:
@@ -182,7 +182,7 @@ class Lane:
     def _heed(self, tenure: Tenure, runner: Runner, work: Work) -> None:
         """Do what the answer says."""
         if work.stale:
-            tell(self._observer, "stale_reports", self.pool, number=len(work.stale))
+            emit(self._observer, "stale_reports", self.pool, number=len(work.stale))
         if work.takes:
             runner.admit(tenure, work.takes)
         if work.signals:
@@ -214,7 +214,7 @@ class Lane:
         claimed = self._store.claim(tenure.id, own, {}, self._known(tenure), tenure.call)
         self._is_unsure = False
         if claimed.recovered:
-            tell(self._observer, "reclaimed", self.pool, keys=claimed.recovered)
+            emit(self._observer, "reclaimed", self.pool, keys=claimed.recovered)
 
     def _known(self, tenure: Tenure) -> set[int]:
         running = tenure.tokens()  # first: what ends meanwhile is among the reports
@@ -257,13 +257,13 @@ class Lane:
         if not slots:
             return []
         for one in dead:
-            tell(self._observer, "worker_died", self.pool, worker=one)
+            emit(self._observer, "worker_died", self.pool, worker=one)
         claimed = self._store.claim(tenure.id, list(dict.fromkeys(slots)), dead, self._known(tenure), tenure.call)
         self._contested = {*(self._contested - set(slots)), *claimed.contested}
         if claimed.got:
-            tell(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))
+            emit(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))
         if claimed.recovered:
-            tell(self._observer, "keys_recovered", self.pool, worker=tenure.id, keys=claimed.recovered)
+            emit(self._observer, "keys_recovered", self.pool, worker=tenure.id, keys=claimed.recovered)
         return list(claimed.got)
 
     def _give(self, tenure: Tenure, runner: Runner, moves: Iterable[tuple[int, str]], why: str) -> None:
@@ -271,7 +271,7 @@ class Lane:
         sent = elapsed()
         for start in range(0, len(moves), ROUND):
             self._store.give(tenure.id, moves[start : start + ROUND], why)
-        tell(self._observer, "slots_given", self.pool, worker=tenure.id, slots=len(moves))
+        emit(self._observer, "slots_given", self.pool, worker=tenure.id, slots=len(moves))
         # the next owner may begin `drain` seconds after the store took note: by then all must have stopped here
         until = sent + (1 - MARGIN) * self._settings.drain / SECOND
         runner.give_away(tenure, (slot for slot, _ in moves), until)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from millpond._clock import elapsed
-from millpond._events import Observer, logger, tell
+from millpond._events import Observer, emit, logger
 from millpond.errors import LeaseLost
 from millpond.keyed._call import Caller
 from millpond.keyed._definition import Definition
@@ -284,7 +284,7 @@ class Runner:
             envelope = opened(raw)
             definition = self._definitions.get(envelope.name)
             if definition is None or definition.function is None or definition.is_resident:
-                tell(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
+                emit(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
                 return how._replace(how="shelve", reason=envelope.name.encode())
             if self._cancelled and envelope.id in self._cancelled:
                 self._cancelled.discard(envelope.id)
@@ -318,7 +318,7 @@ class Runner:
             misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {error}")
             return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
         if self._observer is not None:
-            tell(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
+            emit(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         try:
             value = await self._caller.call(definition, job, args, kwargs)
         except asyncio.CancelledError:
@@ -347,7 +347,7 @@ class Runner:
             return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
         self._conclude(visit, envelope, "done", data)
         if self._observer is not None:
-            tell(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
+            emit(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         return True
 
     def _stopped(self, visit: Visit, envelope: Envelope) -> Settle | None:
@@ -366,10 +366,10 @@ class Runner:
     def _fail(self, visit: Visit, definition: Definition, job: Job, envelope: Envelope, error: BaseException) -> Settle:
         policy = definition.policy
         if job.attempt < policy.max_attempts and isinstance(error, policy.retry_on):
-            tell(self._observer, "job_retried", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
+            emit(self._observer, "job_retried", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
             return self._again(visit, job, policy.pause(job.attempt))
         kept = failure(error, job.attempt)
-        tell(self._observer, "job_failed", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
+        emit(self._observer, "job_failed", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
         return self._bury(visit, envelope, kept, f"{kept.type}: {kept.message}")
 
     def _again(self, visit: Visit, job: Job, pause: float) -> Settle:
@@ -423,7 +423,7 @@ class Runner:
             job = Job(key, envelope.id, name, take.failures + 1, take.token, came(raw) / SECOND, self.pool, visit.lost)
             notes = [*take.notes, *visit.early]
             visit.resident = resident = Resident(job, notes, lambda number: self._note(visit, number))
-            tell(self._observer, "resident_started", self.pool, key=key, resident=name, token=take.token)
+            emit(self._observer, "resident_started", self.pool, key=key, resident=name, token=take.token)
             await self._caller.stay(definition, resident, args, kwargs)
             visit.done += visit.lost.reason in ("", "stopped")
         except DoesNotFit as error:
@@ -438,9 +438,9 @@ class Runner:
                 pause = definition.policy.pause(failures) if definition is not None else 1.0
                 how = how._replace(how="retry", delay=round(pause * SECOND), failures=failures)
                 logger.warning("resident %r of key %r failed, again in %.1f s", name, key, pause, exc_info=error)
-                tell(self._observer, "resident_failed", self.pool, key=key, resident=name, error=repr(error))
+                emit(self._observer, "resident_failed", self.pool, key=key, resident=name, error=repr(error))
         finally:
-            tell(self._observer, "resident_ended", self.pool, key=key, resident=name, reason=visit.lost.reason)
+            emit(self._observer, "resident_ended", self.pool, key=key, resident=name, reason=visit.lost.reason)
             self._report(visit, how)
             self._leave(tenure, visit)
 

@@ -17,7 +17,7 @@ import socket
 from functools import partial
 
 from millpond._clock import elapsed
-from millpond._events import logger, tell
+from millpond._events import emit, logger
 from millpond.errors import EngineError
 from millpond.keyed._heart import Heart
 from millpond.keyed._home import Home
@@ -138,7 +138,7 @@ class Worker:
         if self._ear is not None:
             self._ear.close()
         await in_thread(self._home.dismiss, self._store)
-        tell(self._home.observer, "worker_left", self._home.name, worker=self.id)
+        emit(self._home.observer, "worker_left", self._home.name, worker=self.id)
 
     @property
     def is_gone(self) -> bool:
@@ -175,7 +175,7 @@ class Worker:
             old.close()
         self._tenure = tenure
         self._lane.serve(tenure, beat)
-        tell(home.observer, "worker_joined", home.name, worker=joiner.id)
+        emit(home.observer, "worker_joined", home.name, worker=joiner.id)
         return tenure
 
     def _lost(self, tenure: Tenure, why: str) -> None:
@@ -185,7 +185,7 @@ class Worker:
         tenure.end()
         self._runner.give_up(tenure, "lease")
         logger.warning("worker %s of pool %r is cut off (%s): its handlers stop", tenure.id, self._home.name, why)
-        tell(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
+        emit(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
         self._heart.stir()
 
     def _is_wanted(self) -> bool:

@@ -57,14 +57,14 @@ __getattr__, __dir__ = lazy(
 )
 
 if TYPE_CHECKING:
-    from millpond.local.coroutines._pool import AsyncPool
+    from millpond.local._cancel import CancelToken, current_token
     from millpond.local._group import Group
-    from millpond.local.processes._pool import ProcessPool
     from millpond.local._queues import Priority
-    from millpond.local._when_full import Block
     from millpond.local._sizing import Reaper, Snapshot
     from millpond.local._statistics import Statistics
     from millpond.local._task import Task
-    from millpond.local.threads._pool import SubPool, ThreadPool
-    from millpond.local._cancel import CancelToken, current_token
     from millpond.local._waiting import as_completed, wait
+    from millpond.local._when_full import Block
+    from millpond.local.coroutines._pool import AsyncPool
+    from millpond.local.processes._pool import ProcessPool
+    from millpond.local.threads._pool import SubPool, ThreadPool

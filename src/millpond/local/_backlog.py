@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import tell
+from millpond._events import emit
 from millpond.local._task import CANCELLED, Task
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Backlog:
         self.forget(task)
         with self.lock:
             self.cancelled += 1
-        tell(self.observer, "task_cancelled", self.name)
+        emit(self.observer, "task_cancelled", self.name)
         if self.bound is not None:
             self.bound.let_in()
         if self.idlers:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import Observer, tell
+from millpond._events import Observer, emit
 from millpond.local.threads._worker import hide_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.local.threads._runner import Crew
     from millpond.local._task import Task
+    from millpond.local.threads._runner import Crew
 
 
 def name_of(fn: Any) -> str:
@@ -56,15 +56,15 @@ class ObservedCall:
 
     def __call__(self, *args: Any) -> Any:
         name = name_of(self.fn)
-        tell(self._observer, "task_started", self._pool, function=name)
+        emit(self._observer, "task_started", self._pool, function=name)
         started = time.perf_counter()
         try:
             value = self.fn(*args)
         except BaseException as error:
             seconds = time.perf_counter() - started
-            tell(self._observer, "task_failed", self._pool, function=name, seconds=seconds, error=error)
+            emit(self._observer, "task_failed", self._pool, function=name, seconds=seconds, error=error)
             raise
-        tell(self._observer, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
+        emit(self._observer, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
         return value
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from millpond._events import Observer, logger
 from millpond.local._awaiting import await_from_the_start, without_blocking
+from millpond.local._cancel import CancelToken
 from millpond.local._checks import check_count, check_seconds
 from millpond.local._group import Group
 from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, OptionedPool, Options
 from millpond.local._statistics import Statistics, describe, picture
 from millpond.local._task import RAISED, Hook, Task, here
-from millpond.local._cancel import CancelToken
 
 if TYPE_CHECKING:
     from asyncio import Future

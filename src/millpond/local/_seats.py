@@ -18,9 +18,9 @@ from millpond.local._queues import Fifo
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from millpond.local.threads._runner import Crew
     from millpond.local._queues import Line
     from millpond.local._task import Task
+    from millpond.local.threads._runner import Crew
     from millpond.local.threads._worker import Worker
 
 

@@ -30,9 +30,9 @@ from millpond.local._task import CANCELLED, RAISED, here
 from millpond.local._timer import timer
 
 if TYPE_CHECKING:
-    from millpond.local.threads._runner import Crew
     from millpond.local._statistics import Statistics
     from millpond.local._task import Task
+    from millpond.local.threads._runner import Crew
 
 Word: TypeAlias = Literal["block", "raise", "drop", "drop_oldest", "caller_runs"]
 Verdict: TypeAlias = Literal["raise", "drop", "drop_oldest", "caller_runs", "accept", "block", "placed"]

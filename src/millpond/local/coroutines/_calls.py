@@ -11,12 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from millpond._events import Observer, tell
+from millpond._events import Observer, emit
 from millpond.errors import TaskTimeout
-from millpond.local._loop_bridge import Awaited, wrap
 from millpond.local._calls import name_of
-from millpond.local.threads._pool import ThreadPool
 from millpond.local._cancel import CancelToken
+from millpond.local._loop_bridge import Awaited, wrap
+from millpond.local.threads._pool import ThreadPool
 
 T = TypeVar("T")
 
@@ -152,7 +152,7 @@ class Observed:
 
     async def __call__(self, *args: Any) -> Any:
         name = name_of(self.fn)
-        tell(self._observer, "task_started", self._pool, function=name)
+        emit(self._observer, "task_started", self._pool, function=name)
         started = time.perf_counter()
         try:
             value = await self.fn(*args)
@@ -160,7 +160,7 @@ class Observed:
             raise
         except BaseException as error:
             seconds = time.perf_counter() - started
-            tell(self._observer, "task_failed", self._pool, function=name, seconds=seconds, error=error)
+            emit(self._observer, "task_failed", self._pool, function=name, seconds=seconds, error=error)
             raise
-        tell(self._observer, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
+        emit(self._observer, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
         return value

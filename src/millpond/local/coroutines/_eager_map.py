@@ -23,7 +23,7 @@ from itertools import islice
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millpond._events import tell
+from millpond._events import emit
 from millpond.local.coroutines._limiter import clean, pass_on
 from millpond.local.coroutines._task import ABORTED, DONE, IN_LINE, primed
 from millpond.local.coroutines._waiting import until_ended
@@ -181,7 +181,7 @@ class EagerRun(Generic[T]):
         """Keep an error for its place."""
         if isinstance(error, asyncio.CancelledError) and self.is_over:
             self._cancelled += 1
-            tell(self.home.observer, "task_cancelled", self.home.name)
+            emit(self.home.observer, "task_cancelled", self.home.name)
             return
         for node in self.home.chain:
             node.failed += 1

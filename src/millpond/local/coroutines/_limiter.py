@@ -31,18 +31,18 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond._events import Observer, logger, tell
+from millpond._events import Observer, emit, logger
 from millpond.errors import PoolClosed
-from millpond.local.coroutines._keys import Keys
-from millpond.local.coroutines._task import ABORTED, DONE, IN_LINE, RUNNING, AsyncTask, cancel_future
 from millpond.local._queues import Fifo
 from millpond.local._statistics import Statistics
+from millpond.local.coroutines._keys import Keys
+from millpond.local.coroutines._task import ABORTED, DONE, IN_LINE, RUNNING, AsyncTask, cancel_future
 
 if TYPE_CHECKING:
+    from millpond.local._queues import Line
     from millpond.local.coroutines._eager_map import EagerRun
     from millpond.local.coroutines._lazy_map import LazyRun
     from millpond.local.coroutines._when_full import Room
-    from millpond.local._queues import Line
 
 EAGER = sys.version_info >= (3, 12)
 STRETCH = 0.001
@@ -271,7 +271,7 @@ class Limiter:
     def end_cancelled(self, task: AsyncTask[Any], error: asyncio.CancelledError) -> None:
         """Book a running task that ended by cancellation."""
         self.leave(task, cancelled=1)
-        tell(self.observer, "task_cancelled", self.name)
+        emit(self.observer, "task_cancelled", self.name)
         cancel_future(task, error.args[0] if error.args else None)
 
     def withdraw(self, task: AsyncTask[Any]) -> None:
@@ -286,7 +286,7 @@ class Limiter:
         task._call, task._args = None, ()
         if stood and desk is not None:
             desk.haunt()
-        tell(self.observer, "task_cancelled", self.name)
+        emit(self.observer, "task_cancelled", self.name)
 
     def leave(self, task: AsyncTask[Any], *, completed: int = 0, failed: int = 0, cancelled: int = 0) -> None:
         """Take a task out of the books and hand on what it held."""
@@ -322,7 +322,7 @@ class Limiter:
         """Book a task that was cancelled before it came into the books."""
         for node in self.chain:
             node.cancelled += 1
-        tell(self.observer, "task_cancelled", self.name)
+        emit(self.observer, "task_cancelled", self.name)
 
     def haunt(self) -> None:
         """Note that something in the line is no longer there; sweep the line when there is much of that."""
@@ -438,7 +438,7 @@ class Limiter:
         """Take no more tasks, here and below; start again what is paused, so that it can end."""
         if not self.is_closed:
             self.is_closed = True
-            tell(self.observer, "pool_closed", self.name)
+            emit(self.observer, "pool_closed", self.name)
         self._refuse()
 
     def _refuse(self) -> None:

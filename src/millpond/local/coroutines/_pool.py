@@ -17,19 +17,19 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Literal, Self
 
 from millpond._events import Observer
-from millpond.local.coroutines._calls import Threads
-from millpond.local.coroutines._group import AsyncGroup
-from millpond.local.coroutines._limiter import Limiter
-from millpond.local.coroutines._when_full import AsyncWhenFull, Room
-from millpond.local.coroutines._verbs import AsyncOptions, AsyncVerbs
-from millpond.local.coroutines._waiting import until_ended
+from millpond.local._cancel import CancelToken
 from millpond.local._checks import check_callable, check_count
 from millpond.local._options import Options
 from millpond.local._queues import Order, check_priority, line_maker
-from millpond.local._when_full import check_when_full
 from millpond.local._statistics import Statistics, describe, picture
+from millpond.local._when_full import check_when_full
+from millpond.local.coroutines._calls import Threads
+from millpond.local.coroutines._group import AsyncGroup
+from millpond.local.coroutines._limiter import Limiter
+from millpond.local.coroutines._verbs import AsyncOptions, AsyncVerbs
+from millpond.local.coroutines._waiting import until_ended
+from millpond.local.coroutines._when_full import AsyncWhenFull, Room
 from millpond.local.threads._pool import ThreadPool
-from millpond.local._cancel import CancelToken
 
 if TYPE_CHECKING:
     from types import TracebackType

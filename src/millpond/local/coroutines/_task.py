@@ -23,8 +23,8 @@ from millpond.local.coroutines._waiting import until_done
 if TYPE_CHECKING:
     from contextvars import Context
 
-    from millpond.local.coroutines._limiter import Limiter
     from millpond.local._cancel import CancelToken
+    from millpond.local.coroutines._limiter import Limiter
 
 T = TypeVar("T")
 

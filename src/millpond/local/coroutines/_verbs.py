@@ -17,14 +17,14 @@ from inspect import CO_COROUTINE
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar, overload
 
+from millpond.local._checks import check_callable, check_count
+from millpond.local._options import NO_OPTIONS, Options
 from millpond.local.coroutines._calls import InThread, Limited, Observed, Threads, is_coroutine_function
 from millpond.local.coroutines._eager_map import EagerRun
 from millpond.local.coroutines._lazy_map import LazyRun, zip_any
 from millpond.local.coroutines._limiter import Limiter
 from millpond.local.coroutines._map import AsyncMap
 from millpond.local.coroutines._task import NEW, AsyncTask, OptionTask, Remote, cancel_future
-from millpond.local._checks import check_callable, check_count
-from millpond.local._options import NO_OPTIONS, Options
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond._events import tell
+from millpond._events import emit
 from millpond.errors import PoolFull
+from millpond.local._queues import Line
+from millpond.local._statistics import Statistics
+from millpond.local._when_full import WORDS, Block, Verdict, Word
 from millpond.local.coroutines._task import IN_LINE, NEW, AsyncTask, cancel_future
 from millpond.local.coroutines._waiting import until_ended
-from millpond.local._queues import Line
-from millpond.local._when_full import WORDS, Block, Verdict, Word
-from millpond.local._statistics import Statistics
 
 if TYPE_CHECKING:
     from millpond.local.coroutines._limiter import Limiter
@@ -109,7 +109,7 @@ class Room:
     def reject(self) -> None:
         """Count a task that was turned away."""
         self._limiter.rejected += 1
-        tell(self._limiter.observer, "task_rejected", self._limiter.name)
+        emit(self._limiter.observer, "task_rejected", self._limiter.name)
 
     def _full(self, more: str) -> PoolFull:
         limiter = self._limiter

@@ -6,10 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from millpond.local._backlog import SWEEP_AT, Backlog
+from millpond.local._task import CANCELLED, Task
 from millpond.local.processes._map import Driver
 from millpond.local.processes._seats import Seats
 from millpond.local.processes._task import ProcessTask
-from millpond.local._task import CANCELLED, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

@@ -12,17 +12,17 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import logger, tell
+from millpond._events import emit, logger
+from millpond.local._task import RAISED, RETURNED, Task
 from millpond.local.processes._child import name_of
 from millpond.local.processes._frames import FAILED, SKIPPED, UNLOADABLE
 from millpond.local.processes._pickling import load_error, unreadable
-from millpond.local._task import RAISED, RETURNED, Task
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from millpond.local.processes._runner import ProcessCrew
     from millpond.local.processes._map import ProcessMap
+    from millpond.local.processes._runner import ProcessCrew
 
 
 class Batch:
@@ -190,7 +190,7 @@ class TaskBatch(Batch):
         if observer is not None:
             for at in range(position, end):
                 if self.tasks[at] is not None:
-                    tell(observer, "task_finished", self.crew.name, function=self.name(at))
+                    emit(observer, "task_finished", self.crew.name, function=self.name(at))
 
     def fail(self, position: int, error: BaseException) -> None:
         """Settle a task with what it raised."""
@@ -201,7 +201,7 @@ class TaskBatch(Batch):
         else:
             self.drop(position)
         self.crew.forget(task)
-        tell(self.crew.observer, "task_failed", self.crew.name, function=self.name(position), error=error)
+        emit(self.crew.observer, "task_failed", self.crew.name, function=self.name(position), error=error)
         task._args = None
         task._value = error
         task._status = RAISED

@@ -13,18 +13,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import tell
+from millpond._events import emit
+from millpond.local._task import Task
 from millpond.local.processes._batch import SliceBatch, TaskBatch
 from millpond.local.processes._journal import STARTED
 from millpond.local.processes._map import Driver
 from millpond.local.processes._task import ProcessTask
-from millpond.local._task import Task
 
 if TYPE_CHECKING:
+    from millpond.local._queues import Line
     from millpond.local.processes._batch import Batch, Pace
     from millpond.local.processes._runner import ProcessCrew
     from millpond.local.processes._worker import ProcessWorker
-    from millpond.local._queues import Line
 
 TARGET = 0.004
 """How long a batch should last, in seconds."""
@@ -223,7 +223,7 @@ class Dispatcher:
         if crew.observer is not None:
             for position in range(batch.count):
                 if batch.has(position):
-                    tell(crew.observer, "task_started", crew.name, function=batch.name(position))
+                    emit(crew.observer, "task_started", crew.name, function=batch.name(position))
         worker.give(batch, body)
         now = time.monotonic()
         if batch.is_alone and isinstance(batch, TaskBatch):

@@ -19,20 +19,20 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import logger, tell
+from millpond._events import emit, logger
 from millpond.errors import TaskTimeout
+from millpond.local._task import CANCELLED, OPEN, here
 from millpond.local.processes._batch import TaskBatch
 from millpond.local.processes._dispatch import Dispatcher
 from millpond.local.processes._frames import BROKEN, READY
 from millpond.local.processes._pickling import RemoteTraceback
 from millpond.local.processes._recovery import conclude_recall, settle_estate
-from millpond.local.processes._workers import Staff
 from millpond.local.processes._worker import ProcessWorker, how_it_ended
-from millpond.local._task import CANCELLED, OPEN, here
+from millpond.local.processes._workers import Staff
 
 if TYPE_CHECKING:
-    from millpond.local.processes._runner import ProcessCrew
     from millpond.local._task import Task
+    from millpond.local.processes._runner import ProcessCrew
 
 FENCE = 0.002
 """How long a recall waits until the worker is sure to have seen it, in seconds (see `_process_journal`)."""
@@ -186,7 +186,7 @@ class Foreman:
             worker.is_ready = True
             worker.idle_since = time.monotonic()
             self._staff.note_start()
-            tell(crew.observer, "worker_started", crew.name, pid=worker.process.pid)
+            emit(crew.observer, "worker_started", crew.name, pid=worker.process.pid)
         elif word == BROKEN:
             blob, text = rest
             error = pickle.loads(blob)
@@ -321,7 +321,7 @@ class Foreman:
             worker.done = worker.items = worker.failed = 0
         worker.close()
         expected = not was_known or worker.is_doomed
-        tell(crew.observer, "worker_stopped" if expected else "worker_lost", crew.name, exit_code=code)
+        emit(crew.observer, "worker_stopped" if expected else "worker_lost", crew.name, exit_code=code)
         if was_known and not worker.is_ready and not worker.is_doomed:
             self._staff.count_false_start(code)
         if crew.bound is not None:

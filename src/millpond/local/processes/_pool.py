@@ -22,15 +22,15 @@ from millpond._events import Observer, logger
 from millpond.local._checks import check_callable, check_count, check_seconds
 from millpond.local._options import Options
 from millpond.local._pool import Pool
-from millpond.local.processes._runner import ProcessCrew
+from millpond.local._queues import Order, check_priority, line_maker
+from millpond.local._statistics import Statistics
+from millpond.local._task import CANCELLED, OPEN, Task
+from millpond.local._when_full import Bound, WhenFull, check_when_full
 from millpond.local.processes._map import map_in_processes
 from millpond.local.processes._pickling import Encoder
 from millpond.local.processes._rules import Rules, is_importing_main, usable_context
+from millpond.local.processes._runner import ProcessCrew
 from millpond.local.processes._task import KillSwitch, ProcessTask
-from millpond.local._queues import Order, check_priority, line_maker
-from millpond.local._when_full import Bound, WhenFull, check_when_full
-from millpond.local._statistics import Statistics
-from millpond.local._task import CANCELLED, OPEN, Task
 
 P = ParamSpec("P")
 T = TypeVar("T")

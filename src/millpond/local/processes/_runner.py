@@ -22,24 +22,24 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import tell
+from millpond._events import emit
 from millpond.errors import PoolClosed
+from millpond.local._cancel import CancelToken
+from millpond.local._statistics import Statistics
+from millpond.local._task import CANCELLED, OPEN, RAISED, RETURNED, Task, here
 from millpond.local.processes._backlog import ProcessBacklog
 from millpond.local.processes._batch import Paces
 from millpond.local.processes._io_thread import Foreman
 from millpond.local.processes._map import Driver
 from millpond.local.processes._pickling import Encoder
 from millpond.local.processes._rules import Rules, is_importing_main, usable_context
-from millpond.local._statistics import Statistics
-from millpond.local._task import CANCELLED, OPEN, RAISED, RETURNED, Task, here
-from millpond.local._cancel import CancelToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond._events import Observer
-    from millpond.local.processes._worker import ProcessWorker
     from millpond.local._queues import Line
+    from millpond.local.processes._worker import ProcessWorker
 
 process_crews: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
 """Every process pool's crew, for the interpreter's exit and for fork."""
@@ -132,7 +132,7 @@ class ProcessCrew(ProcessBacklog):
         """Count a task that was turned away."""
         with self.lock:
             self.rejected += 1
-        tell(self.observer, "task_rejected", self.name)
+        emit(self.observer, "task_rejected", self.name)
 
     def _perform_here(self, task: Task[Any]) -> None:
         """Run a task in the caller's thread, since the pool is full; the I/O thread (in a callback) has no time to."""
@@ -319,7 +319,7 @@ class ProcessCrew(ProcessBacklog):
             if not self.is_closed:
                 self.is_closed = True
                 self.gate = self.refuse
-                tell(self.observer, "pool_closed", self.name)
+                emit(self.observer, "pool_closed", self.name)
             self.is_paused = False
             if self.foreman is not None:
                 self.rouse()

@@ -14,8 +14,8 @@ from millpond.local._queues import Fifo
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
-    from millpond.local.processes._worker import ProcessWorker
     from millpond.local._task import Task
+    from millpond.local.processes._worker import ProcessWorker
 
 
 class Seat:

@@ -15,6 +15,7 @@ import millpond.local._lifecycle  # noqa: F401  (registers what happens at exit 
 from millpond._events import Observer
 from millpond.local._awaiting import await_from_the_start, without_blocking
 from millpond.local._calls import KeyedCall, ObservedCall
+from millpond.local._cancel import CancelToken, LimitedCall
 from millpond.local._checks import (
     check_callable,
     check_count,
@@ -24,19 +25,18 @@ from millpond.local._checks import (
     default_size,
     not_callable,
 )
-from millpond.local.threads._runner import Crew
 from millpond.local._options import NO_OPTIONS, Options
 from millpond.local._pool import LooseHook, Pool
 from millpond.local._queues import Order, check_priority, line_maker
-from millpond.local._when_full import Bound, WhenFull, check_when_full
-from millpond.local.threads._scaling import Scaling
 from millpond.local._seats import Seats
 from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, sizing_rule
 from millpond.local._statistics import Statistics
-from millpond.local.threads._subpool import SubCrew
 from millpond.local._task import Task
+from millpond.local._when_full import Bound, WhenFull, check_when_full
 from millpond.local.threads._map import map_in_threads
-from millpond.local._cancel import CancelToken, LimitedCall
+from millpond.local.threads._runner import Crew
+from millpond.local.threads._scaling import Scaling
+from millpond.local.threads._subpool import SubCrew
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,16 +24,16 @@ import weakref
 from concurrent.futures.thread import BrokenThreadPool
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import tell
+from millpond._events import emit
 from millpond.errors import PoolClosed
 from millpond.local._backlog import Backlog
 from millpond.local._calls import ObservedCall
-from millpond.local.threads._workers import Roster
+from millpond.local._cancel import CancelToken
 from millpond.local._seats import Seats
 from millpond.local._statistics import Statistics
 from millpond.local._task import CANCELLED, RAISED, Task, here
-from millpond.local._cancel import CancelToken
 from millpond.local.threads._worker import Worker, nothing, run
+from millpond.local.threads._workers import Roster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -133,7 +133,7 @@ class Crew(Backlog, Roster):
         """Cancel a task that is in no line yet."""
         with self.lock:
             self.cancelled += 1
-        tell(self.observer, "task_cancelled", self.name)
+        emit(self.observer, "task_cancelled", self.name)
         task._settle(CANCELLED, None)
 
     def try_admit(self, task: Task[Any]) -> bool:
@@ -150,7 +150,7 @@ class Crew(Backlog, Roster):
         """Count a task that was turned away."""
         with self.lock:
             self.rejected += 1
-        tell(self.observer, "task_rejected", self.name)
+        emit(self.observer, "task_rejected", self.name)
 
     def _perform_here(self, task: Task[Any]) -> None:
         """Run a task in the caller's thread, since the pool is full."""
@@ -343,7 +343,7 @@ class Crew(Backlog, Roster):
             if not self.is_closed:
                 self.is_closed = True
                 self.gate = self.refuse
-                tell(self.observer, "pool_closed", self.name)
+                emit(self.observer, "pool_closed", self.name)
         self.resume()
         self.wake_all()
         with self.lock:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from millpond.local.threads._runner import Crew
 from millpond.local._task import CANCELLED, RAISED, Hook, Task, here
+from millpond.local.threads._runner import Crew
 from millpond.local.threads._worker import Worker, run
 
 TURN = 0.005

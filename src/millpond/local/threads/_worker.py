@@ -9,8 +9,8 @@ from __future__ import annotations
 import _thread
 from typing import TYPE_CHECKING, Any
 
-from millpond.local._task import CANCELLED, RAISED, RETURNED, Task
 from millpond.local._cancel import GivenUp, LimitedCall
+from millpond.local._task import CANCELLED, RAISED, RETURNED, Task
 
 if TYPE_CHECKING:
     import threading

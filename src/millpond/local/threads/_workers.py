@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, cast
 
-from millpond._events import logger, tell
+from millpond._events import emit, logger
 from millpond.local._task import here
 from millpond.local.threads._worker import Worker, nothing, work
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from millpond._events import Observer
-    from millpond.local.threads._runner import Crew
     from millpond.local._queues import Line
-    from millpond.local._when_full import Bound
-    from millpond.local.threads._scaling import Scaling
     from millpond.local._seats import Seats
     from millpond.local._task import Task
+    from millpond.local._when_full import Bound
+    from millpond.local.threads._runner import Crew
+    from millpond.local.threads._scaling import Scaling
 
 
 class Roster(ABC):
@@ -290,7 +290,7 @@ class Roster(ABC):
             if worker.thread is not None:
                 self.threads.discard(worker.thread)
                 self.abandoned = {thread for thread in self.abandoned if thread.is_alive()} | {worker.thread}
-        tell(self.observer, "worker_lost", self.name)
+        emit(self.observer, "worker_lost", self.name)
         with self.lock:
             if self.waiting():
                 self.hire()
@@ -378,7 +378,7 @@ def _serve(worker: Worker) -> None:
             crew.strike(worker)
             crew.fail_waiting()  # also what came in while this worker was still on the books
             return
-    tell(crew.observer, "worker_started", crew.name)
+    emit(crew.observer, "worker_started", crew.name)
     try:
         if crew.carries_context:
             again = True
@@ -395,5 +395,5 @@ def _serve(worker: Worker) -> None:
                 crew.finalizer()
             except Exception:
                 logger.exception("the finalizer of pool %r raised", crew.name)
-        tell(crew.observer, "worker_stopped", crew.name)
+        emit(crew.observer, "worker_stopped", crew.name)
         here.worker = None
