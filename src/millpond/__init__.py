@@ -24,7 +24,11 @@ from millpond._lazy import lazy
 from millpond._version import __version__
 
 _LOCAL = (
+    "AsyncGroup",
+    "AsyncMap",
     "AsyncPool",
+    "AsyncSubPool",
+    "AsyncTask",
     "Block",
     "CancelToken",
     "Group",
@@ -62,9 +66,13 @@ _ERRORS = (
 __all__ = [
     "AcquireTimeout",
     "AlreadyExists",
+    "AsyncGroup",
     "AsyncKeyedPool",
+    "AsyncMap",
     "AsyncPool",
     "AsyncResourcePool",
+    "AsyncSubPool",
+    "AsyncTask",
     "Block",
     "CancelToken",
     "EngineError",
@@ -133,7 +141,11 @@ if TYPE_CHECKING:
     )
     from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Receipt, Resident, Retry
     from millpond.local import (
+        AsyncGroup,
+        AsyncMap,
         AsyncPool,
+        AsyncSubPool,
+        AsyncTask,
         Block,
         CancelToken,
         Group,

@@ -97,7 +97,7 @@ class Lane:
         self._version = 0
         self.tell(beat)
 
-    def emit(self, beat: Beat) -> None:
+    def tell(self, beat: Beat) -> None:
         """Take note of a heartbeat."""
         self._beat = beat
         self.wake()

@@ -1,14 +1,15 @@
 """Local pools: run function calls in this process with bounded concurrency.
 
-Where to look:
+Where to look (each folder has a pool, a runner or limiter, and its map):
 
-    _threads     ThreadPool, the face          _crew, _worker   its threads: the hot path and its rules
-    _processes   ProcessPool                   _async           AsyncPool
-    _process_*   its one I/O thread, workers    _async_*         its limiter, tasks, maps
-    _task        Task, a lean Future           _bridge          from threads to an asyncio loop
-    _queues      which task is next            _seats           dedicated lines, keys, stealing
-    _rejection   what when it is full          _sizing          how many workers (pure), _scaling carries it out
-    _map, _thread_map, _group, _waiting, _subpool, _token, _options, _stats   one verb or noun each
+    threads/       ThreadPool and SubPool: workers, their hot loop, time limits, scaling
+    processes/     ProcessPool: one I/O thread, worker processes, batches, recovery after a crash
+    coroutines/    AsyncPool: a limiter of coroutines in one event loop
+    _task          Task, a lean Future        _watchers       who looks at it before it is done
+    _queues        which task is next         _backlog        what waits, and how a task leaves the queue
+    _when_full     what when it is full       _worker_queues  keys, dedicated queues, stealing
+    _sizing        how many workers (pure)    _exit_and_fork  the end of the interpreter, and fork
+    _map, _group, _waiting, _cancel, _options, _statistics, _drainers, _timer   one verb or noun each
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from typing import TYPE_CHECKING
 from millpond._lazy import lazy
 
 __all__ = [
+    "AsyncGroup",
+    "AsyncMap",
     "AsyncPool",
+    "AsyncSubPool",
+    "AsyncTask",
     "Block",
     "CancelToken",
     "Group",
@@ -38,7 +43,11 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "AsyncGroup": "millpond.local.coroutines._group",
+        "AsyncMap": "millpond.local.coroutines._map",
         "AsyncPool": "millpond.local.coroutines._pool",
+        "AsyncSubPool": "millpond.local.coroutines._pool",
+        "AsyncTask": "millpond.local.coroutines._task",
         "Block": "millpond.local._when_full",
         "CancelToken": "millpond.local._cancel",
         "Group": "millpond.local._group",
@@ -65,6 +74,9 @@ if TYPE_CHECKING:
     from millpond.local._task import Task
     from millpond.local._waiting import as_completed, wait
     from millpond.local._when_full import Block
-    from millpond.local.coroutines._pool import AsyncPool
+    from millpond.local.coroutines._group import AsyncGroup
+    from millpond.local.coroutines._map import AsyncMap
+    from millpond.local.coroutines._pool import AsyncPool, AsyncSubPool
+    from millpond.local.coroutines._task import AsyncTask
     from millpond.local.processes._pool import ProcessPool
     from millpond.local.threads._pool import SubPool, ThreadPool

@@ -1,122 +1,94 @@
-"""The tasks of a pool that wait, and how each leaves the queue: by its turn, or out of turn.
+"""The tasks of a pool that wait, and how each leaves its queue: by its turn, or out of turn.
 
-`task._fn` is a baton: whoever swaps it for None has the task, be it a worker that starts it, somebody who cancels it, a
-worker that runs what it waits for, `purge` or `drop_oldest`. The swap is one line, `fn, task._fn = task._fn, None`, and
-CPython lets no other thread run between its load and its store (a test races threads for it on every Python).
+Whoever swaps `task._fn` for None has the task, be it a worker that starts it, somebody who cancels it, a worker that
+runs what it waits for, `purge` or `drop_oldest`. The swap is one line, `fn, task._fn = task._fn, None`, and CPython lets
+no other thread run between its load and its store (a test races threads for it on every Python).
 
-A task that leaves out of turn stays in the queue as an empty shell, since finding it there would cost O(n). Shells are
-counted, skipped by whoever meets one, and swept when they outnumber the rest.
+A task that leaves out of turn stays in the queue as an entry without a function, since finding it there would cost O(n).
+Such entries are counted (`removed`), skipped by whoever meets one, and swept out when they outnumber the rest.
+
+How long tasks wait is measured with one more such entry: `probe`, called by `statistics()`, sends it through the queue and
+notes when somebody skips it. So a plain task carries no time stamp, and a pool that nobody watches measures nothing.
 """
 
 from __future__ import annotations
 
-import weakref
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond._events import emit
-from millpond.local._task import CANCELLED, Task
+from millpond._events import Observer, emit
+from millpond.local._calls import release_all
+from millpond.local._task import Task
+from millpond.local._watchers import CANCELLED
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
-    from millpond._events import Observer
-    from millpond.local._queues import Line
-    from millpond.local._when_full import Bound
+    from millpond.local._queues import Queue
+    from millpond.local._worker_queues import WorkerQueues
 
 SWEEP_AT = 4096
-"""Fewer shells than this are never swept."""
+"""Fewer removed entries than this are never swept out."""
+
+
+class Host(Protocol):
+    """The runner of a pool, as far as its backlog needs it."""
+
+    name: str
+    lock: threading.RLock
+    on_event: Observer | None
+
+    def forget(self, task: Task[Any]) -> None:
+        """Release what is kept for a task that will not run."""
+
+    def sweep_soon(self) -> None:
+        """Call `backlog.sweep()` where nobody else takes tasks meanwhile (under the lock)."""
+
+    def has_left(self) -> None:
+        """Note that a task has left the backlog unrun: somebody may wait for that."""
+
+
+class Probe(Task[None]):
+    """An entry without a function, to measure how long tasks wait."""
+
+    __slots__ = ("queued_at",)
+
+    is_place = True
+    queued_at: float
 
 
 class Backlog:
     """What waits in a pool of threads or processes."""
 
-    name: str
-    lock: Any
-    line: Line
-    observer: Observer | None
-    bound: Bound | None
-    idlers: list[Any]
+    def __init__(self, host: Host, make_queue: Callable[[], Queue]) -> None:
+        self._host = host
+        self.make_queue = make_queue
+        self.worker_queues: WorkerQueues | None = None
+        self.cancelled = 0
+        self.reset()
 
-    def __init__(self) -> None:
-        self.shells = 0  # entries of the queue whose task is gone
-        self.cancelled = self.cancelled_items = 0
-        self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
+    def reset(self) -> None:
+        """Start with an empty queue."""
+        self.queue = self.make_queue()
+        self.put = self.queue.put
+        self.removed = 0  # entries whose task is gone
+        self._delay: float | None = None
+        self._probe: Probe | None = None
 
-    # -- what each kind of pool brings ----------------------------------------------------------------------------
+    def __len__(self) -> int:
+        """Count the tasks that wait."""
+        queued = len(self.queue) if self.worker_queues is None else sum(map(len, self.queues()))
+        return max(0, queued - self.removed)
 
-    def lines(self) -> list[Line]:
-        """Return every queue, the shared one and those of keys."""
-        raise NotImplementedError
+    def queues(self) -> list[Queue]:
+        """Return every queue: those of single workers, and the shared one."""
+        return [self.queue] if self.worker_queues is None else [*self.worker_queues.queues(), self.queue]
 
-    def forget(self, task: Task[Any]) -> None:
-        """Let go of what belongs to a task with options that has ended."""
+    # -- leaving by turn ----------------------------------------------------------------------------------------------
 
-    def sweep_soon(self) -> None:
-        """Have `sweep` called where nobody else takes (under the lock)."""
-        raise NotImplementedError
-
-    def tell_idlers(self) -> None:
-        """Wake those who wait for idleness, if it has come."""
-        raise NotImplementedError
-
-    # -- leaving out of turn --------------------------------------------------------------------------------------
-
-    def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
-        """Atomically take a queued task out of turn and return its call; None when it has started or ended."""
-        fn: Callable[..., Any] | None
-        fn, task._fn = task._fn, None
-        if fn is not None:
-            with self.lock:
-                self.shells += 1
-                if self.shells > SWEEP_AT and self.shells > len(self.line) // 2:
-                    self.sweep_soon()
-        return fn
-
-    def skip(self) -> None:
-        """Note that a shell was met and is out of the queue."""
-        with self.lock:
-            self.shells -= 1
-
-    def withdraw(self, task: Task[Any]) -> bool:
-        """Atomically take a queued task out of turn to cancel it; False when it has started or ended."""
-        with self.lock:  # so that whoever else cancels finds it cancelled
-            if self.claim(task) is None:
-                return False
-            task._status = CANCELLED
-        self.note_cancelled(task)
-        return True
-
-    def note_cancelled(self, task: Task[Any]) -> None:
-        """Count a task that leaves unrun, and let somebody in for it."""
-        self.forget(task)
-        with self.lock:
-            self.cancelled += 1
-        emit(self.observer, "task_cancelled", self.name)
-        if self.bound is not None:
-            self.bound.let_in()
-        if self.idlers:
-            self.tell_idlers()
-
-    def take_all(self) -> list[Task[Any]]:
-        """Claim every waiting task; they are the caller's to settle."""
-        return [task for line in self.lines() for task, _ in iter(lambda line=line: self._next(line.take), None)]
-
-    def give_up_oldest(self) -> Task[Any] | None:
-        """Claim the longest waiting task to cancel it; None when none waits. The place of a map or subpool is none."""
-        for line in self.lines():
-            places = []
-            while (found := self._next(line.oldest)) is not None and found[0].is_place:
-                places.append(found)
-            for place, fn in reversed(places):
-                place._fn = fn
-                line.put_back(place)
-            if found is not None:
-                self.note_cancelled(found[0])
-                return found[0]
-        return None
-
-    def _next(self, take: Callable[[], Task[Any]]) -> tuple[Task[Any], Any] | None:
-        """Claim the next task by its turn, past the shells; None when the queue is empty."""
+    def take_next(self, take: Callable[[], Task[Any]]) -> tuple[Task[Any], Callable[..., Any]] | None:
+        """Claim the next task of a queue; None when it is empty."""
         while True:
             try:
                 task = take()
@@ -125,23 +97,117 @@ class Backlog:
             fn, task._fn = task._fn, None
             if fn is not None:
                 return task, fn
-            self.skip()
+            self.skip(task)
+
+    def skip(self, task: Task[Any]) -> None:
+        """Note that an entry without a function has left its queue."""
+        with self._host.lock:
+            self.removed -= 1
+            if task is self._probe:
+                self._delay = time.monotonic() - self._probe.queued_at
+                self._probe = None
+
+    # -- leaving out of turn ------------------------------------------------------------------------------------------
+
+    def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
+        """Atomically take a queued task out of turn and return its call; None when it has started or ended."""
+        fn: Callable[..., Any] | None
+        fn, task._fn = task._fn, None
+        if fn is not None:
+            with self._host.lock:
+                self.removed += 1
+                if self.removed > SWEEP_AT and self.removed > len(self.queue) // 2:
+                    self._host.sweep_soon()
+        return fn
+
+    def cancel(self, task: Task[Any]) -> bool:
+        """Atomically take a queued task out of turn to cancel it; False when it has started or ended."""
+        with self._host.lock:  # so that whoever else cancels it finds it cancelled
+            fn = self.claim(task)
+            if fn is None:
+                return False
+            task._status = CANCELLED
+        self.note_cancelled(task, fn)
+        return True
+
+    def cancel_new(self, task: Task[Any]) -> None:
+        """Cancel a task that is not queued yet."""
+        fn, task._fn = task._fn, None
+        if fn is not None:
+            self.note_cancelled(task, fn)
+            task._settle(CANCELLED, None)
+
+    def cancel_all(self) -> int:
+        """Cancel the tasks that wait; return how many. The places of maps and subpools end, and are not counted."""
+        number = 0
+        for task, fn in self.take_all():
+            if not task.is_place:
+                self.note_cancelled(task, fn)
+                number += 1
+            task._settle(CANCELLED, None)
+        return number
+
+    def note_cancelled(self, task: Task[Any], fn: Callable[..., Any] | None) -> None:
+        """Count a task that does not run, and release what was kept for it."""
+        release_all(fn)
+        self._host.forget(task)
+        with self._host.lock:
+            self.cancelled += 1
+        emit(self._host.on_event, "task_cancelled", self._host.name)
+        self._host.has_left()
+
+    def take_all(self) -> list[tuple[Task[Any], Callable[..., Any]]]:
+        """Claim everything that waits; it is the caller's to settle."""
+        return [each for queue in self.queues() for each in iter(lambda take=queue.take: self.take_next(take), None)]
+
+    def drop_oldest(self) -> bool:
+        """Cancel the task that has waited longest; False when none waits."""
+        for queue in self.queues():
+            places = []
+            while (found := self.take_next(queue.oldest)) is not None and found[0].is_place:
+                places.append(found)
+            for place, fn in reversed(places):
+                place._fn = fn
+                queue.put_back(place)
+            if found is not None:
+                self.note_cancelled(*found)
+                found[0]._settle(CANCELLED, None)
+                return True
+        return False
 
     def sweep(self) -> None:
-        """Take the shells out of the queue, where nobody else takes meanwhile."""
+        """Take the entries without a function out of the shared queue, where nobody else takes meanwhile."""
         alive: list[Task[Any]] = []
-        for _ in range(len(self.line)):
+        for _ in range(len(self.queue)):
             try:
-                task = self.line.take()
+                task = self.queue.take()
             except IndexError:
                 break
             if task._fn is None:
-                self.skip()
+                self.skip(task)
             else:
                 alive.append(task)
         for task in reversed(alive):
-            self.line.put_back(task)
+            self.queue.put_back(task)
 
-    def waiting(self) -> int:
-        """Count the tasks that wait."""
-        return max(0, sum(map(len, self.lines())) - self.shells)
+    # -- measuring ----------------------------------------------------------------------------------------------------
+
+    def probe(self) -> float | None:
+        """Return how long a task waits before it starts, in seconds, as last measured; None before the first time.
+
+        Sends a probe through the queue if none is under way. While one is, and has waited longer than the last, its
+        time so far is the answer.
+        """
+        with self._host.lock:
+            now = time.monotonic()
+            if not len(self):
+                self._delay = 0.0
+            elif self._probe is None:
+                self._probe = probe = Probe()
+                probe._fn = None
+                probe.queued_at = now
+                self.removed += 1
+                self.put(probe)
+            if self._probe is None:
+                return self._delay
+            return max(self._delay or 0.0, now - self._probe.queued_at)

@@ -1,6 +1,8 @@
-"""Calls in the place of the user's function, for tasks with options. A plain task has none of them.
+"""How the call of a task is made, and what may stand in the place of the user's function.
 
-Each is called by the worker in the user's function's stead; `hide_frame` keeps them out of tracebacks.
+A plain task has the user's function itself. Options put wrappers around it, each a small object with the next call in
+`fn`; `hide_frame` keeps them out of tracebacks. A wrapper that holds something for its task (a place in a bounded pool,
+a place with its key) gives it back in `release`, when the call ends or, when the task is cancelled, by `release_all`.
 """
 
 from __future__ import annotations
@@ -9,64 +11,149 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import Observer, emit
-from millpond.local.threads._worker import hide_frame
+from millpond.local._watchers import RAISED, RETURNED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.local._task import Task
-    from millpond.local.threads._runner import Crew
 
 
-def name_of(fn: Any) -> str:
-    """Return how people call this function."""
-    fn = getattr(fn, "fn", fn)
-    fn = getattr(fn, "func", fn)
-    return getattr(fn, "__qualname__", None) or repr(fn)
+class GivenUp(BaseException):
+    """Thrown at a worker by a task that was settled without it; `worker_is_lost` says that it was replaced too."""
+
+    def __init__(self, *, worker_is_lost: bool) -> None:
+        super().__init__()
+        self.worker_is_lost = worker_is_lost
 
 
-class KeyedCall:
-    """A call with a key: tells the seats when it is over."""
+def run(task: Task[Any], fn: Callable[..., Any]) -> None:
+    """Run the call of a claimed task here and now, in whatever thread this is."""
+    try:
+        context = task._context
+        value = fn(*task._args) if context is None else context.run(fn, *task._args)
+    except GivenUp as gone:
+        if gone.worker_is_lost:
+            raise
+    except BaseException as error:
+        store_error(task, error)
+        if task._watchers is not None:
+            task._watchers.wake(task)
+    else:
+        task._settle(RETURNED, value)
 
-    __slots__ = ("_crew", "_task", "fn")
 
-    def __init__(self, fn: Callable[..., Any], task: Task[Any], crew: Crew) -> None:
+def store_error(task: Task[Any], error: BaseException) -> None:
+    """Store what a task raised, without our own frames (they would show, and keep things alive)."""
+    clean_trace(error)
+    task._args = task._context = None
+    task._value = error
+    task._status = RAISED
+
+
+def clean_trace(error: BaseException) -> None:
+    """Leave our own frames out of the traceback of a user's error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code in _OUR_CODE:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+
+
+_OUR_CODE = {run.__code__}
+
+
+def hide_frame(function: Any) -> None:
+    """Leave frames of `function` out of the tracebacks of tasks."""
+    _OUR_CODE.add(function.__code__)
+
+
+class Wrapper:
+    """A call in the place of another one."""
+
+    __slots__ = ("fn",)
+
+    fn: Callable[..., Any]
+
+
+class HoldingCall(Wrapper):
+    """A call that holds something for its task: a place in a bounded pool, or a place with its key."""
+
+    __slots__ = ("_give_back",)
+
+    def __init__(self, fn: Callable[..., Any], give_back: Callable[[], object]) -> None:
         self.fn = fn
-        self._task = task
-        self._crew = crew
+        self._give_back: Callable[[], object] | None = give_back
 
     def __call__(self, *args: Any) -> Any:
         try:
             return self.fn(*args)
         finally:
-            seats = self._crew.seats
-            if seats is not None:
-                seats.settle(self._task)
+            give_back, self._give_back = self._give_back, None  # `release`, written out
+            if give_back is not None:
+                give_back()
+
+    def release(self) -> None:
+        """Give back what is held, once."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
 
 
-class ObservedCall:
-    """A call that is told of: before, after, and how long it took."""
+class ObservedCall(Wrapper):
+    """A call that emits events: before, after, how long it took and how long it had waited."""
 
-    __slots__ = ("_observer", "_pool", "fn")
+    __slots__ = ("_on_event", "_pool", "_queued_at")
 
-    def __init__(self, fn: Callable[..., Any], observer: Observer, pool: str) -> None:
+    def __init__(self, fn: Callable[..., Any], on_event: Observer, pool: str) -> None:
         self.fn = fn
-        self._observer = observer
+        self._on_event = on_event
         self._pool = pool
+        self._queued_at = time.perf_counter()
 
     def __call__(self, *args: Any) -> Any:
         name = name_of(self.fn)
-        emit(self._observer, "task_started", self._pool, function=name)
         started = time.perf_counter()
+        emit(self._on_event, "task_started", self._pool, function=name, waited=started - self._queued_at)
         try:
             value = self.fn(*args)
         except BaseException as error:
             seconds = time.perf_counter() - started
-            emit(self._observer, "task_failed", self._pool, function=name, seconds=seconds, error=error)
+            emit(self._on_event, "task_failed", self._pool, function=name, seconds=seconds, error=error)
             raise
-        emit(self._observer, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
+        emit(self._on_event, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
         return value
 
 
-hide_frame(KeyedCall.__call__)
+hide_frame(HoldingCall.__call__)
 hide_frame(ObservedCall.__call__)
+
+
+def hold(task: Task[Any], give_back: Callable[[], object]) -> None:
+    """Have `give_back` called when the call of a task has ended, or its time is up, or it was cancelled."""
+    call = task._fn
+    if isinstance(call, TimedCall):  # inside it, so that it is given back when the time is up
+        call.fn = HoldingCall(call.fn, give_back)
+    else:
+        task._fn = HoldingCall(call, give_back)
+
+
+class TimedCall(Wrapper):
+    """A call that may end before its function does (see `threads/_time_limit.py`)."""
+
+    __slots__ = ()
+
+
+def release_all(call: Any) -> None:
+    """Give back what the wrappers of a call hold that is not to be made, or was given up."""
+    while isinstance(call, Wrapper):
+        if isinstance(call, HoldingCall):
+            call.release()
+        call = call.fn
+
+
+def name_of(fn: Any) -> str:
+    """Return what people call this function."""
+    while isinstance(fn, Wrapper):
+        fn = fn.fn
+    fn = getattr(fn, "func", fn)
+    return getattr(fn, "__qualname__", None) or repr(fn)

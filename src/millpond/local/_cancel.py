@@ -1,9 +1,7 @@
-"""Cancellation that a running task can see, and the time limit of a task.
+"""Cancellation that a running task can see.
 
 A thread cannot be stopped from outside, so a running task is *asked*: it looks at `current_token()` now and then.
-What the pool can do alone, it does: tasks of a cancelled token that are still in line are cancelled, and a task
-past its `timeout=` (run time, counted from its start) is given up: its future ends with `TaskTimeout`, its token
-is cancelled, its thread no longer counts and is replaced. The thread itself ends when its function returns.
+What the pool can do alone, it does: tasks of a cancelled token that are still queued are cancelled.
 """
 
 from __future__ import annotations
@@ -13,35 +11,38 @@ import threading
 import time
 import weakref
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond.errors import TaskTimeout
-from millpond.local._task import CANCELLED, OPEN, RAISED, here
+from millpond.local._checks import check_seconds
 from millpond.local._timer import timer
+from millpond.local._watchers import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.local._task import Task
+
+class Cancellable(Protocol):
+    """What a token can cancel: a queued task, a token below it, or the link to a task in another process."""
+
+    def cancel(self) -> object: ...
 
 
 class CancelToken:
     """A wish to stop, shared by whoever cancels and the tasks that look.
 
     `CancelToken(timeout=5)` cancels itself in five seconds. Cancelling is final. `pool.options(cancel=token)`
-    gives it to tasks: those in line are cancelled with it, running ones see it by `current_token()`.
+    gives it to tasks: queued ones are cancelled with it, running ones see it by `current_token()`.
     """
 
     def __init__(self, *, timeout: float | None = None) -> None:
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout must be 0 or more seconds, not {timeout!r}")
+        timeout = check_seconds("timeout", timeout)
         self._lock = _thread.allocate_lock()
         self._is_set = False
         self._reason: str | None = None
         # Each of these is made when it is first needed: every task with a time-out has a token that few look at.
         self._event: threading.Event | None = None
         self._calls: list[Callable[[], object]] = []
-        self._watched: weakref.WeakSet[Any] | None = None  # tasks in line, and tokens below this one
+        self._watched: weakref.WeakSet[Any] | None = None  # queued tasks, and tokens below this one
         self.deadline: float | None = None
         """When it cancels itself, on `time.monotonic()`; None for never."""
         if timeout is not None:
@@ -56,7 +57,7 @@ class CancelToken:
             if token is not None:
                 token.cancel("its time was up")
 
-        appointment = timer.after(deadline - time.monotonic(), expire)
+        appointment = timer.after(deadline - time.monotonic(), expire, own_thread=True)
         weakref.finalize(self, appointment.cancel).atexit = False
         self.on_cancel(appointment.cancel)
 
@@ -118,8 +119,8 @@ class CancelToken:
                 return
         call()
 
-    def _watch(self, each: Task[Any] | CancelToken) -> None:
-        """Cancel `each`, a task in line or a token below this one, together with this token."""
+    def _watch(self, each: Cancellable) -> None:
+        """Cancel `each` together with this token."""
         with self._lock:
             if not self._is_set:
                 if self._watched is None:
@@ -128,7 +129,7 @@ class CancelToken:
                 return
         each.cancel()
 
-    def _unwatch(self, each: Task[Any] | CancelToken) -> None:
+    def _unwatch(self, each: Cancellable) -> None:
         with self._lock:
             if self._watched is not None:
                 self._watched.discard(each)
@@ -150,89 +151,4 @@ def current_token() -> CancelToken:
     if token is not None:
         return token
     worker = getattr(here, "worker", None)
-    return _NEVER if worker is None else worker.crew.token
-
-
-class GivenUp(BaseException):
-    """Thrown at a worker by a task that was settled without it; `worker_is_lost` says that it was replaced too."""
-
-    def __init__(self, *, worker_is_lost: bool) -> None:
-        super().__init__()
-        self.worker_is_lost = worker_is_lost
-
-
-class LimitedCall:
-    """The call of a task with a token or a time limit, in the place of the user's function."""
-
-    __slots__ = ("_is_over", "_lock", "_task", "_worker", "fn", "timeout", "token")
-
-    def __init__(
-        self, fn: Callable[..., Any], task: Task[Any], timeout: float | None, token: CancelToken | None
-    ) -> None:
-        self.fn = fn
-        self.timeout = timeout
-        self.token = token
-        self._task: Task[Any] | None = task
-        self._lock = threading.Lock()
-        self._is_over = False
-        self._worker: Any = None
-
-    def __call__(self, *args: Any) -> Any:
-        task, self._task = self._task, None
-        assert task is not None
-        shared = self.token
-        if shared is not None:
-            shared._unwatch(task)
-            if shared.cancelled:
-                task._settle(CANCELLED, None)
-                raise GivenUp(worker_is_lost=False)
-        own = shared
-        if self.timeout is not None:
-            own = CancelToken()
-            own.deadline = time.monotonic() + self.timeout
-            if shared is not None:
-                shared._watch(own)
-        worker = getattr(here, "worker", None)
-        if worker is not None and worker.depth == 0:  # else another task of this thread waits below: keep it
-            self._worker = worker
-        alarm = None
-        if self.timeout is not None:
-            alarm = timer.after(self.timeout, lambda: self._expire(task, own))
-        before = getattr(here, "token", None)
-        here.token = own
-        try:
-            value = self.fn(*args)
-        finally:
-            here.token = before
-            if alarm is not None and not alarm.cancel():
-                self._yield_to_alarm()
-        if own is not shared and own is not None and own.cancelled and not own._is_set:
-            raise self._late()  # it saw its deadline and stopped, a moment before the alarm
-        return value
-
-    def _yield_to_alarm(self) -> None:
-        """Leave the task to the alarm if that was quicker."""
-        with self._lock:
-            was_late, self._is_over = self._is_over, True
-        if was_late:
-            raise GivenUp(worker_is_lost=self._worker is not None and self._worker.is_lost)
-
-    def _expire(self, task: Task[Any], token: CancelToken | None) -> None:
-        """Give the task up, unless it has just ended. Runs in the timer's thread."""
-        with self._lock:
-            if self._is_over:
-                return
-            self._is_over = True
-            if self._worker is not None:
-                self._worker.lose()
-        if token is not None:
-            token.cancel("its time-out passed")
-        if task._status == OPEN:
-            task._settle(RAISED, self._late())
-
-    def _late(self) -> TaskTimeout:
-        name = getattr(self.fn, "__qualname__", repr(self.fn))
-        return TaskTimeout(
-            f"{name} ran longer than its timeout of {self.timeout} s and was given up; raise the timeout, "
-            "or let the function look at current_token()"
-        )
+    return _NEVER if worker is None else worker.token

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import os
+import threading
 from typing import Any
 
 
@@ -17,6 +19,18 @@ def not_callable(value: Any, name: str = "fn") -> TypeError:
     """Return the error for something that cannot be called."""
     hint = "; pass the function itself and its arguments after it: submit(f, x)" if name == "fn" else ""
     return TypeError(f"{name} must be callable, not {value!r}{hint}")
+
+
+def check_function(fn: Any) -> None:
+    """Refuse what cannot be called, and a coroutine function, whose call would only make a coroutine."""
+    check_callable(fn)
+    if not inspect.iscoroutinefunction(fn):
+        return
+    name = getattr(fn, "__qualname__", repr(fn))
+    raise TypeError(
+        f"{name} is a coroutine function, which a worker would call and never await; run it in an AsyncPool, or submit "
+        "a plain function that calls asyncio.run"
+    )
 
 
 def check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:
@@ -47,11 +61,11 @@ def check_count(name: str, value: Any, least: int) -> int:
 
 
 def check_seconds(name: str, value: Any) -> float | None:
-    """Refuse what is not a number of seconds, or None."""
+    """Refuse what is not a number of seconds, or None; shorten what no lock can wait for (300 years) to what it can."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds or None, not {value!r}")
     if not value >= 0 or math.isinf(value):
         raise ValueError(f"{name} must be 0 or more seconds (None for no limit), not {value!r}")
-    return float(value)
+    return min(float(value), threading.TIMEOUT_MAX)

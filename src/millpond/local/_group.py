@@ -1,19 +1,21 @@
-"""A group: tasks that belong together. The first error cancels those that have not started."""
+"""A group: tasks that belong together. The first error cancels the others."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
-from millpond.local._task import CANCELLED, RAISED, Task
+from millpond.local._cancel import CancelToken
+from millpond.local._task import Task
 from millpond.local._waiting import wait
+from millpond.local._watchers import CANCELLED, RAISED
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from millpond.local._pool import Pool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,13 +24,14 @@ T = TypeVar("T")
 class Group:
     """Tasks that belong together: `with pool.group() as group: group.submit(...)`.
 
-    Leaving the block waits for all of them. The first one that raises cancels the others that have not started
-    (what runs goes on to its end), later submits are refused, and its error is raised from the block. An error in
-    the block itself cancels them too.
+    Leaving the block waits for all of them. The first one that raises cancels the others that have not started; what
+    runs goes on to its end, and in a pool of threads can see by `current_token()` that it may stop. Later submits are
+    refused, and the error is raised from the block. An error in the block itself cancels them too.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, submit: Callable[..., Task[Any]], token: CancelToken) -> None:
+        self._submit = submit
+        self._token = token
         self._tasks: list[Task[Any]] = []
         self._lock = threading.Lock()
         self._error: BaseException | None = None
@@ -42,10 +45,10 @@ class Group:
             task: Task[T] = Task()
             task.cancel()
         else:
-            task = self._pool.submit(fn, *args, **kwargs)
+            task = self._submit(fn, *args, **kwargs)
         with self._lock:
             self._tasks.append(task)
-        task.add_done_callback(self._ended)
+        task._add_listener(self._ended)
         if self._error is not None:
             task.cancel()
         return task
@@ -61,18 +64,21 @@ class Group:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the tasks that have not started."""
+        """Cancel the tasks that have not started, and ask those that run to stop."""
         with self._lock:
             tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+        self._token.cancel("its group was cancelled")
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until every task has ended; False at time-out. Raises nothing of theirs."""
+        deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             with self._lock:
                 tasks = list(self._tasks)
-            if wait(tasks, timeout=timeout).not_done:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if wait(tasks, timeout=left).not_done:
                 return False
             if len(tasks) == len(self._tasks):
                 return True

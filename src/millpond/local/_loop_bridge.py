@@ -1,8 +1,8 @@
 """From a worker thread to an asyncio loop, with one wake-up per burst.
 
 `loop.call_soon_threadsafe` costs a write to a pipe and a pass of the loop, so one per task is what makes
-`run_in_executor` slow. Here the ended tasks of a loop gather in its `Mailbox`, and only the first of a burst
-rings; the loop then delivers all that have come in.
+`run_in_executor` slow. Here the ended tasks of a loop gather in its `LoopInbox`, and only the first of a burst
+wakes the loop, which then delivers all that have come in.
 """
 
 from __future__ import annotations
@@ -11,15 +11,31 @@ import asyncio
 import weakref
 from collections import deque
 from concurrent import futures
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent.futures._base import PENDING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from millpond.local._watchers import NO_WAITERS, RETURNED, Watchers
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from millpond.local._task import Task
+    from collections.abc import Callable, Generator
 
 T = TypeVar("T")
 W = TypeVar("W", bound="Awaited[Any]")
+
+
+class Awaitable(Protocol):
+    """A task, as far as a loop needs it."""
+
+    _status: int
+    _value: Any
+    _watchers: Watchers | None
+
+    def done(self) -> bool: ...
+    def cancelled(self) -> bool: ...
+    def cancel(self) -> bool: ...
+    def result(self) -> Any: ...
+    def exception(self) -> BaseException | None: ...
+    def _add_listener(self, listener: Callable[[Any], object]) -> None: ...
 
 
 class Awaited(asyncio.Future[T]):
@@ -27,28 +43,28 @@ class Awaited(asyncio.Future[T]):
 
     __slots__ = ("task",)
 
-    task: Task[T]
+    task: Awaitable
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the wait, and the task when it is still in line."""
+        """Cancel the wait, and the task when it is still queued."""
         self.task.cancel()
         return super().cancel(msg)
 
 
-class Mailbox:
-    """The ended tasks that a loop has yet to hear of."""
+class LoopInbox:
+    """The ended tasks that a loop has not seen yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = weakref.ref(loop)
         self._arrived: deque[Awaited[Any]] = deque()
-        self._is_ringing = False
+        self._is_scheduled = False
 
-    def post(self, awaited: Awaited[Any]) -> None:
-        """Take in an ended task, from any thread, and ring unless a ring is on its way."""
+    def add(self, awaited: Awaited[Any]) -> None:
+        """Add an ended task, from any thread, and wake the loop unless a wake-up is on its way."""
         self._arrived.append(awaited)
-        if self._is_ringing:
+        if self._is_scheduled:
             return
-        self._is_ringing = True
+        self._is_scheduled = True
         loop = self.loop()
         if loop is not None:
             try:
@@ -57,7 +73,7 @@ class Mailbox:
                 self._arrived.clear()
 
     def _deliver(self) -> None:
-        self._is_ringing = False  # before looking: whoever comes after this rings again
+        self._is_scheduled = False  # before looking: whoever comes after this wakes the loop again
         arrived = self._arrived
         while arrived:
             deliver(arrived.popleft())
@@ -68,7 +84,7 @@ def deliver(awaited: Awaited[Any]) -> None:
     if awaited.done():
         return
     task = awaited.task
-    if task._status == 1:  # RETURNED: nearly all of them
+    if task._status == RETURNED:
         awaited.set_result(task._value)
         return
     if task.cancelled():
@@ -84,36 +100,51 @@ def deliver(awaited: Awaited[Any]) -> None:
         awaited.set_exception(error)
 
 
-class _Post:
-    """The done-callback of an awaited task."""
-
-    __slots__ = ("awaited", "mailbox")
-
-    def __init__(self, awaited: Awaited[Any], mailbox: Mailbox) -> None:
-        self.awaited = awaited
-        self.mailbox = mailbox
-
-    def __call__(self, _: Any) -> None:
-        self.mailbox.post(self.awaited)
+_inboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopInbox] = weakref.WeakKeyDictionary()
+_latest: LoopInbox | None = None  # most programs have one loop: look here first
 
 
-_mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Mailbox] = weakref.WeakKeyDictionary()
-_latest: Mailbox | None = None  # most programs have one loop: look here first
-
-
-def open_mailbox(loop: asyncio.AbstractEventLoop) -> Mailbox:
-    """Return the mailbox of a loop."""
+def inbox_of(loop: asyncio.AbstractEventLoop) -> LoopInbox:
+    """Return the inbox of a loop."""
     global _latest
-    mailbox = _latest
-    if mailbox is None or mailbox.loop() is not loop:
-        mailbox = _mailboxes.get(loop)
-        if mailbox is None:
-            mailbox = _mailboxes[loop] = Mailbox(loop)
-        _latest = mailbox
-    return mailbox
+    inbox = _latest
+    if inbox is None or inbox.loop() is not loop:
+        inbox = _inboxes.get(loop)
+        if inbox is None:
+            inbox = _inboxes[loop] = LoopInbox(loop)
+        _latest = inbox
+    return inbox
 
 
-def wrap(task: Task[T], kind: type[W] = Awaited) -> W:  # type: ignore[assignment]
+class LoopWatcher(Watchers):
+    """The watchers of a task that is awaited from the start, as by `pool.run(f, x)`."""
+
+    __slots__ = ("_awaited", "_inbox")
+
+    def __init__(self, awaited: Awaited[Any], inbox: LoopInbox) -> None:
+        self.locks = self.listeners = self.callbacks = self.condition = None  # `Watchers.__init__`, written out
+        self.waiters = NO_WAITERS
+        self.published = PENDING
+        self._awaited = awaited
+        self._inbox = inbox
+
+    def wake(self, task: Any) -> None:
+        """Notify everybody who looks, and the loop."""
+        if self.locks or self.listeners or self.callbacks or self.condition is not None:
+            super().wake(task)
+        self._inbox.add(self._awaited)
+
+
+def await_from_the_start(task: Awaitable) -> Awaited[Any]:
+    """Return the asyncio future of a task that is not queued yet."""
+    loop = asyncio.get_running_loop()
+    awaited: Awaited[Any] = Awaited(loop=loop)
+    awaited.task = task
+    task._watchers = LoopWatcher(awaited, inbox_of(loop))
+    return awaited
+
+
+def wrap(task: Awaitable, kind: type[W] = Awaited) -> W:  # type: ignore[assignment]
     """Return an asyncio future of `task` for the running loop, of the given kind."""
     loop = asyncio.get_running_loop()
     awaited = kind(loop=loop)
@@ -121,13 +152,14 @@ def wrap(task: Task[T], kind: type[W] = Awaited) -> W:  # type: ignore[assignmen
     if task.done():
         deliver(awaited)
     else:
-        task.add_done_callback(_Post(awaited, open_mailbox(loop)))
+        inbox = inbox_of(loop)
+        task._add_listener(lambda _: inbox.add(awaited))
     return awaited
 
 
-def await_task(task: Task[T]) -> Generator[Any, None, T]:
+def await_task(task: Awaitable) -> Generator[Any, None, Any]:
     """Wait for `task` in the running loop."""
     if task.done() and not task.cancelled() and not isinstance(task.exception(), futures.CancelledError):
         return task.result()
-    awaited: Awaited[T] = wrap(task)
+    awaited: Awaited[Any] = wrap(task)
     return (yield from awaited)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from millpond.local._cancel import CancelToken
+from millpond.local._task import OptionTask
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from millpond.local._pool import Pool
     from millpond.local._task import Task
 
 P = ParamSpec("P")
@@ -47,10 +47,29 @@ class Options:
 NO_OPTIONS = Options()
 
 
+def option_task(options: Options) -> OptionTask[Any]:
+    """Make a task with options; the pool fills in the rest."""
+    task: OptionTask[Any] = OptionTask.__new__(OptionTask)
+    task.priority, task.key = options.priority or 0, options.key
+    task.timeout, task.token = options.timeout, options.cancel
+    task.link = task.queue = None
+    return task
+
+
+class Submits(Protocol):
+    """A pool, as far as options need it."""
+
+    def _submit(self, options: Options, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[Any]: ...
+    def _try_submit(self, options: Options, fn: Any, args: Any, kwargs: Any) -> Task[Any] | None: ...
+    def _go(self, options: Options, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def _run(self, options: Options, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]: ...
+    def _map_singly(self, options: Options, fn: Any, iterables: Any, timeout: Any, buffersize: Any) -> Any: ...
+
+
 class OptionedPool:
     """A pool seen through options: the submitting verbs, each with these options."""
 
-    def __init__(self, pool: Pool, options: Options) -> None:
+    def __init__(self, pool: Submits, options: Options) -> None:
         self._pool = pool
         self._options = options
 

@@ -1,4 +1,4 @@
-"""The verbs that pools of threads and of processes have in common; each kind brings its crew and a few primitives."""
+"""The verbs that pools of threads and of processes have in common; each kind brings its runner and makes its tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from millpond._events import Observer, logger
-from millpond.local._awaiting import await_from_the_start, without_blocking
+from millpond.local._awaiting import await_from_the_start
 from millpond.local._cancel import CancelToken
 from millpond.local._checks import check_count, check_seconds
 from millpond.local._group import Group
 from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, OptionedPool, Options
-from millpond.local._statistics import Statistics, describe, picture
-from millpond.local._task import RAISED, Hook, Task, here
+from millpond.local._statistics import Statistics, describe, to_html
+from millpond.local._task import RAISED, Task
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -30,28 +30,15 @@ class Pool(Executor):
     """What `ThreadPool`, `ProcessPool` and subpools have in common."""
 
     name: str
-    _observer: Observer | None = None
-    _crew: Any
-    """What the pool shares with its threads; each kind has its own."""
+    _on_event: Observer | None = None
+    _order: Order
+    _runner: Any
+    """What the pool shares with its workers; each kind has its own."""
     _start_map: Callable[..., Iterator[Any]]
-
-    # -- the primitives ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
-        """Make a task that is in no line yet."""
-
-    @abstractmethod
-    def _admit(self, task: Task[T]) -> Task[T]:
-        """Put a task in line by the rules of the pool, and return it (cancelled, when it was dropped)."""
-
-    @abstractmethod
-    def _try_admit(self, task: Task[T]) -> bool:
-        """Put a task in line if there is room; False when the pool is full."""
-
-    @abstractmethod
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the pool's counts."""
+        """Make a task that is not queued yet."""
 
     # -- submitting -------------------------------------------------------------------------------------------
 
@@ -60,7 +47,7 @@ class Pool(Executor):
 
         Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
         """
-        return self._admit(self._build(NO_OPTIONS, fn, args, kwargs))
+        return self._submit(NO_OPTIONS, fn, args, kwargs)
 
     def try_submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T] | None:
         """Like `submit`, but never wait and never apply `when_full`: return None when the pool is full."""
@@ -77,7 +64,8 @@ class Pool(Executor):
         """Run `fn(*args, **kwargs)` in the pool and return an asyncio future: `await pool.run(f, x)`.
 
         The ends of many calls reach the loop with one wake-up, so this is many times quicker than
-        `loop.run_in_executor`. Cancelling the future cancels the task if it has not started.
+        `loop.run_in_executor`. Cancelling the future cancels the task if it has not started. On a full pool it waits
+        for room without holding up the loop.
         """
         return self._run(NO_OPTIONS, fn, args, kwargs)
 
@@ -97,7 +85,7 @@ class Pool(Executor):
 
         `priority`: higher runs first (pools with `order="priority"`). `key`: tasks of the same key run in the same
         worker, in order. `timeout`: the most seconds that a task may run; past it, it ends with `TaskTimeout`.
-        `cancel`: a `CancelToken`; what is in line is cancelled with it, what runs can see it.
+        `cancel`: a `CancelToken`; what is queued is cancelled with it, what runs can see it.
         """
         options = Options(priority=priority, key=key, timeout=timeout, cancel=cancel)
         self._check_options(options)
@@ -105,7 +93,7 @@ class Pool(Executor):
 
     def group(self) -> Group:
         """Return a group: `with pool.group() as g: g.submit(...)` waits for all; the first error cancels the rest."""
-        return Group(self)
+        return Group(self.submit, CancelToken())
 
     def map(
         self,
@@ -116,7 +104,7 @@ class Pool(Executor):
         chunksize: int | None = None,
         buffersize: int | None = None,
         ordered: bool = True,
-        progress: bool = False,
+        progress: Progress = False,
     ) -> Iterator[T]:
         """Call `fn` for the items of `iterables` and yield the results.
 
@@ -124,50 +112,54 @@ class Pool(Executor):
         whether the results are taken or not; TimeoutError is raised `timeout` seconds after this call. Quick items
         travel in chunks that adapt to their run time, unless `chunksize` fixes it. `buffersize=n` makes it lazy: at
         most n items are ahead of the consumer, so that it fits endless sources. `ordered=False` yields results as
-        they come. `progress=True` shows a bar. When a call raises, or its process dies, the error comes in its
+        they come. `progress=True` shows a bar, a function is called as `progress(done, total)`. When a call raises, or its process dies, the error comes in its
         place, and what has not started is cancelled; so it is when the iterator is closed.
         """
         return self._start_map(
-            self._crew,
+            self._runner,
             fn,
             iterables,
             timeout=timeout,
-            chunk=chunksize,
-            ahead=buffersize,
+            chunksize=chunksize,
+            buffersize=buffersize,
             ordered=ordered,
             progress=progress,
         )
 
-    # -- managing ---------------------------------------------------------------------------------------------------
+    # -- managing -----------------------------------------------------------------------------------------------------
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of the pool's counts."""
+        now: Statistics = self._runner.statistics()
+        return now
 
     def pause(self) -> None:
         """Start no more tasks until `resume()`; what runs goes on, what is submitted waits."""
-        self._crew.pause()
+        self._runner.pause()
 
     def resume(self) -> None:
         """Start tasks again."""
-        self._crew.resume()
+        self._runner.resume()
 
     def purge(self) -> int:
         """Cancel every task that has not started (or is not on its way to a process); return how many."""
-        return int(self._crew.purge())
+        return int(self._runner.purge())
 
     def resize(self, max_workers: int) -> None:
         """Change the number of workers; surplus ones leave as their tasks end."""
-        self._crew.resize(check_count("max_workers", max_workers, 1))
+        self._runner.resize(check_count("max_workers", max_workers, 1))
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
         check_seconds("timeout", timeout)
-        worker = getattr(here, "worker", None)
-        if worker is not None and worker.crew is self._crew.root:
+        if self._runner.is_inside():
             raise RuntimeError(f"drain() inside a task of pool {self.name!r} would wait for itself; use a group()")
-        return bool(self._crew.drain(timeout))
+        return bool(self._runner.drainers.wait(timeout))
 
     def restart(self) -> None:
         """Open a pool again that was shut down, when its last tasks have ended."""
-        self._crew.join()
-        self._crew.reopen()
+        self._runner.join()
+        self._runner.reopen()
 
     def shutdown(  # type: ignore[override]
         self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None
@@ -179,38 +171,36 @@ class Pool(Executor):
         """
         check_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
-        if cancel_futures:
-            with self._crew.lock:
-                self._crew.is_closed = True
-                self._crew.gate = self._crew.refuse
-            self._crew.purge()
-        self._crew.close()
-        return bool(self._crew.join(deadline)) if wait else True
+        self._runner.close(cancel_queued=cancel_futures)
+        return bool(self._runner.join(deadline)) if wait else True
 
     # -- for the verbs above --------------------------------------------------------------------------------------
 
     def _check_options(self, options: Options) -> None:
         """Refuse options that this pool cannot honour."""
+        if options.priority is not None:
+            check_priority(self._order, options.priority)
 
     def _submit(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
-        return self._admit(self._build(options, fn, args, kwargs))
+        task = self._build(options, fn, args, kwargs)
+        self._runner.admission.admit(task)
+        return task
 
     def _try_submit(
         self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Task[T] | None:
         task = self._build(options, fn, args, kwargs)
-        return task if self._try_admit(task) else None
+        return task if self._runner.admission.try_admit(task) else None
 
     def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         task = self._build(options, fn, args, kwargs)
-        task._hook = LooseHook(self.name, self._observer)
-        self._admit(task)
+        task._watchers = ErrorLogger(self.name, self._on_event)
+        self._runner.admission.admit(task)
 
     def _run(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
         task = self._build(options, fn, args, kwargs)
         awaited = await_from_the_start(task)
-        with without_blocking():
-            self._admit(task)
+        self._runner.admission.admit(task, wait=False)
         return awaited
 
     def _map_singly(
@@ -260,23 +250,23 @@ class Pool(Executor):
         return describe(self.statistics())
 
     def _repr_html_(self) -> str:
-        return picture(self.statistics())
+        return to_html(self.statistics())
 
 
-class LooseHook(Hook):
+class ErrorLogger(Watchers):
     """Watches tasks that nobody else watches, so that their errors do not vanish; one serves all of a pool."""
 
-    __slots__ = ("_observer", "_pool")
+    __slots__ = ("_on_event", "_pool")
 
-    def __init__(self, pool: str, observer: Observer | None) -> None:
+    def __init__(self, pool: str, on_event: Observer | None) -> None:
         super().__init__()
         self._pool = pool
-        self._observer = observer
+        self._on_event = on_event
 
     def wake(self, task: Task[Any]) -> None:
-        """Log the error, if there is one and no observer was told of it."""
+        """Log the error, if there is one and no event was emitted for it."""
         super().wake(task)
-        if task._status == RAISED and self._observer is None:
+        if task._status == RAISED and self._on_event is None:
             trace = task._value.__traceback__
             function = "a task" if trace is None else trace.tb_frame.f_code.co_qualname
             logger.error("%s failed in pool %r", function, self._pool, exc_info=task._value)

@@ -1,9 +1,9 @@
-"""Lines in which tasks wait, and which of them is next.
+"""Queues of waiting tasks, and which of them is next.
 
 Four verbs: `put`, `take` (IndexError when empty), `put_back` (a task that was taken and goes on later) and
 `oldest` (take the one that `when_full="drop_oldest"` gives up). Each is atomic on its own, without a lock
 around it: `Fifo` and `Lifo` are deques, whose methods are single C calls; the others hold their own lock.
-A pool binds these methods straight into its hot path, so the default line costs no Python call at all.
+A pool binds these methods straight into its hot path, so the default queue costs no Python call at all.
 
 Priorities: a higher number runs first, equal ones in the order they came. Measured per put + take with 100k
 waiting (research): deque 30 ns, lanes 200 ns, heap 1.4 µs. So lanes for a few levels, the heap for any number.
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from millpond.local._task import Task
 
 
-class Line(Protocol):
-    """A line of waiting tasks."""
+class Queue(Protocol):
+    """Waiting tasks."""
 
     def put(self, task: Task[Any], /) -> None:
         """Atomically add `task`."""
@@ -173,8 +173,8 @@ class Priority:
 Order: TypeAlias = Literal["fifo", "lifo", "priority"] | Priority
 
 
-def line_maker(order: Order) -> Callable[[], Line]:
-    """Return what makes an empty line of this order."""
+def queue_maker(order: Order) -> Callable[[], Queue]:
+    """Return what makes an empty queue of this order."""
     if order == "fifo":
         return Fifo
     if order == "lifo":

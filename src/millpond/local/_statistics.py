@@ -22,7 +22,7 @@ class Statistics:
     """Workers alive now."""
     idle: int
     queued: int
-    """Tasks that wait in line."""
+    """Tasks that wait."""
     running: int
     submitted: int
     """Tasks taken in: the sum of those queued, running, completed and cancelled."""
@@ -41,6 +41,11 @@ class Statistics:
     """`"open"`, `"paused"`, `"closed"` or `"broken"`."""
     abandoned: int = 0
     """Threads that still run a task past its time limit; they count as workers no more."""
+    queueing_delay: float | None = None
+    """Seconds that a task waited before it started, when last measured: 0.0 when none waits, None before the first time.
+
+    `statistics()` measures it by sending an empty entry through the queue, so ask now and then, as a monitor does.
+    """
 
 
 def describe(now: Statistics) -> str:
@@ -54,7 +59,7 @@ def describe(now: Statistics) -> str:
 _CLASS = {"threads": "ThreadPool", "processes": "ProcessPool", "asyncio": "AsyncPool", "subpool": "SubPool"}
 
 
-def picture(now: Statistics) -> str:
+def to_html(now: Statistics) -> str:
     """Return the HTML of a pool: a gauge of its workers and its counts."""
     width, height = 240, 14
     unit = width / max(1, now.max_workers)

@@ -19,7 +19,8 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, 
 from concurrent.futures._base import PENDING, RUNNING
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from millpond.local._task import OPEN, Task, here
+from millpond.local._task import Task
+from millpond.local._watchers import OPEN, here
 
 T = TypeVar("T")
 
@@ -75,6 +76,8 @@ class Arrivals(Generic[T]):
         for future in futures:
             if type(future) is Task and future._status != OPEN:
                 self._came.append(future)
+            elif isinstance(future, Task):
+                future._add_listener(arrive)
             else:
                 future.add_done_callback(arrive)
 
@@ -96,7 +99,7 @@ class Arrivals(Generic[T]):
             if worker is None:
                 self._sleep(deadline)
             elif deadline is not None:
-                with worker.crew.one_more():  # to help would take as long as it takes: lend a thread instead
+                with worker.extra_worker():  # to help would take as long as it takes: lend a thread instead
                     self._sleep(deadline)
             elif not self._help_one(worker):
                 self._sleep(None)
@@ -112,7 +115,7 @@ class Arrivals(Generic[T]):
         self._lock.acquire(True, left)
 
     def _help_one(self, worker: Any) -> bool:
-        """Inside a worker: run one of these that is in its own pool's line; False when there is none."""
+        """Inside a worker: run one of these that its own pool has queued; False when there is none."""
         for future in self.pending:
             if isinstance(future, Task) and future._status == OPEN and worker.help_now(future):
                 return True
@@ -122,8 +125,8 @@ class Arrivals(Generic[T]):
         """Leave nothing on the futures that are not done."""
         for future in self.pending:
             if isinstance(future, Task):
-                if future._hook is not None:
-                    future._hook.drop_callback(self._arrive)
+                if future._watchers is not None:
+                    future._watchers.drop_listener(self._arrive)
             else:
                 self._drop_from_standard(future)
 

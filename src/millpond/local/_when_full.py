@@ -13,29 +13,34 @@
 | a callable      | gets the pool's statistics and the task, and returns one of these words or `"accept"`    |
 
 A dropped task is a cancelled future. A worker that submits to its own full pool never blocks itself: where others
-would wait, it runs the task. Whoever makes room puts the task of the first waiting submitter in line, so nobody is
+would wait, it runs the task. Whoever makes room queues the task of the first waiting submitter, so nobody is
 overtaken. `await pool.run(...)` waits for room without holding up its event loop.
+
+`Admission` counts the tasks that it has admitted and that have not left: each holds a place, which is given back when its
+call ends, its time is up, or it is cancelled. The places of maps and subpools in the queue are not admitted, and what a
+caller runs itself never comes in.
 """
 
 from __future__ import annotations
 
 import _thread
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
+from millpond._events import Observer, emit
 from millpond.errors import PoolFull
-from millpond.local._task import CANCELLED, RAISED, here
+from millpond.local._backlog import Backlog
+from millpond.local._checks import check_optional_count, check_seconds
+from millpond.local._statistics import Statistics
+from millpond.local._task import OptionTask, Task
 from millpond.local._timer import timer
-
-if TYPE_CHECKING:
-    from millpond.local._statistics import Statistics
-    from millpond.local._task import Task
-    from millpond.local.threads._runner import Crew
+from millpond.local._watchers import CANCELLED, RAISED
 
 Word: TypeAlias = Literal["block", "raise", "drop", "drop_oldest", "caller_runs"]
-Verdict: TypeAlias = Literal["raise", "drop", "drop_oldest", "caller_runs", "accept", "block", "placed"]
+Verdict: TypeAlias = Literal["block", "raise", "drop", "drop_oldest", "caller_runs", "accept"]
 WORDS = ("block", "raise", "drop", "drop_oldest", "caller_runs")
 
 
@@ -47,13 +52,11 @@ class Block:
     max_waiting: int | None = None
 
     def __post_init__(self) -> None:
-        if self.timeout is not None and not self.timeout >= 0:
-            raise ValueError(f"timeout must be 0 or more seconds, not {self.timeout!r}")
-        if self.max_waiting is not None and self.max_waiting < 0:
-            raise ValueError(f"max_waiting must be 0 or more, not {self.max_waiting!r}")
+        check_seconds("timeout", self.timeout)
+        check_optional_count("max_waiting", self.max_waiting, 0)
 
 
-Policy: TypeAlias = Callable[["Statistics", "Task[Any]"], Verdict]
+Policy: TypeAlias = Callable[[Statistics, Task[Any]], Verdict]
 WhenFull: TypeAlias = Word | Block | Policy
 
 
@@ -70,128 +73,238 @@ def check_when_full(when_full: WhenFull, max_queued: int | None = 0) -> None:
         )
 
 
-class _Submitter:
-    """A submitter that waits for room for its task."""
+class Host(Protocol):
+    """The runner of a pool, as far as admission needs it."""
 
-    __slots__ = ("is_aside", "is_in", "is_refused", "lock", "task")
+    name: str
+    lock: threading.RLock
+    on_event: Observer | None
+    max_workers: int
+    is_closed: bool
+    owner: Any
+    backlog: Backlog
 
-    def __init__(self, task: Task[Any]) -> None:
+    def refusal(self) -> Exception:
+        """Return the error for a submit that the pool cannot take any more."""
+
+    def place(self, task: Task[Any]) -> None:
+        """Queue a task and see that somebody takes it."""
+
+    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None:
+        """Have `leave` called once, when an admitted task has ended or was cancelled."""
+
+    def run_here(self, task: Task[Any]) -> None:
+        """Run a task in the calling thread."""
+
+    def watch_token(self, task: OptionTask[Any]) -> None:
+        """Let the token of a queued task cancel it."""
+
+    def workers_that_count(self) -> int:
+        """Return how many tasks may run besides those that wait."""
+
+    def is_inside(self) -> bool:
+        """Return whether the calling thread is a worker of this pool."""
+
+    def statistics(self) -> Statistics:
+        """Return the pool's counts."""
+
+
+class Submitter:
+    """A submitter that waits for room for its task; `is_aside` when it is an event loop, which must not block."""
+
+    __slots__ = ("__weakref__", "_admission", "is_aside", "is_refused", "is_waiting", "lock", "task")
+
+    def __init__(self, admission: Admission, task: Task[Any], *, is_aside: bool) -> None:
+        self._admission = admission
         self.task = task
-        self.is_in = False
+        self.is_aside = is_aside
+        self.is_waiting = True
         self.is_refused = False
-        self.is_aside = False
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
 
+    def cancel(self) -> None:
+        """Cancel the task that waits for room: its token was cancelled."""
+        self._admission.cancel_queued(self.task)
 
-class Bound:
-    """The bound of a crew: who may come in, and who waits for it."""
 
-    def __init__(self, crew: Crew, max_queued: int, when_full: WhenFull) -> None:
-        self._crew = crew
+class Admission:
+    """Decides which tasks come into a pool, and who waits for that."""
+
+    is_forked = False
+
+    def __init__(self, host: Host, max_queued: int | None, when_full: WhenFull) -> None:
+        self._host = host
         self.max_queued = max_queued
         self.when_full = when_full
-        self._accepted = 0
-        self._ended = 0  # how many were known to have ended when last counted: never too high
-        self._waiting: deque[_Submitter] = deque()
+        self.rejected = self.dropped = 0
+        self._begin()
 
-    def forget(self) -> None:
-        """Start over in a forked child."""
-        self._waiting = deque()
-        self._accepted = self._count_ended()
+    def _begin(self) -> None:
+        self._admitted = 0  # tasks that came in, less those whose leaving was counted
+        self._left: deque[None] = deque()  # an entry for each that has left since: no lock is needed to add one
+        self._submitters: deque[Submitter] = deque()
+
+    def reset(self) -> None:
+        """Start over in a forked child: what waits is the parent's."""
+        for submitter in self._submitters:
+            submitter.task._owner = _FORKED
+        self._begin()
 
     @property
     def waiting(self) -> int:
-        """How many submitters wait."""
-        return len(self._waiting)
+        """How many submitters wait for room."""
+        return len(self._submitters)
 
-    def _count_ended(self) -> int:
-        crew = self._crew
-        with crew.lock:
-            return crew.past_done + sum(worker.done for worker in crew.workers) + crew.cancelled
+    # -- coming in ----------------------------------------------------------------------------------------------------
 
-    def _has_room(self) -> bool:
-        """Tell whether one more fits (under the lock); counts only when it looks full."""
-        crew = self._crew
-        workers = crew.count - len(crew.parked) if crew.is_paused else crew.size
-        if self._accepted - self._ended < workers + self.max_queued:
+    def admit(self, task: Task[Any], *, wait: bool = True) -> Task[Any]:
+        """Queue a task by the rules of the pool, and return it (cancelled, when it was dropped).
+
+        On a full pool whose policy is to block, this waits for room; with `wait=False` it returns at once, and the task
+        is queued when there is room.
+        """
+        host = self._host
+        if host.is_closed:
+            raise host.refusal()
+        token = task.token if type(task) is OptionTask else None
+        if token is not None and token.cancelled:
+            host.backlog.cancel_new(task)
+        elif self.max_queued is None:
+            host.place(task)
+        elif self._enter():
+            self._let_through(task)
+        elif self._is_placed_otherwise(task, wait=wait):
+            pass
+        else:
+            return task
+        if token is not None and task._status != CANCELLED:
+            host.watch_token(task)  # type: ignore[arg-type]
+        return task
+
+    def try_admit(self, task: Task[Any]) -> bool:
+        """Queue a task if there is room; False when the pool is full."""
+        host = self._host
+        if host.is_closed:
+            raise host.refusal()
+        token = task.token if type(task) is OptionTask else None
+        if token is not None and token.cancelled:
+            host.backlog.cancel_new(task)
             return True
-        self._ended = self._count_ended()
-        return self._accepted - self._ended < workers + self.max_queued
-
-    def try_enter(self) -> bool:
-        """Atomically take a place if there is one and nobody waits for it."""
-        with self._crew.lock:
-            if self._waiting or not self._has_room():
-                return False
-            self._accepted += 1
-            return True
-
-    def enter(self, task: Task[Any]) -> Verdict:
-        """Take a place for `task`, waiting for it if that is the policy; the verdict says what to do with the task."""
-        if self.try_enter():
-            return "accept"
-        policy = self.when_full
-        verdict: Verdict = (
-            "block"
-            if isinstance(policy, Block)
-            else policy(self._crew.statistics("threads"), task)
-            if callable(policy)
-            else policy
-        )
-        worker = getattr(here, "worker", None)
-        if verdict == "block" and worker is not None and worker.crew is self._crew.root:
-            verdict = "caller_runs"
-        if verdict == "block":
-            block = policy if isinstance(policy, Block) else Block()
-            if getattr(here, "is_awaiting", False):
-                self._wait_aside(task, block)
-            else:
-                self._wait(task, block)
-            return "placed"
-        if verdict == "raise":
-            raise self._refuse("")
-        if verdict == "drop_oldest":
-            if not self._swap():
-                return "drop"
-            self._crew.reject()
-            return "accept"
-        if verdict in ("accept", "caller_runs"):
-            with self._crew.lock:
-                self._accepted += 1
-        elif verdict != "drop":
-            raise ValueError(f"when_full returned {verdict!r}; it must return one of {(*WORDS, 'accept')}")
-        return verdict
-
-    def _swap(self) -> bool:
-        """Cancel the oldest waiting task and take its place; False when none waits."""
-        crew = self._crew
-        with crew.lock:
-            victim = crew.give_up_oldest()
-            if victim is None:
-                return False
-            self._accepted += 1
-        victim._settle(CANCELLED, None)
+        if self.max_queued is None:
+            host.place(task)
+        elif self._enter():
+            self._let_through(task)
+        else:
+            self.reject()
+            return False
+        if token is not None:
+            host.watch_token(task)  # type: ignore[arg-type]
         return True
 
-    def _refuse(self, more: str) -> PoolFull:
+    def _enter(self) -> bool:
+        """Atomically take a place if there is one and nobody waits for it."""
+        with self._host.lock:
+            if self._submitters or not self._has_room():
+                return False
+            self._admitted += 1
+            return True
+
+    def _has_room(self) -> bool:
+        """Return whether one more task fits (under the lock); counts those that left only when it looks full."""
+        assert self.max_queued is not None
+        limit = self._host.workers_that_count() + self.max_queued
+        if self._admitted >= limit:
+            self._count_left()
+        return self._admitted < limit
+
+    def _count_left(self) -> None:
+        left = self._left
+        while left:
+            left.popleft()
+            self._admitted -= 1
+
+    def _let_through(self, task: Task[Any]) -> None:
+        """Queue a task that has a place."""
+        self._host.hold_place(task, self.leave)
+        self._host.place(task)
+
+    def leave(self, number: int = 1) -> None:
+        """Give back the places of tasks that have ended or were cancelled."""
+        for _ in range(number):
+            self._left.append(None)
+        if self._submitters:
+            self.let_in()
+
+    # -- a full pool --------------------------------------------------------------------------------------------------
+
+    def _is_placed_otherwise(self, task: Task[Any], *, wait: bool) -> bool:
+        """Do what `when_full` says; return whether the task is queued now."""
+        host = self._host
+        verdict = decide(self.when_full, host.statistics, task)
+        if verdict == "block" and host.is_inside():
+            verdict = "caller_runs"
+        if verdict == "block":
+            block = self.when_full if isinstance(self.when_full, Block) else Block()
+            return self._wait(task, block) if wait else self._wait_aside(task, block)
+        if verdict == "caller_runs":
+            host.run_here(task)
+            return False
+        if verdict == "raise":
+            raise self._full("")
+        if verdict == "accept" or (verdict == "drop_oldest" and self._replace_oldest()):
+            with host.lock:
+                self._admitted += 1
+            self._let_through(task)
+            return True
+        self._drop(task)
+        return False
+
+    def _replace_oldest(self) -> bool:
+        """Cancel the oldest waiting task to make room; False when none waits."""
+        if not self._host.backlog.drop_oldest():
+            return False
+        self.reject()
+        return True
+
+    def _drop(self, task: Task[Any]) -> None:
+        self.reject()
+        with self._host.lock:
+            self.dropped += 1
+        task._settle(CANCELLED, None)
+
+    def reject(self) -> None:
+        """Count a task that was turned away, or was dropped for another one."""
+        with self._host.lock:
+            self.rejected += 1
+        emit(self._host.on_event, "task_rejected", self._host.name)
+
+    def _full(self, more: str) -> PoolFull:
         """Count a refusal and return its error."""
-        crew = self._crew
-        crew.reject()
+        self.reject()
         return PoolFull(
-            f"pool {crew.name!r} is full: {crew.size} workers and {self.max_queued} queued tasks{more}; submit less, "
-            "raise max_queued, or choose another when_full"
+            f"pool {self._host.name!r} is full: {self._host.max_workers} workers and {self.max_queued} queued tasks"
+            f"{more}; submit less, raise max_queued, or choose another when_full"
         )
 
-    def _wait(self, task: Task[Any], block: Block) -> None:
-        """Wait until somebody has put `task` in line for us."""
-        crew = self._crew
-        me = _Submitter(task)
-        with crew.lock:
-            if block.max_waiting is not None and len(self._waiting) >= block.max_waiting:
-                raise self._refuse(f", and {block.max_waiting} submitters wait already")
-            self._waiting.append(me)
+    # -- waiting for room ---------------------------------------------------------------------------------------------
+
+    def _stand_by(self, task: Task[Any], block: Block, *, is_aside: bool) -> Submitter:
+        """Join those who wait for room."""
+        me = Submitter(self, task, is_aside=is_aside)
+        with self._host.lock:
+            if block.max_waiting is not None and len(self._submitters) >= block.max_waiting:
+                raise self._full(f", and {block.max_waiting} submitters wait already")
+            task._owner = self
+            self._submitters.append(me)
+        if type(task) is OptionTask and task.token is not None:
+            task.token._watch(me)
         self.let_in()
+        return me
+
+    def _wait(self, task: Task[Any], block: Block) -> bool:
+        """Wait until somebody has queued `task` for us; False when it was cancelled meanwhile."""
+        me = self._stand_by(task, block, is_aside=False)
         try:
             me.lock.acquire(True, -1 if block.timeout is None else block.timeout)
         except BaseException:  # Ctrl-C: leave, and take the task along if it has not started
@@ -199,65 +312,92 @@ class Bound:
                 task.cancel()
             raise
         if me.is_refused:
-            raise crew.refusal()
+            raise self._host.refusal()
         if self._step_back(me):
-            raise self._refuse(f", and no room came within {block.timeout} s")
+            raise self._full(f", and no room came within {block.timeout} s")
+        return task._status != CANCELLED
 
-    def _wait_aside(self, task: Task[Any], block: Block) -> None:
+    def _wait_aside(self, task: Task[Any], block: Block) -> bool:
         """Leave `task` to whoever makes room: its submitter is an event loop, which must not wait here."""
-        me = _Submitter(task)
-        me.is_aside = True
-        with self._crew.lock:
-            if block.max_waiting is not None and len(self._waiting) >= block.max_waiting:
-                raise self._refuse(f", and {block.max_waiting} submitters wait already")
-            self._waiting.append(me)
-        self.let_in()
-        if block.timeout is not None:
-            timer.after(block.timeout, lambda: self._give_up(me, block))
+        me = self._stand_by(task, block, is_aside=True)
+        if block.timeout is not None and me.is_waiting:
 
-    def _give_up(self, me: _Submitter, block: Block) -> None:
-        if self._step_back(me):
-            self._fail(me.task, self._refuse(f", and no room came within {block.timeout} s"))
+            def give_up() -> None:
+                if self._step_back(me):
+                    _fail(task, self._full(f", and no room came within {block.timeout} s"))
 
-    def _fail(self, task: Task[Any], error: Exception) -> None:
-        """End a task that is in no line, unless it was cancelled."""
-        with self._crew.lock:
-            is_open = task._fn is not None
-            task._fn = None
-        if is_open:
-            task._settle(RAISED, error)
+            timer.after(block.timeout, give_up, own_thread=True)
+        return not me.is_waiting and task._status != CANCELLED
 
-    def _step_back(self, me: _Submitter) -> bool:
-        """Leave the line of submitters; False when the task is in by now."""
-        with self._crew.lock:
-            if me.is_in:
+    def _step_back(self, me: Submitter) -> bool:
+        """Stop waiting; False when the task is queued, refused or cancelled by now."""
+        with self._host.lock:
+            if not me.is_waiting:
                 return False
-            if not me.is_refused:
-                self._waiting.remove(me)
+            me.is_waiting = False
+            self._submitters.remove(me)
             return True
 
+    def cancel_queued(self, task: Task[Any]) -> bool:
+        """Atomically cancel a task that waits for room; False when it does not wait any more."""
+        with self._host.lock:
+            me = next((each for each in self._submitters if each.task is task), None)
+            if me is None or not self._step_back(me):
+                return bool(task._owner is not self and task._owner.cancel_queued(task))
+        self._host.backlog.cancel_new(task)
+        me.lock.release()
+        return True
+
     def let_in(self) -> None:
-        """Put the tasks of waiting submitters in line while there is room; refuse them all when the pool is closed."""
-        crew = self._crew
-        with crew.lock:
-            while self._waiting and (crew.is_closed or self._has_room()):
-                submitter = self._waiting.popleft()
-                if crew.is_closed:
+        """Queue the tasks of waiting submitters while there is room; refuse them all when the pool is closed."""
+        host = self._host
+        refused = []
+        with host.lock:
+            while self._submitters and (host.is_closed or self._has_room()):
+                submitter = self._submitters.popleft()
+                submitter.is_waiting = False
+                task = submitter.task
+                if host.is_closed:
                     submitter.is_refused = True
                     if submitter.is_aside:
-                        self._fail(submitter.task, crew.refusal())
+                        refused.append(task)
                 else:
-                    submitter.is_in = True
-                    self._accepted += 1
-                    crew.place(submitter.task)
+                    task._owner = host.owner
+                    self._admitted += 1
+                    self._let_through(task)
+                    if submitter.is_aside and type(task) is OptionTask and task.token is not None:
+                        host.watch_token(task)
                 submitter.lock.release()
+        for task in refused:
+            _fail(task, host.refusal())
 
-    def letting_in(self, take: Callable[[], Task[Any]]) -> Callable[[], Task[Any]]:
-        """Wrap a worker's `take`, which it calls right after a task has ended: so let somebody in first."""
 
-        def take_and_let_in() -> Task[Any]:
-            if self._waiting:
-                self.let_in()
-            return take()
+def decide(when_full: WhenFull, statistics: Callable[[], Statistics], task: Task[Any]) -> Verdict:
+    """Return what is to become of a task that finds the pool full."""
+    if isinstance(when_full, Block):
+        return "block"
+    if not callable(when_full):
+        return when_full
+    verdict = when_full(statistics(), task)
+    if verdict not in (*WORDS, "accept"):
+        raise ValueError(f"when_full returned {verdict!r}; it must return one of {(*WORDS, 'accept')}")
+    return verdict
 
-        return take_and_let_in
+
+def _fail(task: Task[Any], error: Exception) -> None:
+    """End a task that waited for room, unless it was cancelled."""
+    fn, task._fn = task._fn, None
+    if fn is not None:
+        task._settle(RAISED, error)
+
+
+class _Forked:
+    """The owner of a task that waited for room in the parent of a forked child."""
+
+    is_forked = True
+
+    def cancel_queued(self, task: Task[Any]) -> bool:
+        return False
+
+
+_FORKED = _Forked()

@@ -1,0 +1,1 @@
+"""`ThreadPool` and `SubPool`."""

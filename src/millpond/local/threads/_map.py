@@ -1,16 +1,15 @@
 """`map` in threads.
 
-`Source` holds the items and cuts slices from them; a driver, which is a task in the pool's line, runs one slice after
-another. After each it goes back to the head of the line, so that pause, resize, purge and shutdown take hold between
-slices, and the order among tasks is kept.
+A map has places in the pool's queue, which are tasks like others: each runs one slice of the items and goes back to the
+head of the queue. So pause, resize, purge and shutdown take hold between slices, and the order among tasks is kept.
 
 Slices adapt: they grow until one lasts about a millisecond, so quick items cost 0.1 µs each and slow ones travel
-alone. So does the number of drivers: a few at once, then twice as many every millisecond while items are slow;
+alone. So does the number of places: a few at once, then twice as many every millisecond while items are slow;
 starting 32 threads costs as much as 30,000 quick items.
 
 An item that blocks must not hold back the others of its slice (it may wait for one of them), so a slice in which
 nothing has ended for a while is rescued: what it has is shown to the consumer, what has not started goes back to the
-source.
+items.
 
 The items of a slice share one copy of the caller's context.
 """
@@ -19,19 +18,21 @@ from __future__ import annotations
 
 import _thread
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millpond.local._map import DriverHook, Results, open_source, start
-from millpond.local._task import Task, here
+from millpond.local._calls import clean_trace, hide_frame
+from millpond.local._map import Items, PlaceWatchers, Results, open_source, start
+from millpond.local._task import Task
 from millpond.local._timer import timer
-from millpond.local.threads._worker import clean_trace, hide_frame
+from millpond.local._watchers import here
 
 if TYPE_CHECKING:
-    from millpond.local.threads._runner import Crew
+    from millpond.local._progress import Progress
+    from millpond.local.threads._runner import ThreadRunner
+    from millpond.local.threads._worker import Worker
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ TARGET = 0.001
 LONGEST = 1 << 16
 """The most items of a slice."""
 AT_ONCE = 4
-"""How many drivers a map starts with; more come every `RAMP` seconds, as long as its items are slow."""
+"""How many places a map starts with; more come every `RAMP` seconds, as long as its items are slow."""
 RAMP = 0.001
 QUICK = 8
 """Items that travel in slices of more than this are quick: more threads would only share the interpreter's lock."""
@@ -50,80 +51,38 @@ STOP: Any = object()
 """Stands at the end of a slice."""
 
 
-class Source:
-    """The items that have not been taken yet, and how many to take at once.
+class Slicer:
+    """How many items a slice has: as many as last about `TARGET` seconds."""
 
-    Blocks are kept in reverse, so that both cutting from them and taking items one by one shorten a list at its end:
-    no item is kept alive by a list that it has left.
-    """
-
-    def __init__(self, chunk: int | None) -> None:
-        self._lock = _thread.allocate_lock()
-        self._blocks: deque[tuple[int, list[Any]]] = deque()  # the number after its last item, and the items in reverse
-        self._end = 0
-        self._left = 0
-        self._is_fixed = chunk is not None
-        self._chunk = chunk or 1
-        self._pace = 1.0  # seconds per item
-
-    def feed(self, items: list[Any]) -> None:
-        """Add items at the end."""
-        if items:
-            items = items[::-1]
-            with self._lock:
-                self._end += len(items)
-                self._left += len(items)
-                self._blocks.append((self._end, items))
-
-    def give_back(self, end: int, items: list[Any]) -> None:
-        """Take back items (in reverse), the last of which has the number before `end`; they are the next."""
-        with self._lock:
-            self._left += len(items)
-            self._blocks.appendleft((end, items))
+    def __init__(self, items: Items, chunksize: int | None) -> None:
+        self._items = items
+        self._is_fixed = chunksize is not None
+        self._size = chunksize or 1
+        self._seconds = 1.0  # per item
 
     def slices(self) -> int:
         """Return how many slices there are to run, at the size of now."""
-        return -(-self._left // self._chunk)
+        return -(-len(self._items) // self._size)
 
     def is_quick(self) -> bool:
-        """Tell whether the items have turned out to be quick."""
-        return self._chunk > QUICK
+        """Return whether the items have turned out to be quick."""
+        return self._size > QUICK
 
     def cut(self, sharers: int) -> Slice | None:
         """Take the next slice, one of many that so many share; None when there are no items."""
-        with self._lock:
-            if not self._left:
-                return None
-            size = self._chunk
-            if not self._is_fixed:  # leave something for the others near the end
-                size = max(1, min(size, self._left // (2 * sharers)))
-            end, block = self._blocks[0]
-            items = block[-size:]
-            del block[-size:]
-            first = end - len(block) - len(items)
-            if not block:
-                self._blocks.popleft()
-            self._left -= len(items)
-            return Slice(first, items)
+        size = self._size
+        if not self._is_fixed:  # leave something for the others near the end
+            size = max(1, min(size, len(self._items) // (2 * sharers)))
+        first, items = self._items.cut(size)
+        return Slice(first, items) if items else None
 
-    def lasted(self, size: int, seconds: float) -> None:
+    def learn(self, size: int, seconds: float) -> None:
         """Adapt to how long a slice of `size` items lasted."""
         if self._is_fixed:
             return
-        # Waiting for the interpreter's lock only ever adds, so the quickest pace seen lately is nearest to the truth.
-        self._pace = max(1e-8, min(1.25 * self._pace, seconds / size))
-        self._chunk = max(1, min(int(TARGET / self._pace), max(2 * size, self._chunk), LONGEST))
-
-    def clear(self) -> list[tuple[int, int]]:
-        """Drop what was not taken; return the number of the first of each block, and how many there were."""
-        with self._lock:
-            dropped = [(end - len(items), len(items)) for end, items in self._blocks]
-            self._left = 0
-            self._blocks.clear()
-            return dropped
-
-    def __len__(self) -> int:
-        return self._left
+        # Waiting for the interpreter's lock only ever adds, so the quickest of late is nearest to the truth.
+        self._seconds = max(1e-8, min(1.25 * self._seconds, seconds / size))
+        self._size = max(1, min(int(TARGET / self._seconds), max(2 * size, self._size), LONGEST))
 
 
 class Slice:
@@ -176,8 +135,8 @@ class Slice:
 hide_frame(Slice.run)
 
 
-class Driver(Task[None]):
-    """The place of a map in the line."""
+class MapPlace(Task[None]):
+    """The place of a map in the queue: it runs one slice and goes back to the head of the queue."""
 
     __slots__ = ()
 
@@ -185,106 +144,117 @@ class Driver(Task[None]):
 
 
 class ThreadMap(Generic[T]):
-    """One `map` call in a crew of threads."""
+    """One `map` call in a pool of threads."""
 
-    def __init__(self, crew: Crew, fn: Callable[..., T], *, star: bool, chunk: int | None, ordered: bool) -> None:
-        self._crew = crew
+    def __init__(
+        self, runner: ThreadRunner, fn: Callable[..., T], *, star: bool, chunksize: int | None, ordered: bool
+    ) -> None:
+        self._runner = runner
         self._fn = fn
         self._star = star
-        self.source = Source(chunk)
+        self._items = Items()
+        self._slicer = Slicer(self._items, chunksize)
         self.results: Results[T] = Results(ordered=ordered)
-        self._context: Context | None = (copy_context() or None) if crew.carries_context else None
-        self._most = min(AT_ONCE, crew.size)  # drivers that there may be, for now
+        self._context: Context | None = (copy_context() or None) if runner.carries_context else None
+        self._most = min(AT_ONCE, runner.max_workers)  # places that there may be, for now
         self._is_ramping = False
-        self._drivers = self._running = 0  # drivers there are, and those of them that run a slice now
+        self._places = self._running = 0  # places there are, and those of them that run a slice now
         self._lock = _thread.allocate_lock()
         self._long: set[Slice] = set()  # slices of more than one item that are being run
         self._is_watching = False
         self._is_over = False
-        crew.maps.add(self)
+        with runner.lock:
+            runner.maps.add(self)
 
     def waiting(self) -> int:
-        """Count the items that no driver has taken yet, less the drivers in line, which are counted as tasks."""
-        return max(0, len(self.source) - self._drivers + self._running)
+        """Count the items that nobody has taken yet, less the queued places, which are counted as tasks."""
+        return max(0, len(self._items) - self._places + self._running)
 
-    # -- drivers ----------------------------------------------------------------------------------------------------
+    # -- places -------------------------------------------------------------------------------------------------------
 
-    def feed(self, items: list[Any]) -> None:
-        """Add items and see that there are drivers for them."""
-        if self._crew.is_closed:
-            raise self._crew.refusal()
-        self.source.feed(items)
-        self._add_drivers()
+    def add(self, items: list[Any]) -> None:
+        """Add items and see that there are places for them."""
+        if self._runner.is_closed:
+            raise self._runner.refusal()
+        self._items.add(items)
+        self._add_places()
 
-    def _add_drivers(self) -> None:
+    def _add_places(self) -> None:
         with self._lock:
-            in_line = self._drivers - self._running
-            slices = self.source.slices()
-            missing = max(0, min(slices - in_line, self._most - self._drivers))
-            self._drivers += missing
-            ramps = not self._is_ramping and self._most < self._crew.size and slices > in_line + missing
+            queued = self._places - self._running
+            slices = self._slicer.slices()
+            missing = max(0, min(slices - queued, self._most - self._places))
+            self._places += missing
+            ramps = not self._is_ramping and self._most < self._runner.max_workers and slices > queued + missing
             self._is_ramping |= ramps
         if missing:
-            self._crew.place_many([self._driver() for _ in range(missing)])
+            self._runner.place_many([self._make_place() for _ in range(missing)])
         if ramps:
             timer.after(RAMP, self._ramp)
 
     def _ramp(self) -> None:
-        """Allow twice as many drivers if the items are slow, and look again later."""
+        """Allow twice as many places if the items are slow, and look again later."""
         with self._lock:
             self._is_ramping = False
-            if not self.source.is_quick():
-                self._most = min(2 * self._most, self._crew.size)
-        if len(self.source) and not self._crew.is_closed:
-            self._add_drivers()
+            if not self._slicer.is_quick():
+                self._most = min(2 * self._most, self._runner.max_workers)
+        if len(self._items) and not self._runner.is_closed:
+            self._add_places()
 
-    def _driver(self) -> Task[None]:
-        driver: Task[None] = Driver()
-        driver._fn = self._drive
-        driver._owner = self._crew.owner
-        driver._context = None if self._context is None else self._context.copy()
-        driver._hook = DriverHook(self)
-        return driver
+    def _make_place(self) -> Task[None]:
+        place: Task[None] = MapPlace()
+        place._fn = self._run_place
+        place._owner = self._runner.owner
+        place._context = None if self._context is None else self._context.copy()
+        place._watchers = PlaceWatchers(self)
+        return place
 
-    def _drive(self) -> None:
-        """Run a slice and go back in line; end when there is nothing left."""
-        worker = getattr(here, "worker", None)
-        if worker is not None:
-            worker.done -= 1  # a driver is not a task of the user's; its items are
+    def _run_place(self) -> None:
+        """Run a slice and go back to the queue; end when there is nothing left."""
         with self._lock:
             self._running += 1
-        has_run = self.run_slice()
+        has_run = self._run_slice()
         with self._lock:
             self._running -= 1
-            self._drivers -= not has_run
+            self._places -= not has_run
         if has_run:
-            again = self._driver()
-            if self._crew.seats is None:
-                self._crew.line.put_back(again)
+            again = self._make_place()
+            if self._runner.backlog.worker_queues is None:
+                self._runner.backlog.queue.put_back(again)
             else:
-                self._crew.place(again)
-        if len(self.source):  # the pool may have grown, or something was fed between the last look and the leaving
-            self._add_drivers()
+                self._runner.place(again)
+        if len(self._items):  # the pool may have grown, or something was added between the last look and the leaving
+            self._add_places()
+        worker = self._worker()
+        if worker is not None:
+            worker.places += 1
+
+    def _worker(self) -> Worker | None:
+        """Return the worker of this pool that the calling thread is."""
+        worker: Worker | None = getattr(here, "worker", None)
+        while worker is not None and worker.runner is not self._runner:
+            worker = worker.turn
+        return worker
 
     def cancel(self) -> int:
         """Drop what has not started, as a purge does; return how many."""
         return self._drop_rest(CancelledError("the map was cancelled: its pool was purged or shut down"))
 
-    def strand(self, failure: BaseException) -> None:
+    def lose_place(self, failure: BaseException) -> None:
+        """Note a place that will never run: it was purged, or the pool broke."""
+        self._drop_rest(failure)
+
+    def end_after_fork(self, failure: BaseException) -> None:
         """End a map that this process inherited by fork."""
         self._lock = _thread.allocate_lock()
         self._is_over = True
-        self.results.strand(failure)
+        self.results.end_after_fork(failure)
 
-    def lost(self, failure: BaseException) -> None:
-        """Note a driver that will never run: it was purged, or the pool broke."""
-        self._drop_rest(failure)
+    # -- slices -------------------------------------------------------------------------------------------------------
 
-    # -- slices -----------------------------------------------------------------------------------------------------
-
-    def run_slice(self) -> bool:
+    def _run_slice(self) -> bool:
         """Run one slice; False when there was none."""
-        piece = self.source.cut(max(1, self._drivers))
+        piece = self._slicer.cut(max(1, self._places))
         if piece is None:
             return False
         if piece.size > 1:
@@ -298,7 +268,7 @@ class ThreadMap(Generic[T]):
             del error
         if piece.size > 1:
             self._long.discard(piece)
-        self.source.lasted(piece.size, time.perf_counter() - began)
+        self._slicer.learn(piece.size, time.perf_counter() - began)
         return True
 
     def _show(self, piece: Slice, error: BaseException | None) -> None:
@@ -307,10 +277,14 @@ class ThreadMap(Generic[T]):
             values, piece.values = piece.values, []
             first, taken = piece.start, len(values) + (error is not None)
             piece.start += taken
-        worker = getattr(here, "worker", None)
+        worker = self._worker()
         if worker is not None:
             worker.items += taken
             worker.failed += error is not None
+        else:
+            with self._runner.lock:
+                self._runner.workers.past_items += taken
+                self._runner.workers.past_failed += error is not None
         if taken:
             self.results.publish(first, values, error)
 
@@ -331,14 +305,14 @@ class ThreadMap(Generic[T]):
                 piece.start += len(values)
                 end, rest = piece.end, piece.stop()
             if values:
-                with self._crew.lock:
-                    self._crew.past_items += len(values)
+                with self._runner.lock:
+                    self._runner.workers.past_items += len(values)
                 self.results.publish(first, values, None)
             if self._is_over:
                 self._count_dropped(len(rest))
             elif rest:
-                self.source.give_back(end, rest)
-                self._add_drivers()
+                self._items.give_back(end, rest)
+                self._add_places()
         with self._lock:
             self._is_watching = bool(self._long)
         if self._is_watching:
@@ -347,7 +321,7 @@ class ThreadMap(Generic[T]):
     def help_out(self) -> bool:
         """Inside a worker of the same pool: run a slice instead of waiting for one."""
         worker = getattr(here, "worker", None)
-        return worker is not None and worker.crew is self._crew.root and self.run_slice()
+        return worker is not None and worker.runner is self._runner.root and self._run_slice()
 
     def stop(self) -> None:
         """Start nothing more."""
@@ -356,7 +330,7 @@ class ThreadMap(Generic[T]):
 
     def _drop_rest(self, failure: BaseException | None = None) -> int:
         """Start no more items; `failure` comes in their place. Return how many."""
-        dropped = self.source.clear()
+        dropped = self._items.clear()
         with self._lock:
             for piece in self._long.copy():
                 rest = len(piece.stop())
@@ -369,22 +343,24 @@ class ThreadMap(Generic[T]):
         return number
 
     def _count_dropped(self, number: int) -> None:
-        with self._crew.lock:
-            self._crew.cancelled_items += number
+        with self._runner.lock:
+            self._runner.cancelled_items += number
 
 
 def map_in_threads(
-    crew: Crew,
+    runner: ThreadRunner,
     fn: Callable[..., T],
     iterables: tuple[Iterable[Any], ...],
     *,
     timeout: float | None,
-    chunk: int | None,
-    ahead: int | None,
+    chunksize: int | None,
+    buffersize: int | None,
     ordered: bool,
-    progress: bool,
+    progress: Progress,
 ) -> Iterator[T]:
-    """Start a map in a crew of threads and return the iterator of its results."""
-    items, total = open_source(fn, iterables, timeout=timeout, chunk=chunk, ahead=ahead)
-    run: ThreadMap[T] = ThreadMap(crew, fn, star=len(iterables) != 1, chunk=chunk, ordered=ordered)
-    return start(run, items, timeout=timeout, ahead=ahead, progress=progress, total=total)
+    """Start a map in a pool of threads and return the iterator of its results."""
+    items, total = open_source(
+        fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
+    )
+    run: ThreadMap[T] = ThreadMap(runner, fn, star=len(iterables) != 1, chunksize=chunksize, ordered=ordered)
+    return start(run, items, timeout=timeout, buffersize=buffersize, progress=progress, total=total)

@@ -1,150 +1,121 @@
-"""`ThreadPool`: the face. What it does is in `_crew.py`; this file makes tasks and hands them over."""
+"""`ThreadPool` and its subpools: they make tasks and hand them to a runner, which is in `_runner.py`."""
 
 from __future__ import annotations
 
 import itertools
 import weakref
 from asyncio import Future
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from inspect import CO_COROUTINE
+from types import FunctionType
 from typing import Any, Literal, ParamSpec, TypeVar
 
-import millpond.local._lifecycle  # noqa: F401  (registers what happens at exit and after fork)
 from millpond._events import Observer
-from millpond.local._awaiting import await_from_the_start, without_blocking
-from millpond.local._calls import KeyedCall, ObservedCall
-from millpond.local._cancel import CancelToken, LimitedCall
+from millpond.local._calls import ObservedCall
+from millpond.local._cancel import CancelToken
 from millpond.local._checks import (
     check_callable,
     check_count,
+    check_function,
     check_optional_count,
     check_seconds,
     check_word,
     default_size,
-    not_callable,
 )
-from millpond.local._options import NO_OPTIONS, Options
-from millpond.local._pool import LooseHook, Pool
-from millpond.local._queues import Order, check_priority, line_maker
-from millpond.local._seats import Seats
+from millpond.local._group import Group
+from millpond.local._loop_bridge import await_from_the_start
+from millpond.local._options import NO_OPTIONS, Options, option_task
+from millpond.local._pool import ErrorLogger, Pool
+from millpond.local._queues import Order, queue_maker
 from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, sizing_rule
-from millpond.local._statistics import Statistics
 from millpond.local._task import Task
-from millpond.local._when_full import Bound, WhenFull, check_when_full
+from millpond.local._when_full import WhenFull, check_when_full
 from millpond.local.threads._map import map_in_threads
-from millpond.local.threads._runner import Crew
+from millpond.local.threads._runner import ThreadRunner
 from millpond.local.threads._scaling import Scaling
-from millpond.local.threads._subpool import SubCrew
+from millpond.local.threads._subpool import SubRunner
+from millpond.local.threads._time_limit import LimitedCall
+from millpond.local.threads._workers import WorkerRules, Workers
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_FUNCTION = FunctionType
+_COROUTINE = CO_COROUTINE
 _numbers = itertools.count(1)
 _new_task = Task.__new__
 
 
-class OptionTask(Task[T]):
-    """A task with options."""
+class BaseThreadPool(Pool):
+    """A pool whose tasks are run by threads: its own, or its parent's."""
 
-    __slots__ = ("key", "priority", "seat", "token")
-
-    key: Hashable | None
-    priority: float
-    seat: Any
-    """Where its key is, once it stands in line."""
-    token: CancelToken | None
-
-
-class CrewPool(Pool):
-    """A pool whose tasks are run by a crew of threads."""
-
-    _crew: Crew
-    _order: Order
-    _kind = "threads"
+    _runner: ThreadRunner
     _start_map = staticmethod(map_in_threads)
+    _error_logger: ErrorLogger
 
-    # -- submitting ---------------------------------------------------------------------------------------------
+    # -- submitting ---------------------------------------------------------------------------------------------------
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
         """Run `fn(*args, **kwargs)` in the pool and return its future.
 
         Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
         """
-        # This is the hot path: `_build` and `Crew.place` for a plain task, written out.
-        if not callable(fn):
-            raise not_callable(fn)
-        crew = self._crew
+        # This is the hot path: `_build` and `ThreadRunner.place` for a plain task, written out.
+        if fn.__class__ is not _FUNCTION or fn.__code__.co_flags & _COROUTINE:  # type: ignore[attr-defined]
+            check_function(fn)
+        runner = self._runner
         task: Task[T] = _new_task(Task)
         task._status = 0
-        task._hook = None
-        task._owner = crew.owner
+        task._watchers = None
+        task._owner = runner.owner
         task._fn = partial(fn, **kwargs) if kwargs else fn
         task._args = args
-        task._context = (copy_context() or None) if crew.carries_context else None
-        if crew.gate is not None:
-            return crew.gate(task)
-        crew.put(task)
-        if crew.parked:
+        task._context = (copy_context() or None) if runner.carries_context else None
+        if runner.admit is not None:
+            return runner.admit(task)
+        runner.put(task)
+        workers = runner.workers
+        if workers.idle:
             try:
-                crew.parked.pop().lock.release()
+                workers.idle.pop().lock.release()
             except IndexError:  # another submitter was quicker
-                crew.wake(1, task)
-        elif crew.count < crew.size:
-            crew.grow(task)
+                workers.wake(1, task)
+        elif workers.count < workers.max_workers:
+            workers.grow(task)
         return task
 
     def submit_many(self, fn: Callable[..., T], arguments: Iterable[tuple[Any, ...]], /) -> list[Task[T]]:
         """Run `fn(*each)` for each tuple of `arguments` and return their futures in order."""
+        runner = self._runner
+        if runner.admit is not None:
+            return super().submit_many(fn, arguments)
         tasks = [self._build(NO_OPTIONS, fn, tuple(each), {}) for each in arguments]
-        if self._crew.gate is not None:
-            return [self._crew.admit(task) for task in tasks]
-        self._crew.place_many(tasks)
+        runner.place_many(tasks)
         return tasks
 
     def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
-        check_callable(fn)
-        crew = self._crew
+        check_function(fn)
+        runner = self._runner
         call = partial(fn, **kwargs) if kwargs else fn
-        task: Task[T] = _new_task(Task)
-        if self._observer is not None:
-            call = ObservedCall(call, self._observer, self.name)
-        if options is not NO_OPTIONS:
-            task, call = self._equip(task, call, options)
+        if self._on_event is not None:
+            call = ObservedCall(call, self._on_event, self.name)
+        if options is NO_OPTIONS:
+            task: Task[T] = _new_task(Task)
+        else:
+            self._check_options(options)
+            task = option_task(options)
+            if options.timeout is not None or options.cancel is not None:
+                call = LimitedCall(call, task, options.timeout, options.cancel)
         task._status = 0
-        task._hook = None
-        task._owner = crew.owner
+        task._watchers = None
+        task._owner = runner.owner
         task._fn = call
         task._args = args
-        task._context = (copy_context() or None) if crew.carries_context else None
+        task._context = (copy_context() or None) if runner.carries_context else None
         return task
-
-    def _equip(self, task: Task[T], call: Callable[..., T], options: Options) -> tuple[Task[T], Callable[..., T]]:
-        """Give a task what its options need."""
-        self._check_options(options)
-        special: OptionTask[T] = OptionTask.__new__(OptionTask)
-        special.priority, special.key, special.token, special.seat = options.priority or 0, options.key, options.cancel, None
-        task = special
-        if options.key is not None:
-            call = KeyedCall(call, task, self._crew)
-            if self._crew.seats is None:
-                self._take_seats()
-        if options.timeout is not None or options.cancel is not None:
-            call = LimitedCall(call, task, options.timeout, options.cancel)
-        return task, call
-
-    def _check_options(self, options: Options) -> None:
-        if options.priority is not None:
-            check_priority(self._order, options.priority)
-
-    def _take_seats(self) -> None:
-        """Give every worker a seat, since the first task with a key has come."""
-        crew = self._crew
-        with crew.lock:
-            if crew.seats is None:
-                crew.seats = Seats(crew, dedicated=False)
-                crew.set_gate()
 
     def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `fn(*args, **kwargs)` in the pool and return an asyncio future: `await pool.run(f, x)`.
@@ -153,79 +124,57 @@ class CrewPool(Pool):
         `loop.run_in_executor`. Cancelling the future cancels the task if it has not started. On a full pool it waits
         for room without holding up the loop.
         """
-        crew = self._crew
-        if crew.gate is not None or not callable(fn):
+        runner = self._runner
+        if runner.admit is not None or fn.__class__ is not _FUNCTION:
             return self._run(NO_OPTIONS, fn, args, kwargs)
+        if fn.__code__.co_flags & _COROUTINE:  # type: ignore[attr-defined]
+            check_function(fn)
         # The hot path once more, as in `submit`.
         task: Task[T] = _new_task(Task)
         task._status = 0
-        task._owner = crew.owner
+        task._owner = runner.owner
         task._fn = partial(fn, **kwargs) if kwargs else fn
         task._args = args
-        task._context = (copy_context() or None) if crew.carries_context else None
+        task._context = (copy_context() or None) if runner.carries_context else None
         awaited = await_from_the_start(task)
-        crew.put(task)
-        if crew.parked:
-            crew.wake(1, task)
-        elif crew.count < crew.size:
-            crew.grow(task)
-        return awaited
-
-    def _run(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
-        crew = self._crew
-        task = self._build(options, fn, args, kwargs)
-        awaited = await_from_the_start(task)
-        with without_blocking():
-            self._admit(task)
+        runner.put(task)
+        workers = runner.workers
+        if workers.idle:
+            workers.wake(1, task)
+        elif workers.count < workers.max_workers:
+            workers.grow(task)
         return awaited
 
     def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        crew = self._crew
-        if options is not NO_OPTIONS or crew.gate is not None or self._observer is not None:
+        runner = self._runner
+        if options is not NO_OPTIONS or runner.admit is not None:
             super()._go(options, fn, args, kwargs)
             return
         task = self._build(options, fn, args, kwargs)
-        task._hook = self._loose
-        crew.place(task)
+        task._watchers = self._error_logger
+        runner.place(task)
 
-    _loose: LooseHook
+    def group(self) -> Group:
+        """Return a group: `with pool.group() as g: g.submit(...)` waits for all; the first error cancels the rest.
 
-    def _admit(self, task: Task[T]) -> Task[T]:
-        self._arm(task, self._crew.admit)
-        return task
+        A running task of a group that failed sees that by its `current_token()`.
+        """
+        token = CancelToken()
+        return Group(self.options(cancel=token).submit, token)
 
-    def _try_admit(self, task: Task[T]) -> bool:
-        return self._arm(task, self._crew.try_admit) is not False
-
-    def _arm(self, task: Task[T], admit: Callable[[Task[T]], object]) -> object:
-        """Admit a task and let its token cancel it from then on, not before: it must be in line for that."""
-        token = task.token if type(task) is OptionTask else None
-        if token is None:
-            return admit(task)
-        if token.cancelled and not self._crew.is_closed:
-            self._crew.cancel_new(task)
-            return task
-        verdict = admit(task)
-        token._watch(task)
-        return verdict
-
-    # -- managing ---------------------------------------------------------------------------------------------------
+    # -- managing -----------------------------------------------------------------------------------------------------
 
     def subpool(self, max_workers: int, *, name: str | None = None) -> SubPool:
         """Return a pool that runs at most `max_workers` tasks at once, in the workers of this one."""
         return SubPool(self, max_workers, name=name)
 
     def _leave_at_once(self, why: str) -> None:
-        self._crew.is_interrupted = True
+        self._runner.is_interrupted = True
         super()._leave_at_once(why)
-        self._crew.token.cancel(f"the pool was left by {why}")
-
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the pool's counts."""
-        return self._crew.statistics(self._kind)
+        self._runner.token.cancel(f"the pool was left by {why}")
 
 
-class ThreadPool(CrewPool, ThreadPoolExecutor):
+class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
     """A pool of threads: a `concurrent.futures.ThreadPoolExecutor` by type, many times faster, and bounded if asked.
 
     Args:
@@ -237,7 +186,7 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
         order: Which task is next: `"fifo"`, `"lifo"`, `"priority"` or `Priority(levels=)`.
         sizing: When to start threads: `"fixed"`, `"eager"`, `"balanced"`, `"lazy"`, `"proactive"` or a callable.
         idle_timeout: Seconds after which an idle thread leaves; None for never; a `Reaper(period=)` to do it on a beat.
-        queues: `"shared"` (workers pull from one line) or `"dedicated"` (a line for each, idle ones steal).
+        queues: `"shared"` (workers pull from one queue) or `"dedicated"` (a queue for each, idle ones steal).
         context: `"copy"` runs each task in a copy of its submitter's contextvars; None in the worker's own.
         initializer: Called with `initargs` in each new worker; when it raises, the pool is broken.
         finalizer: Called in each worker that leaves.
@@ -266,89 +215,88 @@ class ThreadPool(CrewPool, ThreadPoolExecutor):
         name: str | None = None,
         on_event: Observer | None = None,
     ) -> None:
-        size = default_size() if max_workers is None else check_count("max_workers", max_workers, 1)
-        floor = check_count("min_workers", min_workers, 0)
-        if floor > size:
-            raise ValueError(f"min_workers ({floor}) must not be above max_workers ({size})")
+        most = default_size() if max_workers is None else check_count("max_workers", max_workers, 1)
+        least = check_count("min_workers", min_workers, 0)
+        if least > most:
+            raise ValueError(f"min_workers ({least}) must not be above max_workers ({most})")
         check_word("queues", queues, ("shared", "dedicated"))
         check_word("context", context, ("copy", None))
-        check_when_full(when_full, max_queued)
         check_optional_count("max_queued", max_queued, 0)
+        check_when_full(when_full, max_queued)
         check_optional_count("max_tasks_per_worker", max_tasks_per_worker, 1)
         for label, call in (("initializer", initializer), ("finalizer", finalizer), ("on_event", on_event)):
             if call is not None:
                 check_callable(call, label)
         rule = sizing_rule(sizing)
         reaper = idle_timeout if isinstance(idle_timeout, Reaper) else None
-        patience = None if isinstance(idle_timeout, Reaper) else check_seconds("idle_timeout", idle_timeout)
-
-        self.name = name or thread_name_prefix or f"ThreadPool-{next(_numbers)}"
-        self._order = order
-        self._observer = on_event
-        self._loose = LooseHook(self.name, on_event)
-        self._crew = crew = Crew(
-            name=self.name,
-            size=size,
-            floor=size if rule is fixed else floor,
-            make_line=line_maker(order),
-            idle_timeout=patience,
+        rules = WorkerRules(
+            idle_timeout=None if isinstance(idle_timeout, Reaper) else check_seconds("idle_timeout", idle_timeout),
             carries_context=context == "copy",
             initializer=initializer,
             initargs=tuple(initargs),
             finalizer=finalizer,
-            recycle_after=max_tasks_per_worker,
-            observer=on_event,
+            max_tasks_per_worker=max_tasks_per_worker,
         )
-        if max_queued is not None:
-            crew.bound = Bound(crew, max_queued, when_full)
+        self.name = name or thread_name_prefix or f"ThreadPool-{next(_numbers)}"
+        self._order = order
+        self._on_event = on_event
+        self._error_logger = ErrorLogger(self.name, on_event)
+        self._runner = runner = ThreadRunner(
+            name=self.name,
+            kind="threads",
+            make_queue=queue_maker(order),
+            make_workers=lambda runner: Workers(
+                runner, rules, min_workers=most if rule is fixed else least, max_workers=most
+            ),
+            max_queued=max_queued,
+            when_full=when_full,
+            on_event=on_event,
+        )
         if rule not in (eager, fixed) or reaper is not None:
-            crew.scaling = Scaling(crew, rule, reaper)
+            runner.workers.scaling = Scaling(runner.workers, rule, reaper)
         if queues == "dedicated":
-            crew.seats = Seats(crew, dedicated=True)
-        crew.set_gate()
-        weakref.finalize(self, crew.close).atexit = False
-        crew.warm_up()
+            runner.use_worker_queues(dedicated=True)
+        weakref.finalize(self, runner.close).atexit = False
+        runner.workers.start_minimum()
 
     # What people read of the standard pool although it is private.
 
     @property
     def _max_workers(self) -> int:  # type: ignore[override]
-        return self._crew.size
+        return self._runner.max_workers
 
     @property
     def _threads(self) -> set[Any]:  # type: ignore[override]
-        return set(self._crew.threads)
+        return set(self._runner.workers.threads)
 
     @property
     def _shutdown(self) -> bool:  # type: ignore[override]
-        return self._crew.is_closed
+        return self._runner.is_closed
 
     @property
     def _work_queue(self) -> WorkQueue:  # type: ignore[override]
-        return WorkQueue(self._crew)
+        return WorkQueue(self._runner)
 
 
 class WorkQueue:
-    """The line of a pool, as far as people ask the standard pool for it."""
+    """The queue of a pool, as far as people ask the standard pool for it."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, runner: ThreadRunner) -> None:
+        self._runner = runner
 
     def qsize(self) -> int:
         """Return how many tasks wait."""
-        return self._crew.waiting()
+        return len(self._runner.backlog)
 
 
-class SubPool(CrewPool):
-    """A share of a pool: at most `max_workers` tasks at once, with a line of its own, in the parent's workers."""
+class SubPool(BaseThreadPool):
+    """A share of a pool: at most `max_workers` tasks at once, with a queue of its own, in the parent's workers."""
 
-    _kind = "subpool"
-
-    def __init__(self, parent: CrewPool, max_workers: int, *, name: str | None = None) -> None:
-        size = check_count("max_workers", max_workers, 1)
+    def __init__(self, parent: BaseThreadPool, max_workers: int, *, name: str | None = None) -> None:
+        number = check_count("max_workers", max_workers, 1)
         self.name = name or f"{parent.name}/{next(_numbers)}"
         self._order = parent._order
         self._parent = parent
-        self._loose = LooseHook(self.name, parent._observer)
-        self._observer = parent._observer
-        self._crew = SubCrew(parent._crew, self.name, size)
+        self._on_event = parent._on_event
+        self._error_logger = ErrorLogger(self.name, parent._on_event)
+        self._runner = SubRunner(parent._runner, self.name, number)

@@ -1,356 +1,402 @@
-"""The threads of a `ThreadPool` and everything they share. This is the hot path.
+"""What a `ThreadPool` and its threads share. With `threads/_worker.py`, this is the hot path.
 
-`submit` puts a task in line and wakes a resting worker; a worker takes the next task and runs it. Neither takes
-a lock. What makes that safe under the GIL, where every single C call is atomic and stores are ordered:
+`submit` queues a task and wakes an idle worker; a worker takes the next task and runs it. Neither takes a lock. What
+makes that safe under the GIL, where every single C call is atomic and stores are ordered:
 
-- *No lost wake-up.* `submit` puts the task in line and then looks for a resting worker; a worker announces that
-  it rests (`parked`) and then looks at the line once more. When it finds a task it withdraws the announcement,
-  and if somebody already took that, swallows the wake-up that is on its way.
-- *No lost worker.* A worker that leaves first lowers `count` and then looks at the line; `submit` looks at
-  `count` after putting. So either it sees that a worker is missing, or the worker sees the task and stays.
+- *No lost wake-up.* `submit` queues the task and then looks for an idle worker; a worker announces that it is idle
+  (`workers.idle`) and then looks at the queue once more. When it finds a task it withdraws the announcement, and if
+  somebody already took that, swallows the wake-up that is on its way.
+- *No lost worker.* A worker that leaves first lowers `workers.count` and then looks at the queue; `submit` looks at
+  `count` after queueing. So either it sees that a worker is missing, or the worker sees the task and stays.
 - *No task runs twice.* See `_backlog.py`.
 
-Odd states cost the loop nothing either: `worker.take` is a slot, and pause, shrinking, recycling, bounds, keys
-and dedicated lines each put another function there.
+Odd states cost the loop nothing either: `worker.take` is a slot, and pause, shrinking, recycling, keys and dedicated
+queues each put another function there. `admit` is a slot too: None while tasks may go straight to the queue.
 """
 
 from __future__ import annotations
 
-import _thread
-import contextlib
 import threading
-import time
 import weakref
 from concurrent.futures.thread import BrokenThreadPool
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import emit
+from millpond._events import Observer, emit
 from millpond.errors import PoolClosed
+from millpond.local import _exit_and_fork
 from millpond.local._backlog import Backlog
-from millpond.local._calls import ObservedCall
+from millpond.local._calls import ObservedCall, hold, release_all, run
 from millpond.local._cancel import CancelToken
-from millpond.local._seats import Seats
+from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
-from millpond.local._task import CANCELLED, RAISED, Task, here
-from millpond.local.threads._worker import Worker, nothing, run
-from millpond.local.threads._workers import Roster
+from millpond.local._task import OptionTask, Task
+from millpond.local._watchers import RAISED, here
+from millpond.local._when_full import Admission, WhenFull
+from millpond.local._worker_queues import WorkerQueue, WorkerQueues
+from millpond.local.threads._worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import contextlib
+    from collections.abc import Callable
 
-    from millpond._events import Observer
-    from millpond.local._queues import Line
-
-crews: weakref.WeakSet[Crew] = weakref.WeakSet()
-"""Every crew of this process, for the interpreter's exit and for fork."""
+    from millpond.local._queues import Queue
+    from millpond.local.threads._workers import Workers
 
 
-class Ownership:
-    """What a task knows of its crew. A fork strands it: the child's crew goes on under a new one."""
+class TaskOwner:
+    """What a task knows of its pool. After a fork the child's pool goes on with a new one."""
 
-    __slots__ = ("crew", "is_stranded")
+    __slots__ = ("is_forked", "runner")
 
-    def __init__(self, crew: Crew) -> None:
-        self.crew = crew
-        self.is_stranded = False
+    def __init__(self, runner: ThreadRunner) -> None:
+        self.runner = runner
+        self.is_forked = False
 
     @property
-    def root(self) -> Crew:
-        """The crew whose threads run the task."""
-        return self.crew.root
+    def root(self) -> ThreadRunner:
+        """The runner whose threads run the task."""
+        return self.runner.root
 
     def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
-        """Atomically take a task out of turn and return its call; None when it has started or ended."""
-        return None if self.is_stranded else self.crew.claim(task)
+        """Atomically take a queued task out of turn and return its call; None when it has started or ended."""
+        return None if self.is_forked else self.runner.backlog.claim(task)
 
-    def withdraw(self, task: Task[Any]) -> bool:
-        """Atomically take a task out of line to cancel it; False when it has started or ended."""
-        return not self.is_stranded and self.crew.withdraw(task)
+    def cancel_queued(self, task: Task[Any]) -> bool:
+        """Atomically take a queued task out of turn to cancel it; False when it has started or ended."""
+        return not self.is_forked and self.runner.backlog.cancel(task)
 
-    def one_more(self) -> contextlib.AbstractContextManager[None]:
-        """Lend the crew one more worker for the length of a `with` block."""
-        return self.crew.one_more()
+    def extra_worker(self) -> contextlib.AbstractContextManager[None]:
+        """Lend the pool one more worker for the length of a `with` block."""
+        return self.runner.workers.extra_worker()
 
 
-class Crew(Backlog, Roster):
+class ThreadRunner:
     """The state that a pool and its threads share. The threads keep it alive, never the pool itself."""
 
-    def __init__(self, *, make_line: Callable[[], Line], observer: Observer | None, **roster: Any) -> None:
-        Backlog.__init__(self)
-        Roster.__init__(self, observer=observer, **roster)
-        self.line = make_line()
-        self.make_line = make_line
-        self.put = self.line.put
-        self.owner = Ownership(self)
-        self.gate: Callable[[Task[Any]], Task[Any]] | None = None
-        self.idlers: list[_thread.LockType] = []
+    def __init__(
+        self,
+        *,
+        name: str,
+        kind: str,
+        make_queue: Callable[[], Queue],
+        make_workers: Callable[[ThreadRunner], Workers],
+        max_queued: int | None = None,
+        when_full: WhenFull = "block",
+        on_event: Observer | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.on_event = on_event
+        self.lock = threading.RLock()
+        self.owner = TaskOwner(self)
+        self.is_closed = self.is_paused = False
+        self.is_interrupted = False  # the pool was left by Ctrl-C: the interpreter's exit does not wait for it
+        self.broken: str | None = None
         self.token = CancelToken()
-        self.is_interrupted = False
-        self.dropped = self.rejected = 0
-        crews.add(self)
+        self.backlog = Backlog(self, make_queue)
+        self.put = self.backlog.put
+        self.admission = Admission(self, max_queued, when_full)
+        self.drainers = Drainers(self.is_idle)
+        self.workers = make_workers(self)
+        self.carries_context = self.workers.rules.carries_context
+        self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.cancelled_items = 0
+        self.admit: Callable[[Task[Any]], Task[Any]] | None = None
+        self.set_admit()
+        _exit_and_fork.register(self)
 
     @property
-    def root(self) -> Crew:
-        """The crew whose threads run these tasks: this one (a subpool says its parent's)."""
+    def root(self) -> ThreadRunner:
+        """The runner whose threads run these tasks: this one (that of a subpool has its parent's)."""
         return self
+
+    @property
+    def max_workers(self) -> int:
+        """The most tasks that run at once."""
+        return self.workers.max_workers
 
     # -- coming in ----------------------------------------------------------------------------------------------------
 
-    def set_gate(self) -> None:
-        """Send submits through the rules if there are any; else they go straight to the line (under the lock)."""
-        if not self.is_closed:
-            has_rules = (
-                self.bound is not None
-                or (self.seats is not None and self.seats.dedicated)
-                or self.observer is not None
-            )
-            self.gate = self.admit_plain if has_rules else None
-
-    def admit_plain(self, task: Task[Any]) -> Task[Any]:
-        """Admit a task as `submit` made it: the gate of a pool with rules."""
-        if self.observer is not None:
-            task._fn = ObservedCall(task._fn, self.observer, self.name)
-        return self.admit(task)
-
-    def admit(self, task: Task[Any]) -> Task[Any]:
-        """Put a task in line by all the rules of this pool, and return it (cancelled, when it was dropped)."""
+    def set_admit(self) -> None:
+        """Send submits through the rules if there are any; else they go straight to the queue (under the lock)."""
         if self.is_closed:
-            raise self.refusal()
-        if task._status == CANCELLED:  # its token was cancelled before it came here
-            return task
-        verdict = "accept" if self.bound is None else self.bound.enter(task)
-        if verdict == "accept":
-            self.place(task)
-        elif verdict == "drop":
-            self.reject()
-            self.dropped += 1
-            task._settle(CANCELLED, None)
-        elif verdict == "caller_runs":
-            self._perform_here(task)
-        return task
+            self.admit = self.refuse
+        elif self.on_event is not None:
+            self.admit = self.admit_observed
+        elif self.admission.max_queued is not None or self.has_dedicated_queues():
+            self.admit = self.admission.admit
+        else:
+            self.admit = None
 
-    def cancel_new(self, task: Task[Any]) -> None:
-        """Cancel a task that is in no line yet."""
-        with self.lock:
-            self.cancelled += 1
-        emit(self.observer, "task_cancelled", self.name)
-        task._settle(CANCELLED, None)
+    def has_dedicated_queues(self) -> bool:
+        """Return whether plain tasks wait in queues of single workers."""
+        queues = self.backlog.worker_queues
+        return queues is not None and queues.dedicated
 
-    def try_admit(self, task: Task[Any]) -> bool:
-        """Put a task in line if there is room; False when the pool is full."""
-        if self.is_closed:
-            raise self.refusal()
-        if self.bound is not None and not self.bound.try_enter():
-            self.reject()
-            return False
-        self.place(task)
-        return True
+    def admit_observed(self, task: Task[Any]) -> Task[Any]:
+        """Admit a task as `submit` made it, in a pool with `on_event`."""
+        assert self.on_event is not None
+        task._fn = ObservedCall(task._fn, self.on_event, self.name)
+        return self.admission.admit(task)
 
-    def reject(self) -> None:
-        """Count a task that was turned away."""
-        with self.lock:
-            self.rejected += 1
-        emit(self.observer, "task_rejected", self.name)
-
-    def _perform_here(self, task: Task[Any]) -> None:
-        """Run a task in the caller's thread, since the pool is full."""
-        worker = getattr(here, "worker", None)
-        if worker is not None and worker.crew is self:
-            worker.perform(task, started(task))
-            return
-        run(task, started(task))
-        with self.lock:
-            self.past_done += 1
-            self.past_failed += task._status == RAISED
-
-    def place(self, task: Task[Any]) -> None:
-        """Put a task in line and see that somebody will take it."""
-        if self.seats is not None:
-            self.seats.place(task)
-            return
-        self.put(task)
-        if self.parked:
-            self.wake(1, task)
-        elif self.count < self.size + self.extra:
-            self.grow(task)
-
-    def place_many(self, tasks: Iterable[Task[Any]]) -> None:
-        """Put tasks in line and wake as many as there are."""
-        tasks = list(tasks)
-        if self.seats is not None:
-            for task in tasks:
-                self.seats.place(task)
-            return
-        self.line.extend(tasks)
-        if tasks:
-            self.wake(len(tasks), *tasks)
-
-    def take_back(self, tasks: tuple[Task[Any], ...]) -> None:
-        """Take tasks out of the line of a closed crew again, and raise, if nobody will run them."""
-        if self.count:
-            return  # those who are still here empty the line before they leave
-        taken_back = [self.claim(task) is not None for task in tasks]
-        if any(taken_back):
-            raise self.refusal()
+    def refuse(self, task: Task[Any]) -> Task[Any]:
+        """Refuse a task: the pool is closed."""
+        raise self.refusal()
 
     def refusal(self) -> Exception:
-        """Return the error for a submit that this crew cannot take any more."""
+        """Return the error for a submit that this pool cannot take any more."""
         if self.broken:
             return BrokenThreadPool(self.broken)
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
 
-    # -- out of turn --------------------------------------------------------------------------------------------------
+    def place(self, task: Task[Any]) -> None:
+        """Queue a task and see that somebody takes it."""
+        workers = self.workers
+        if type(task) is OptionTask and task.key is not None:
+            self._place_keyed(task)
+        elif self.has_dedicated_queues():
+            self._place_dedicated(task)
+        else:
+            self.put(task)
+            if workers.idle:
+                workers.wake(1, task)
+            elif workers.count < workers.max_workers + workers.extra:
+                workers.grow(task)
 
-    def lines(self) -> list[Line]:
-        """Return every line, the shared one and those of seats."""
-        return [self.line] if self.seats is None else self.seats.lines()
+    def place_many(self, tasks: list[Task[Any]]) -> None:
+        """Queue plain tasks and wake as many workers as there are."""
+        if self.has_dedicated_queues():
+            for task in tasks:
+                self.place(task)
+        elif tasks:
+            self.backlog.queue.extend(tasks)
+            self.workers.wake(len(tasks), *tasks)
+
+    def _place_keyed(self, task: OptionTask[Any]) -> None:
+        """Queue a task for the worker of its key; the first such task gives every worker a queue of its own."""
+        workers = self.workers
+        with self.lock:
+            queues = self.backlog.worker_queues or self.use_worker_queues(dedicated=False)
+            hold(task, partial(self._release_key, task))
+            queue = queues.put(task)
+            if queue.worker is None:
+                if not self.is_paused:
+                    workers.start_one()  # it gets the queue of a key that waits for a worker
+                return
+            try:
+                workers.idle.remove(queue.worker)
+            except ValueError:
+                return  # it is awake, and looks here before it waits
+            queue.worker.lock.release()
+
+    def _release_key(self, task: OptionTask[Any]) -> None:
+        queues = self.backlog.worker_queues
+        if queues is not None:
+            with self.lock:
+                queues.release(task)
+
+    def use_worker_queues(self, *, dedicated: bool) -> WorkerQueues:
+        """Give every worker a queue of its own (under the lock)."""
+        backlog = self.backlog
+        make_shared = backlog.make_queue if dedicated else lambda: backlog.queue
+        backlog.worker_queues = WorkerQueues(self.max_workers, make_shared, dedicated=dedicated)
+        for worker in self.workers.all:
+            self.workers.give_queue(worker)
+        self.set_admit()
+        return backlog.worker_queues
+
+    def _place_dedicated(self, task: Task[Any]) -> None:
+        """Queue a task for an idle worker, or for the one with the fewest tasks."""
+        workers, queues = self.workers, self.backlog.worker_queues
+        assert queues is not None
+        with self.lock:
+            try:
+                worker = workers.idle.pop()
+            except IndexError:
+                queues.shortest().shared.put(task)
+                workers.grow(task)
+            else:
+                worker.queue.shared.put(task)
+                worker.lock.release()
+
+    def hand_over(self, queue: WorkerQueue) -> None:
+        """Give the shared tasks of a worker's queue that goes to the others."""
+        while len(queue.shared):
+            try:
+                self.place(queue.shared.take())
+            except IndexError:
+                return
+
+    def take_back(self, tasks: tuple[Task[Any], ...]) -> None:
+        """Take tasks out of the queue of a closed pool again, and raise, if nobody will run them."""
+        if self.workers.count:
+            return  # those who are still here empty the queue before they leave
+        taken_back = [self.backlog.claim(task) for task in tasks]
+        if any(fn is not None for fn in taken_back):
+            for fn in taken_back:
+                release_all(fn)
+            raise self.refusal()
+
+    # -- for the admission --------------------------------------------------------------------------------------------
+
+    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None:
+        """Have `leave` called once, when an admitted task has ended or was cancelled."""
+        hold(task, leave)
+
+    def workers_that_count(self) -> int:
+        """Return how many tasks may run besides those that wait: those that run now, in a paused pool."""
+        workers = self.workers
+        return workers.count - len(workers.idle) if self.is_paused else workers.max_workers
+
+    def is_inside(self) -> bool:
+        """Return whether the calling thread is a worker of this pool."""
+        worker = getattr(here, "worker", None)
+        return worker is not None and worker.runner is self.root
+
+    def run_here(self, task: Task[Any]) -> None:
+        """Run a task in the calling thread; Ctrl-C in it is also the caller's."""
+        fn, task._fn = task._fn, None
+        worker = getattr(here, "worker", None)
+        if worker is not None and worker.runner is self:
+            worker.perform(task, fn)
+            return
+        run(task, fn)
+        self.workers.count_run_elsewhere(task)
+        if worker is None and task._status == RAISED and isinstance(task._value, KeyboardInterrupt):
+            raise task._value
+
+    def watch_token(self, task: OptionTask[Any]) -> None:
+        """Let the token of a queued task cancel it."""
+        task.token._watch(task)
+
+    # -- for the backlog ----------------------------------------------------------------------------------------------
 
     def forget(self, task: Task[Any]) -> None:
-        """Let go of what belongs to a task with a key."""
-        if self.seats is not None:
-            self.seats.settle(task)
+        """Release what is kept for a task that will not run: its wrappers have done so."""
 
     def sweep_soon(self) -> None:
-        """Sweep: with every `take` shut, only this thread takes (under the lock)."""
-        for worker in self.workers:
-            worker.take = nothing
-        self.sweep()
-        self.retake()
-        self.wake_all()
+        """Sweep, while no worker takes (under the lock)."""
+        self.workers.stop_taking()
+        self.backlog.sweep()
+        self.workers.renew_takes()
+        self.workers.wake_all()
+
+    def has_left(self) -> None:
+        """Wake those who wait for an idle pool."""
+        if self.drainers:
+            self.drainers.wake()
 
     def purge(self) -> int:
-        """Cancel everything in line; return how many."""
-        dropped: int = sum(each.cancel() for each in list(self.maps))
-        taken = self.take_all()
-        for task in taken:
-            self.note_cancelled(task)
-            task._settle(CANCELLED, None)
-        return dropped + len(taken)
+        """Cancel everything that waits; return how many."""
+        with self.lock:
+            maps = list(self.maps)
+        return sum(each.cancel() for each in maps) + self.backlog.cancel_all()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    def ended(self) -> int:
-        """Count the tasks that workers have ended."""
-        with self.lock:
-            past = self.past_done + self.past_items
-            return past + sum(worker.done + worker.items for worker in self.workers)
-
-    def failed(self) -> int:
-        """Count the tasks that raised."""
-        with self.lock:
-            return self.past_failed + sum(worker.failed for worker in self.workers)
-
     def is_idle(self) -> bool:
-        """Tell whether nothing is in line and nobody works."""
-        return not self.waiting() and len(self.parked) >= self.count
+        """Return whether nothing waits and nobody works."""
+        return not len(self.backlog) and len(self.workers.idle) >= self.workers.count
 
-    def statistics(self, kind: str) -> Statistics:
+    def statistics(self) -> Statistics:
         """Return a snapshot of the counts."""
+        workers = self.workers
         with self.lock:
-            queued = self.waiting() + sum(each.waiting() for each in list(self.maps))
-            workers, idle, completed = self.count, self.idle(), self.ended()
-            running = max(0, workers - idle)
-            cancelled = self.cancelled + self.cancelled_items + self.dropped
+            queued = len(self.backlog) + sum(each.waiting() for each in list(self.maps))
+            idle, completed = workers.idle_count(), workers.ended()
+            running = max(0, workers.count - idle)
+            cancelled = self.backlog.cancelled + self.cancelled_items + self.admission.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
             return Statistics(
                 name=self.name,
-                kind=kind,
-                max_workers=self.size,
-                workers=workers,
+                kind=self.kind,
+                max_workers=workers.max_workers,
+                workers=workers.count,
                 idle=idle,
                 queued=queued,
                 running=running,
                 submitted=queued + running + completed + cancelled,
                 completed=completed,
-                failed=self.failed(),
+                failed=workers.failed(),
                 cancelled=cancelled,
-                rejected=self.rejected,
-                waiting_submitters=0 if self.bound is None else self.bound.waiting,
-                largest=self.largest,
+                rejected=self.admission.rejected,
+                waiting_submitters=self.admission.waiting,
+                largest=workers.largest,
                 state=state,
-                abandoned=sum(thread.is_alive() for thread in self.abandoned),
+                abandoned=sum(thread.is_alive() for thread in workers.abandoned),
+                queueing_delay=self.backlog.probe(),
             )
-
-    # -- waiting for the end ------------------------------------------------------------------------------------------
-
-    def drain(self, timeout: float | None) -> bool:
-        """Wait until nothing is in line and nobody works; False at time-out."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        lock = _thread.allocate_lock()
-        lock.acquire()
-        try:
-            while True:
-                self.idlers.append(lock)
-                if self.is_idle():
-                    return True
-                left = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-                if not lock.acquire(True, left):
-                    return self.is_idle()
-        finally:
-            with contextlib.suppress(ValueError):
-                self.idlers.remove(lock)
-
-    def tell_idlers(self) -> None:
-        """Wake those who wait for idleness, if it has come."""
-        if self.is_idle():
-            while self.idlers:
-                try:
-                    self.idlers.pop().release()
-                except IndexError:
-                    return
 
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let nobody start a task."""
+        """Let no task start."""
         with self.lock:
             self.is_paused = True
-            self.retake()
+            self.workers.renew_takes()
 
     def resume(self) -> None:
-        """Let everybody start tasks again."""
+        """Let tasks start again."""
         with self.lock:
             if not self.is_paused:
                 return
             self.is_paused = False
-            self.retake()
-        self.wake_all()
-        self.catch_up()
+            self.workers.renew_takes()
+        self.workers.wake_all()
+        self.workers.catch_up()
+        self.admission.let_in()
 
-    def break_down(self, reason: str) -> None:
+    def resize(self, max_workers: int) -> None:
+        """Change the number of workers; surplus ones leave as their tasks end."""
+        workers, queues = self.workers, self.backlog.worker_queues
+        with self.lock:
+            keeps_all = workers.min_workers == workers.max_workers
+            workers.max_workers = max_workers
+            workers.min_workers = max_workers if keeps_all else min(workers.min_workers, max_workers)
+            if queues is not None:
+                for queue in queues.resize(max_workers):
+                    if queues.dedicated:
+                        self.hand_over(queue)
+            workers.renew_takes()
+        workers.wake_all()
+        if not self.is_closed:
+            workers.start_minimum()
+        workers.catch_up()
+        self.admission.let_in()
+
+    def mark_broken(self, reason: str) -> None:
         """Refuse everything from now on and fail what waits: an initializer failed."""
         with self.lock:
             self.broken = reason
             self.is_closed = True
-            self.gate = self.refuse
-        self.fail_waiting()
-        self.wake_all()
-        if self.bound is not None:
-            self.bound.let_in()
+            self.set_admit()
+        self.fail_queued()
+        self.workers.wake_all()
+        self.admission.let_in()
 
-    def fail_waiting(self) -> None:
+    def fail_queued(self) -> None:
         """Fail what waits in a broken pool."""
-        for task in self.take_all():
+        for task, fn in self.backlog.take_all():
+            release_all(fn)
             task._settle(RAISED, BrokenThreadPool(self.broken))
 
-    def refuse(self, task: Task[Any]) -> Task[Any]:
-        """Be the gate of a closed pool."""
-        raise self.refusal()
-
-    def close(self) -> None:
-        """Take no more tasks; workers leave when the line is empty."""
+    def close(self, *, cancel_queued: bool = False) -> None:
+        """Take no more tasks; workers leave when the queue is empty."""
         with self.lock:
-            if not self.is_closed:
-                self.is_closed = True
-                self.gate = self.refuse
-                emit(self.observer, "pool_closed", self.name)
+            was_closed, self.is_closed = self.is_closed, True
+            self.set_admit()
+        if not was_closed:
+            emit(self.on_event, "pool_closed", self.name)
+        if cancel_queued:
+            self.purge()
         self.resume()
-        self.wake_all()
+        self.workers.wake_all()
         with self.lock:
-            if self.waiting() and not self.count:  # it was paused, or its last worker left just now
-                self.hire()
-        if self.bound is not None:
-            self.bound.let_in()
+            if len(self.backlog) and not self.workers.count:  # it was paused, or its last worker left just now
+                self.workers.start_one()
+        self.admission.let_in()
 
     def reopen(self) -> None:
         """Take tasks again."""
@@ -358,48 +404,62 @@ class Crew(Backlog, Roster):
             if not self.is_closed:
                 return
             self.is_closed = self.is_interrupted = self.is_paused = False
-            self.retake()
             self.broken = None
             self.token = CancelToken()
-            self.set_gate()
+            self.set_admit()
+            self.workers.renew_takes()
+        self.workers.start_minimum()
 
-    def start_over(self) -> None:
+    def join(self, deadline: float | None = None) -> bool:
+        """Wait for every thread to end; False at the deadline."""
+        return self.workers.join(deadline)
+
+    # -- exit and fork ------------------------------------------------------------------------------------------------
+
+    def after_fork(self) -> None:
         """Go on in a forked child, whose threads are gone: what was submitted before is the parent's to run."""
         self.lock = threading.RLock()
-        self.owner.is_stranded = True
-        self.owner = Ownership(self)
-        self.line = self.make_line()
-        self.put = self.line.put
-        self.parked = []
-        self.shells = 0
-        self.workers = set()
-        self.threads = set()
-        self.count = self.extra = 0
-        self.idlers = []
-        if self.seats is not None:
-            self.seats = Seats(self, dedicated=self.seats.dedicated)
-        if self.bound is not None:
-            self.bound.forget()
+        self.owner.is_forked = True
+        self.owner = TaskOwner(self)
+        self.token = CancelToken()
+        queues = self.backlog.worker_queues
+        self.backlog.worker_queues = None
+        self.backlog.reset()
+        self.put = self.backlog.put
+        self.workers.reset()
+        self.drainers.reset()
+        if queues is not None:
+            self.use_worker_queues(dedicated=queues.dedicated)
+        self.admission.reset()
         for each in list(self.maps):
-            each.strand(PoolClosed("this map was started before the fork and is the parent's; start it again here"))
+            each.end_after_fork(
+                PoolClosed("this map was started before the fork and is the parent's; start it again here")
+            )
 
-    def work_off(self) -> None:
-        """Run what is in line in the calling thread: the interpreter ends and lets no thread start."""
-        before, worker = getattr(here, "worker", None), Worker(self)
+    def can_finish(self) -> bool:
+        """See that somebody works off what is queued: workers, or at the worst the thread that ends the interpreter."""
+        with suppress(RuntimeError):  # Python 3.12 lets no thread start from here on
+            self.resume()
+            self.workers.catch_up()
+        return True
+
+    def finish_queued(self) -> None:
+        """Wait until everything queued has ended; run it here if there is no worker."""
+        if len(self.backlog) and not self.workers.count:
+            self._run_queued_here()
+        else:
+            self.drainers.wait(None)
+
+    def _run_queued_here(self) -> None:
+        before, worker = getattr(here, "worker", None), Worker(self, self.workers)
         here.worker = worker
         try:
-            for line in self.lines():
-                for task, fn in iter(lambda line=line: self._next(line.take), None):
-                    worker.perform(task, fn)
+            for queue in self.backlog.queues():
+                while (found := self.backlog.take_next(queue.take)) is not None:
+                    worker.perform(*found)
         finally:
             here.worker = before
-            self.past_done += worker.done
-            self.past_items += worker.items
-            self.past_failed += worker.failed
-
-
-def started(task: Task[Any]) -> Callable[..., Any]:
-    """Mark a task that is in no line as started and return its call."""
-    fn: Callable[..., Any] = task._fn
-    task._fn = None
-    return fn
+            with self.lock:
+                self.workers.past_done += worker.done - worker.places
+                self.workers.past_items += worker.items
+                self.workers.past_failed += worker.failed

@@ -1,8 +1,8 @@
-"""A subpool's crew: its workers are not threads but turns in the threads of the parent.
+"""The workers of a subpool: not threads but turns in the threads of its parent.
 
-Such a worker stands in the parent's line as a task. When its turn comes it runs tasks of the subpool's own line for
-a few milliseconds, then goes to the end of the parent's line again, so the parent's other work is not starved; with
-nothing left to run it is gone.
+Such a worker has a place in the parent's queue. When its turn comes it runs tasks of the subpool's own queue for a few
+milliseconds, then goes to the end of the parent's queue again, so the parent's other work is not starved; with nothing
+left to run it is gone.
 """
 
 from __future__ import annotations
@@ -12,78 +12,86 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from millpond.local._task import CANCELLED, RAISED, Hook, Task, here
-from millpond.local.threads._runner import Crew
-from millpond.local.threads._worker import Worker, run
+from millpond.local._calls import run
+from millpond.local._task import Task
+from millpond.local._watchers import CANCELLED, RAISED, Watchers, here
+from millpond.local.threads._runner import ThreadRunner
+from millpond.local.threads._worker import Worker
+from millpond.local.threads._workers import WorkerRules, Workers
 
 TURN = 0.005
-"""Seconds after which a worker goes to the end of the parent's line."""
+"""Seconds after which a worker goes to the end of the parent's queue."""
 
 
-class SubCrew(Crew):
-    """The crew of a subpool."""
+class SubRunner(ThreadRunner):
+    """What a subpool and its turns share."""
 
-    def __init__(self, parent: Crew, name: str, size: int) -> None:
+    def __init__(self, parent: ThreadRunner, name: str, max_workers: int) -> None:
+        self.parent = parent
         super().__init__(
             name=name,
-            size=size,
-            floor=0,
-            make_line=parent.make_line,
-            idle_timeout=0.0,
-            carries_context=parent.carries_context,
-            initializer=None,
-            initargs=(),
-            finalizer=None,
-            recycle_after=None,
-            observer=parent.observer,
+            kind="subpool",
+            make_queue=parent.backlog.make_queue,
+            make_workers=lambda runner: Turns(runner, parent, max_workers),
+            on_event=parent.on_event,
         )
-        self.parent = parent
-        self.gate = self.admit_plain if parent.observer is not None else None
 
     @property
-    def root(self) -> Crew:
-        """The crew whose threads run these tasks."""
+    def root(self) -> ThreadRunner:
+        """The runner whose threads run these tasks."""
         return self.parent.root
 
     def refusal(self) -> Exception:
         """Return the error for a submit; the parent's when that is closed."""
         return self.parent.refusal() if self.parent.is_closed else super().refusal()
 
-    def enlist(self) -> Worker:
-        """Add a worker without a thread to the books (under the lock)."""
-        worker = Worker(self)
-        self.count += 1
-        self.workers.add(worker)
-        self.largest = max(self.largest, self.count)
-        worker.take = self.taker(worker)
-        return worker
+
+class Turns(Workers):
+    """The workers of a subpool."""
+
+    def __init__(self, runner: ThreadRunner, parent: ThreadRunner, max_workers: int) -> None:
+        rules = WorkerRules(idle_timeout=0.0, carries_context=parent.carries_context)
+        super().__init__(runner, rules, min_workers=0, max_workers=max_workers)
+        self._parent = parent
+
+    def make(self) -> Worker:
+        """Make a worker without a thread."""
+        return Worker(self.runner, self)
 
     def start(self, worker: Worker) -> None:
-        """Stand in the parent's line."""
+        """Queue a turn in the parent."""
+        parent = self._parent
         turn: Task[None] = _Turn()
-        turn._fn = self._turn
+        turn._fn = self._run_turn
         turn._args = (worker,)
-        turn._owner = self.parent.owner
-        turn._hook = _TurnHook(self, worker)
+        turn._owner = parent.owner
+        turn._watchers = _TurnWatchers(self, worker)
         try:
-            if self.parent.is_closed:
-                raise self.parent.refusal()
-            self.parent.place(turn)
+            if parent.is_closed:
+                raise parent.refusal()
+            parent.place(turn)
         except BaseException:
-            self.strike(worker)
-            self.purge()
+            self.lose_turn(worker)
             raise
 
-    def _turn(self, worker: Worker) -> None:
+    def lose_turn(self, worker: Worker) -> None:
+        """Remove a worker whose turn will never come, and cancel what would have waited for it for ever."""
+        self.remove(worker)
+        self.runner.backlog.cancel_all()
+
+    def _run_turn(self, worker: Worker) -> None:
         """Run tasks for a while, inside a task of the parent."""
         until = time.monotonic() + TURN
-        here.worker.turn = worker
+        inside = _innermost(here.worker)
+        inside.turn = worker
         try:
             self._work(worker, until)
         finally:
-            here.worker.turn = None
+            inside.turn = None
+            inside.places += 1
 
     def _work(self, worker: Worker, until: float) -> None:
+        backlog = self.runner.backlog
         while True:
             try:
                 task = worker.take()
@@ -91,70 +99,70 @@ class SubCrew(Crew):
                 if self._is_over(worker):
                     return
                 continue
-            if not self._run(worker, task):
+            fn, task._fn = task._fn, None
+            if fn is None:
+                backlog.skip(task)
                 continue
-            if time.monotonic() >= until and len(self.line):
-                if self.parent.is_closed:
+            run(task, fn)
+            if task._status == CANCELLED:
+                backlog.note_cancelled(task, fn)
+                continue
+            worker.done += 1
+            worker.failed += task._status == RAISED
+            if time.monotonic() >= until and len(backlog.queue):
+                if self._parent.is_closed:
                     continue  # nobody new gets in there: go on
                 self.start(worker)
                 return
 
-    def _run(self, worker: Worker, task: Task[Any]) -> bool:
-        fn, task._fn = task._fn, None
-        if fn is None:
-            self.skip()
-            return False
-        run(task, fn)
-        if task._status == CANCELLED:
-            self.note_cancelled(task)
-            return False
-        worker.done += 1
-        worker.failed += task._status == RAISED
-        return True
-
     def _is_over(self, worker: Worker) -> bool:
-        """Leave the books if there is nothing to take, or too many take."""
-        with self.lock:
-            if self.count > self.size + self.extra:
+        """Remove the worker if there is nothing to take, or too many take."""
+        with self.runner.lock:
+            if self.count > self.max_workers + self.extra:
                 self.count -= 1
-            elif not self.is_spare(worker):
+            elif not self._uncount(worker):
                 return False
-            self.strike_out(worker)
-        self.tell_idlers()
+            self.forget(worker)
+        self.runner.drainers.wake()
         return True
 
     @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """Lend this subpool a turn, and the parent a thread for it."""
-        with self.parent.one_more(), super().one_more():
+    def extra_worker(self) -> Iterator[None]:
+        """Add a turn, and a thread for it to the parent."""
+        with self._parent.workers.extra_worker(), super().extra_worker():
             yield
 
     def join(self, deadline: float | None = None) -> bool:
         """Wait until everything has ended; there are no threads to wait for."""
-        return self.drain(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return self.runner.drainers.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+
+
+def _innermost(worker: Worker) -> Worker:
+    """Return the worker that the current thread is being, in the subpool of a subpool too."""
+    while worker.turn is not None:
+        worker = worker.turn
+    return worker
 
 
 class _Turn(Task[None]):
-    """A worker of a subpool in the parent's line."""
+    """The place of a subpool's worker in the parent's queue."""
 
     __slots__ = ()
 
     is_place = True
 
 
-class _TurnHook(Hook):
+class _TurnWatchers(Watchers):
     """Notices when the parent drops a turn instead of running it."""
 
-    __slots__ = ("_crew", "_worker")
+    __slots__ = ("_turns", "_worker")
 
-    def __init__(self, crew: SubCrew, worker: Worker) -> None:
+    def __init__(self, turns: Turns, worker: Worker) -> None:
         super().__init__()
-        self._crew = crew
+        self._turns = turns
         self._worker = worker
 
     def wake(self, task: Task[Any]) -> None:
-        """Strike the worker out and cancel what would have waited for ever."""
         super().wake(task)
-        if task.cancelled() or task._status == RAISED:
-            self._crew.strike(self._worker)
-            self._crew.purge()
+        if task._status in (CANCELLED, RAISED):
+            self._turns.lose_turn(self._worker)

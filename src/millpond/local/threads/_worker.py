@@ -1,4 +1,4 @@
-"""A worker: one thread that takes tasks and runs them. `work` is the hot loop; the rules it follows are in `_crew.py`.
+"""A worker: one thread that takes tasks and runs them. `work` is the hot loop; the rules it follows are in `_runner.py`.
 
 The loop runs inside an empty `contextvars.Context`. A task whose submitter had no context variables set runs
 right in it (saving 0.4 µs); if it leaves one set behind, the worker moves to a fresh context.
@@ -7,112 +7,151 @@ right in it (saving 0.4 µs); if it leaves one set behind, the worker moves to a
 from __future__ import annotations
 
 import _thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond.local._cancel import GivenUp, LimitedCall
-from millpond.local._task import CANCELLED, RAISED, RETURNED, Task
+from millpond.local._calls import GivenUp, hide_frame, run, store_error
+from millpond.local._task import OptionTask, Task
+from millpond.local._watchers import CANCELLED, RAISED, RETURNED
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
     from contextvars import Context
 
-    from millpond.local.threads._runner import Crew
+    from millpond.local._backlog import Backlog
+    from millpond.local._cancel import CancelToken
+    from millpond.local._drainers import Drainers
 
 DEEPEST = 40
 """How many tasks a worker runs inside one another before it asks for another thread instead."""
 
 
+class Runner(Protocol):
+    """The runner of a pool, as far as its workers need it."""
+
+    backlog: Backlog
+    drainers: Drainers
+    token: CancelToken
+    is_closed: bool
+
+    @property
+    def root(self) -> Any: ...
+
+
+class Workers(Protocol):
+    """All workers of a pool, as far as one of them needs that."""
+
+    idle: list[Worker]
+    idle_timeout: float
+
+    def is_dismissed(self, worker: Worker) -> bool: ...
+    def may_leave(self, worker: Worker) -> bool: ...
+    def replace(self, worker: Worker) -> None: ...
+
+
 class Worker:
-    """One thread of a crew."""
+    """One thread of a pool, or one turn of a subpool in a thread of its parent."""
 
     __slots__ = (
         "__weakref__",
-        "crew",
         "depth",
         "done",
         "failed",
-        "goes_home",
         "is_lost",
         "items",
+        "leaves",
         "lock",
-        "seat",
+        "places",
+        "queue",
+        "runner",
         "take",
         "thread",
         "turn",
+        "workers",
     )
 
-    def __init__(self, crew: Crew) -> None:
-        self.crew = crew
+    def __init__(self, runner: Any, workers: Any) -> None:
+        self.runner: Runner = runner
+        self.workers: Workers = workers
         self.lock = _thread.allocate_lock()
-        self.lock.acquire()  # held while awake: `rest` waits for somebody to release it
-        self.done = 0
+        self.lock.acquire()  # held while awake: `wait_for_task` waits for somebody to release it
+        self.done = 0  # tasks run, those of `places` included
         self.failed = 0
-        self.items = 0  # calls made inside a slice of a map, which is one task to this loop
+        self.items = 0  # calls made inside a slice of a map
+        self.places = 0  # places of maps and subpools run, which are no tasks of the user's
         self.depth = 0
         self.is_lost = False
-        self.goes_home = False
-        self.turn: Worker | None = None  # the worker of a subpool that this one is being
-        self.seat: Any = None
-        self.take: Callable[[], Task[Any]] = nothing
+        self.leaves = False  # it was chosen to leave while it is idle
+        self.turn: Worker | None = None  # the worker of a subpool whose turn this thread is running
+        self.queue: Any = None
+        self.take: Callable[[], Task[Any]] = take_nothing
         self.thread: threading.Thread | None = None
 
-    # -- resting ------------------------------------------------------------------------------------------
+    @property
+    def token(self) -> CancelToken:
+        """The token of the pool, which tasks without one of their own see."""
+        return self.runner.token
 
-    def rest(self) -> Task[Any] | None:
+    @property
+    def ended(self) -> int:
+        """How many tasks of the user's it has run to their end."""
+        return self.done - self.places + self.items
+
+    # -- being idle ---------------------------------------------------------------------------------------------------
+
+    def wait_for_task(self) -> Task[Any] | None:
         """Wait for a task; None when this worker is to leave."""
-        crew = self.crew
+        runner, workers = self.runner, self.workers
         while True:
-            if crew.dismisses(self):
+            if workers.is_dismissed(self):
                 return None
-            crew.parked.append(self)
+            workers.idle.append(self)
             try:
                 task = self.take()
             except IndexError:
                 pass
             else:
-                self._unpark()
+                self._stop_being_idle()
                 return task
-            if crew.is_closed:
-                self._unpark()
+            if runner.is_closed:
+                self._stop_being_idle()
                 continue
-            if crew.idlers:
-                crew.tell_idlers()
-            if not self.lock.acquire(True, crew.patience):
-                self._unpark()
-                if crew.lets_go(self):
+            if runner.drainers:
+                runner.drainers.wake()
+            if not self.lock.acquire(True, workers.idle_timeout):
+                self._stop_being_idle()
+                if workers.may_leave(self):
                     return None
             try:
                 return self.take()
             except IndexError:
                 continue
 
-    def _unpark(self) -> None:
+    def _stop_being_idle(self) -> None:
         try:
-            self.crew.parked.remove(self)
+            self.workers.idle.remove(self)
         except ValueError:
             self.lock.acquire()  # somebody chose this worker already: its wake-up is on its way
 
-    # -- waiting for another task ---------------------------------------------------------------------------
+    # -- waiting for another task -------------------------------------------------------------------------------------
 
     def help(self, task: Task[Any], timeout: float | None) -> None:
-        """Wait for `task` inside a task: run it here if it is in this crew's line, so that it cannot deadlock."""
-        crew = self.crew
-        if getattr(task._owner, "root", None) is not crew:
+        """Wait for `task` inside a task: run it here if this pool has it queued, so that it cannot deadlock."""
+        owner = task._owner
+        if getattr(owner, "root", None) is not self.runner.root:
             task._block(timeout)
-            return
-        if timeout is None and self.help_now(task):
-            return
-        if task._fn is None:
+        elif timeout is None and self.help_now(task):
+            pass
+        elif task._fn is None:
             task._block(timeout)
-            return
-        with task._owner.one_more():  # too deep, or not to be run here, or not for so long: lend it a thread
-            task._block(timeout)
+        else:
+            with owner.extra_worker():  # too deep, or not to be run here, or not for so long: lend it a thread
+                task._block(timeout)
 
     def help_now(self, task: Task[Any]) -> bool:
-        """Run `task` here if it is in this crew's line; False when it is not, or is not to be run here."""
+        """Run `task` here if this pool has it queued; False when it has not, or it is not to be run here."""
         owner = task._owner
-        if getattr(owner, "root", None) is not self.crew or self.depth >= DEEPEST or _has_limit(task):
+        if getattr(owner, "root", None) is not self.runner.root or self.depth >= DEEPEST or _has_time_limit(task):
             return False
         fn = owner.claim(task)
         if fn is None:
@@ -120,16 +159,23 @@ class Worker:
         self.perform(task, fn)
         return True
 
+    def extra_worker(self) -> Any:
+        """Lend the pool one more worker for the length of a `with` block, in which this one waits."""
+        return self.runner.root.owner.extra_worker()
+
     def perform(self, task: Task[Any], fn: Callable[..., Any]) -> None:
         """Run a claimed task inside the one that is running."""
         self.depth += 1
         try:
             run(task, fn)
+            runner = task._owner.runner
             if task._status == CANCELLED:
-                self.crew.note_cancelled(task)
-            else:
+                runner.backlog.note_cancelled(task, fn)
+            elif runner is self.runner:
                 self.done += 1
                 self.failed += task._status == RAISED
+            else:  # of a subpool
+                runner.workers.count_run_elsewhere(task)
         finally:
             self.depth -= 1
 
@@ -141,7 +187,7 @@ class Worker:
             return True
         self.done -= 1  # the loop is about to count it, but others have settled it
         if task._status == CANCELLED:
-            self.crew.note_cancelled(task)
+            self.runner.backlog.note_cancelled(task, None)
         return not error.worker_is_lost
 
     def lose(self) -> None:
@@ -149,84 +195,47 @@ class Worker:
         self.is_lost = True
         if self.turn is not None:
             self.turn.lose()
-        self.crew.replace(self)
+        self.workers.replace(self)
 
 
-def work(worker: Worker, home: Context | tuple[()]) -> bool:
+def work(worker: Worker, context: Context | tuple[()]) -> bool:
     """Take and run tasks; return True to be called again in a fresh context, False to end."""
     while True:
         try:
             task = worker.take()
         except IndexError:
-            next_task = worker.rest()
+            next_task = worker.wait_for_task()
             if next_task is None:
                 return False
             task = next_task
             del next_task
-        fn, task._fn = task._fn, None  # the baton: see `_backlog.py`
+        fn, task._fn = task._fn, None  # whoever gets the function has the task: see `_backlog.py`
         if fn is None:
-            worker.crew.skip()
+            worker.runner.backlog.skip(task)
             continue
         try:
-            context = task._context
-            task._value = fn(*task._args) if context is None else context.run(fn, *task._args)
+            carried = task._context
+            task._value = fn(*task._args) if carried is None else carried.run(fn, *task._args)
             task._args = task._context = None
             task._status = RETURNED
         except BaseException as error:
             if not worker.fail(task, error):
                 return False
         worker.done += 1
-        if task._hook is not None:
-            task._hook.wake(task)
-        task = fn = context = None  # type: ignore[assignment]  # keep nothing alive while resting
-        if home:
+        if task._watchers is not None:
+            task._watchers.wake(task)
+        task = fn = carried = None  # type: ignore[assignment]  # keep nothing alive while idle
+        if context:
             return True
 
 
-def run(task: Task[Any], fn: Callable[..., Any]) -> None:
-    """Run the call of a claimed task here and now, in whatever thread this is."""
-    try:
-        context = task._context
-        value = fn(*task._args) if context is None else context.run(fn, *task._args)
-    except GivenUp as gone:
-        if gone.worker_is_lost:
-            raise
-    except BaseException as error:
-        store_error(task, error)
-        if task._hook is not None:
-            task._hook.wake(task)
-    else:
-        task._settle(RETURNED, value)
+hide_frame(work)
 
 
-def store_error(task: Task[Any], error: BaseException) -> None:
-    """Store what a task raised, without our own frames (they would show, and keep things alive)."""
-    clean_trace(error)
-    task._args = task._context = None
-    task._value = error
-    task._status = RAISED
-
-
-def clean_trace(error: BaseException) -> None:
-    """Leave our own frames out of the traceback of a user's error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code in _OUR_CODE:
-        trace = trace.tb_next
-    error.__traceback__ = trace
-
-
-_OUR_CODE = {work.__code__, run.__code__, LimitedCall.__call__.__code__}
-
-
-def hide_frame(function: Any) -> None:
-    """Leave frames of `function` out of the tracebacks of tasks."""
-    _OUR_CODE.add(function.__code__)
-
-
-def nothing() -> Task[Any]:
-    """Stand in for `take` while there is nothing to take, whatever the line holds."""
+def take_nothing() -> Task[Any]:
+    """Stand in for `take` while there is nothing to take, whatever the queue holds."""
     raise IndexError("paused")
 
 
-def _has_limit(task: Task[Any]) -> bool:
-    return isinstance(task._fn, LimitedCall) and task._fn.timeout is not None
+def _has_time_limit(task: Task[Any]) -> bool:
+    return type(task) is OptionTask and task.timeout is not None

@@ -1,0 +1,104 @@
+"""The time limit and the token of a task in a thread.
+
+A thread cannot be stopped from outside. A task past its `timeout=` (run time, counted from its start) is given up: its
+future ends with `TaskTimeout`, its token is cancelled, its thread no longer counts and is replaced. The thread itself
+ends when its function returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from millpond.errors import TaskTimeout
+from millpond.local._calls import GivenUp, TimedCall, hide_frame, name_of, release_all
+from millpond.local._cancel import CancelToken
+from millpond.local._timer import timer
+from millpond.local._watchers import CANCELLED, OPEN, RAISED, here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.local._task import Task
+
+
+class LimitedCall(TimedCall):
+    """The call of a task with a token or a time limit."""
+
+    __slots__ = ("_is_over", "_lock", "_task", "_worker", "timeout", "token")
+
+    def __init__(
+        self, fn: Callable[..., Any], task: Task[Any], timeout: float | None, token: CancelToken | None
+    ) -> None:
+        self.fn = fn
+        self.timeout = timeout
+        self.token = token
+        self._task: Task[Any] | None = task
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._worker: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        task, self._task = self._task, None
+        assert task is not None
+        shared = self.token
+        if shared is not None:
+            shared._unwatch(task)
+            if shared.cancelled:
+                release_all(self.fn)
+                task._settle(CANCELLED, None)
+                raise GivenUp(worker_is_lost=False)
+        own = shared
+        if self.timeout is not None:
+            own = CancelToken()
+            own.deadline = time.monotonic() + self.timeout
+            if shared is not None:
+                shared._watch(own)
+        worker = getattr(here, "worker", None)
+        if worker is not None and worker.depth == 0:  # else another task of this thread waits below: keep it
+            self._worker = worker
+        alarm = None
+        if self.timeout is not None:
+            alarm = timer.after(self.timeout, lambda: self._expire(task, own), own_thread=True)
+        before = getattr(here, "token", None)
+        here.token = own
+        try:
+            value = self.fn(*args)
+        finally:
+            here.token = before
+            if alarm is not None and not alarm.cancel():
+                self._yield_to_alarm()
+        if own is not shared and own is not None and own.cancelled and not own._is_set:
+            raise self._late()  # it saw its deadline and stopped, a moment before the alarm
+        return value
+
+    def _yield_to_alarm(self) -> None:
+        """Leave the task to the alarm if that was quicker."""
+        with self._lock:
+            was_late, self._is_over = self._is_over, True
+        if was_late:
+            raise GivenUp(worker_is_lost=self._worker is not None and self._worker.is_lost)
+
+    def _expire(self, task: Task[Any], token: CancelToken | None) -> None:
+        """Give the task up, unless it has just ended."""
+        with self._lock:
+            if self._is_over:
+                return
+            self._is_over = True
+            if self._worker is not None:
+                self._worker.lose()
+        release_all(self.fn)
+        if token is not None:
+            token.cancel("its time-out passed")
+        if task._status == OPEN:
+            task._settle(RAISED, self._late())
+
+    def _late(self) -> TaskTimeout:
+        return TaskTimeout(
+            f"{name_of(self.fn)} ran longer than its timeout of {self.timeout} s and was given up; raise the timeout, "
+            "or let the function look at current_token()"
+        )
+
+
+hide_frame(LimitedCall.__call__)
