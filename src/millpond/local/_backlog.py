@@ -1,14 +1,15 @@
 """The tasks of a pool that wait, and how each leaves its queue: by its turn, or out of turn.
 
 Whoever swaps `task._fn` for None has the task, be it a worker that starts it, somebody who cancels it, a worker that
-runs what it waits for, `purge` or `drop_oldest`. The swap is one line, `fn, task._fn = task._fn, None`, and CPython lets
-no other thread run between its load and its store (a test races threads for it on every Python).
+runs what it waits for, `purge` or `drop_oldest`. The swap is one line, `fn, task._fn = task._fn, None`, and CPython
+lets no other thread run between its load and its store (a test races threads for it on every Python).
 
-A task that leaves out of turn stays in the queue as an entry without a function, since finding it there would cost O(n).
-Such entries are counted (`removed`), skipped by whoever meets one, and swept out when they outnumber the rest.
+A task that leaves out of turn stays in the queue as an entry without a function, since finding it there would cost
+O(n). Such entries are counted (`removed`), skipped by whoever meets one, and swept out when they outnumber the rest.
 
-How long tasks wait is measured with one more such entry: `probe`, called by `statistics()`, sends it through the queue and
-notes when somebody skips it. So a plain task carries no time stamp, and a pool that nobody watches measures nothing.
+How long tasks wait is measured with one more such entry: `probe`, called by `statistics()`, sends it through the queue
+and notes when somebody skips it. So a plain task carries no time stamp, and a pool that nobody watches measures
+nothing.
 """
 
 from __future__ import annotations

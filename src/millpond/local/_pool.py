@@ -9,14 +9,17 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
 
 from millpond._events import Observer, logger
-from millpond.local._awaiting import await_from_the_start
 from millpond.local._cancel import CancelToken
 from millpond.local._checks import check_count, check_seconds
 from millpond.local._group import Group
+from millpond.local._loop_bridge import await_from_the_start
 from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, OptionedPool, Options
+from millpond.local._progress import Progress
+from millpond.local._queues import Order, check_priority
 from millpond.local._statistics import Statistics, describe, to_html
-from millpond.local._task import RAISED, Task
+from millpond.local._task import Task
+from millpond.local._watchers import RAISED, Watchers
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -112,8 +115,9 @@ class Pool(Executor):
         whether the results are taken or not; TimeoutError is raised `timeout` seconds after this call. Quick items
         travel in chunks that adapt to their run time, unless `chunksize` fixes it. `buffersize=n` makes it lazy: at
         most n items are ahead of the consumer, so that it fits endless sources. `ordered=False` yields results as
-        they come. `progress=True` shows a bar, a function is called as `progress(done, total)`. When a call raises, or its process dies, the error comes in its
-        place, and what has not started is cancelled; so it is when the iterator is closed.
+        they come. `progress=True` shows a bar, a function is called as `progress(done, total)`. When a call raises, or
+        its process dies, the error comes in its place, and what has not started is cancelled; so it is when the
+        iterator is closed.
         """
         return self._start_map(
             self._runner,

@@ -1,30 +1,68 @@
-"""How far a map is: a bar for `map(..., progress=True)`, by rich (loaded only when asked for), or a user's function."""
+"""How far a map is: `map(..., progress=True)` shows a bar (by rich, loaded only then), a callable is called.
+
+`progress(done, total)` is called in the thread of the consumer, each time a result is handed out; `total` is None when
+the source does not tell its length. What it raises comes out of the map.
+"""
 
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Iterator
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
 Progress: TypeAlias = bool | Callable[[int, int | None], object]
-"""True for a bar; or a function that is called with how many results have come, and of how many (None: not known)."""
 
 
 def with_progress(results: Iterator[T], total: int | None, progress: Progress) -> Iterator[T]:
-    """Yield from `results` and show how far it is, by a bar or by calling `progress(done, total)` after each result."""
-    return _with_calls(results, total, progress) if callable(progress) else _with_bar(results, total)
+    """Return `results`, counted as they are handed out when `progress` is not False."""
+    return results if progress is False else _counted(results, total, progress)
 
 
-def _with_calls(results: Iterator[T], total: int | None, progress: Callable[[int, int | None], object]) -> Iterator[T]:
-    for done, result in enumerate(results, 1):
-        progress(done, total)
-        yield result
+def _counted(results: Iterator[T], total: int | None, progress: Progress) -> Iterator[T]:
+    report = ProgressReport(total, progress)
+    try:
+        for value in results:
+            report.advance()
+            yield value
+    finally:
+        report.close()
 
 
-def _with_bar(results: Iterator[T], total: int | None) -> Iterator[T]:
-    """Show a bar on the terminal or in the notebook; nothing when there is none."""
+class ProgressReport:
+    """Counts results and reports each; has to be closed, for the bar."""
+
+    INTERVAL = 0.05
+    """Seconds between two updates of the bar: each costs some microseconds, and rich draws ten times a second."""
+
+    def __init__(self, total: int | None, progress: Progress) -> None:
+        self._done = 0
+        self._total = total
+        self._call = progress if callable(progress) else self._update
+        self._bar: Any = None if callable(progress) else _start_bar(total)
+        self._update_at = 0.0
+
+    def advance(self) -> None:
+        """Report one more result."""
+        self._done += 1
+        self._call(self._done, self._total)
+
+    def _update(self, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now >= self._update_at:
+            self._update_at = now + self.INTERVAL
+            self._bar.update(0, completed=done)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.update(0, completed=self._done)
+            self._bar.stop()
+
+
+def _start_bar(total: int | None) -> Any:
+    """Show a bar on the terminal or in the notebook; nothing where there is neither."""
     rich = importlib.import_module("rich.progress")
     console = importlib.import_module("rich.console").Console(stderr=True)
     columns = (
@@ -34,5 +72,7 @@ def _with_bar(results: Iterator[T], total: int | None) -> Iterator[T]:
         rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(),
     )
-    with rich.Progress(*columns, console=console, disable=not console.is_terminal and not console.is_jupyter) as bar:
-        yield from bar.track(results, total=total, description="")
+    bar = rich.Progress(*columns, console=console, disable=not console.is_terminal and not console.is_jupyter)
+    bar.add_task("", total=total)  # its number is 0
+    bar.start()
+    return bar

@@ -42,7 +42,7 @@ class Statistics:
     abandoned: int = 0
     """Threads that still run a task past its time limit; they count as workers no more."""
     queueing_delay: float | None = None
-    """Seconds that a task waited before it started, when last measured: 0.0 when none waits, None before the first time.
+    """Seconds that a task waited before it started, as last measured: 0.0 when none waits, None before the first time.
 
     `statistics()` measures it by sending an empty entry through the queue, so ask now and then, as a monitor does.
     """

@@ -1,8 +1,8 @@
 """One thread for all pools of the process that calls functions when their time has come.
 
 It starts with the first appointment and ends when there is none left, so an idle process soon has no such thread. What
-it calls itself must be quick: one slow call would make all others late. A call that may run users' code gets a thread of
-its own (`own_thread=True`), which costs 60 µs when it is due, and nothing when it is cancelled before.
+it calls itself must be quick: one slow call would make all others late. A call that may run users' code gets a thread
+of its own (`own_thread=True`), which costs 60 µs when it is due, and nothing when it is cancelled before.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ A dropped task is a cancelled future. A worker that submits to its own full pool
 would wait, it runs the task. Whoever makes room queues the task of the first waiting submitter, so nobody is
 overtaken. `await pool.run(...)` waits for room without holding up its event loop.
 
-`Admission` counts the tasks that it has admitted and that have not left: each holds a place, which is given back when its
-call ends, its time is up, or it is cancelled. The places of maps and subpools in the queue are not admitted, and what a
-caller runs itself never comes in.
+`Admission` counts the tasks that it has admitted and that have not left: each holds a place, which is given back when
+its call ends, its time is up, or it is cancelled. The places of maps and subpools in the queue are not admitted, and
+what a caller runs itself never comes in.
 """
 
 from __future__ import annotations

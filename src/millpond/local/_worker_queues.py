@@ -4,8 +4,8 @@ A `WorkerQueue` belongs to a place for a worker, and outlives the thread or proc
 queue (tasks with a key, for this worker only) and a *shared* one: the pool's, or with dedicated queues one of its own,
 from which idle neighbours steal.
 
-A key hashes to a worker's queue and all its tasks go there, so they run in that worker, in order, one at a time. While a
-key has tasks its queue is remembered, so that a resize cannot send its next task elsewhere while one still runs here.
+A key hashes to a worker's queue and all its tasks go there, so they run in that worker, in order, one at a time. While
+a key has tasks its queue is remembered, so that a resize cannot send its next task elsewhere while one still runs here.
 
 Everything is done under the runner's lock, except taking tasks, which is lock-free.
 """

@@ -1,4 +1,4 @@
-"""A worker: one thread that takes tasks and runs them. `work` is the hot loop; the rules it follows are in `_runner.py`.
+"""A worker: one thread that takes tasks and runs them. `work` is the hot loop; `_runner.py` tells the rules it follows.
 
 The loop runs inside an empty `contextvars.Context`. A task whose submitter had no context variables set runs
 right in it (saving 0.4 µs); if it leaves one set behind, the worker moves to a fresh context.
