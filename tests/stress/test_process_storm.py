@@ -39,7 +39,7 @@ class Storm:
 
     def _victim(self) -> int:
         # Those that are ready: killed at their start ten times in a row, they would rightly break the pool.
-        victims = [worker.process.pid for worker in list(self._pool._crew.workers) if worker.is_ready]
+        victims = [worker.process.pid for worker in list(self._pool._runner.workers.all) if worker.is_ready]
         if not victims:
             raise ProcessLookupError
         return int(self._random.choice(victims))

@@ -90,7 +90,7 @@ def test_kills_at_random_points_lose_nothing_and_repeat_nothing(tmp_path):
         while not all(task.done() for task in tasks[-50:]) and kills < 40:
             time.sleep(generator.uniform(0.001, 0.03))
             # Those that are ready: killed at their start ten times in a row, they would rightly break the pool.
-            victims = [worker.process.pid for worker in list(pool._crew.workers) if worker.is_ready]
+            victims = [worker.process.pid for worker in list(pool._runner.workers.all) if worker.is_ready]
             if victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(generator.choice(victims), signal.SIGKILL)

@@ -242,7 +242,9 @@ def test_a_pool_is_usable_in_a_forked_child(gate):
 
 
 def test_importing_the_pool_costs_a_worker_little():
-    program = "import sys, millpond.local.processes._child; print(*(m for m in sys.modules if m.startswith('millpond')))"
+    program = (
+        "import sys, millpond.local.processes._child; print(*(m for m in sys.modules if m.startswith('millpond')))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -256,6 +258,7 @@ def test_importing_the_pool_costs_a_worker_little():
         "millpond._lazy",
         "millpond._version",
         "millpond.local",
+        "millpond.local.processes",
         "millpond.local.processes._child",
         "millpond.local.processes._frames",
         "millpond.local.processes._journal",

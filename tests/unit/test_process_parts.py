@@ -1,4 +1,4 @@
-"""The parts of `ProcessPool`, one by one: frames, journal, batches, paces, seats, recovery."""
+"""The parts of `ProcessPool`, one by one: frames, journal, batches, run times, recovery."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from typing import Any
 import pytest
 
 from millpond import Task, WorkerDied
-from millpond.local.processes._batch import Paces, SliceBatch, TaskBatch
+from millpond.local._queues import Fifo
+from millpond.local._worker_queues import WorkerQueue
+from millpond.local.processes._batch import MapBatch, TaskBatch
 from millpond.local.processes._child import Child
-from millpond.local.processes._runner import ProcessCrew
 from millpond.local.processes._dispatch import Dispatcher
 from millpond.local.processes._frames import FAILED, LENGTH, PICKLED, REPLY, ROOM, SKIPPED, UNLOADABLE, Inbox
 from millpond.local.processes._journal import BASE, SIZE, SKIP, STARTED, Journal
 from millpond.local.processes._map import ProcessMap
-from millpond.local.processes._recovery import conclude_recall, settle_estate
-from millpond.local.processes._rules import Rules
-from millpond.local.processes._seats import Seat, Seats
-from millpond.local._queues import Fifo
+from millpond.local.processes._recovery import conclude_recall, recover_calls
+from millpond.local.processes._run_times import RunTimes
+from millpond.local.processes._runner import ProcessRunner
+from millpond.local.processes._workers import WorkerRules
 
 sys.path.insert(0, str(Path(__file__).parent))
 import process_calls as calls
@@ -45,36 +46,33 @@ class FakeWorker:
 
     def __init__(self) -> None:
         self.journal = fresh_journal()
-        self.flight: deque[TaskBatch] = deque()
+        self.in_flight: deque[TaskBatch] = deque()
         self.next_number = 1
-        self.seat = Seat()
-        self.fence: Any = None
+        self.queue = WorkerQueue(None, Fifo())  # type: ignore[arg-type]
+        self.recall_until: float | None = None
+        self.recalled_at_position = (0, 0)
         self.recall_at: float | None = None
         self.late_at = time.monotonic() + 60
-        self.born = time.monotonic()
-        self.memory = self.done = self.items = self.failed = self.ended = 0
-        self.is_ready, self.is_leaving, self.is_doomed = True, False, False
+        self.ready_at = time.monotonic()
+        self.memory = self.ended = 0
+        self.is_ready, self.is_leaving, self.is_killed, self.has_had_calls = True, False, False, False
         self.process = multiprocessing.current_process()
 
     @property
     def load(self) -> int:
-        return sum(batch.open for batch in self.flight)
+        return sum(batch.open for batch in self.in_flight)
 
     @property
     def has_keys(self) -> bool:
-        return bool(self.flight) and self.flight[0].is_keyed
+        return bool(self.in_flight) and self.in_flight[0].is_keyed
 
-    def ask_back(self) -> None:
+    def skip_rest(self) -> None:
         self.journal.words[SKIP] = self.next_number
-
-    def count(self, batch: TaskBatch, ended: int, failed: int) -> None:
-        self.done += ended
-        self.failed += failed
 
     def give(self, batch: TaskBatch, *_: Any) -> bool:
         batch.first = self.next_number
         self.next_number += batch.count
-        self.flight.append(batch)
+        self.in_flight.append(batch)
         return True
 
     def write(self, base: int, started: int, outcomes: list[Any]) -> None:
@@ -84,20 +82,27 @@ class FakeWorker:
         self.journal.records[: len(records)] = records
 
 
-def make_crew(**rules: Any) -> ProcessCrew:
-    context = multiprocessing.get_context("spawn")
-    crew = ProcessCrew(name="t", size=2, floor=0, make_line=Fifo, rules=Rules(context, b"", **rules), observer=None)
-    crew.is_asleep = False  # nobody is to be woken
-    return crew
+def make_runner(**rules: Any) -> ProcessRunner:
+    runner = ProcessRunner(
+        name="t",
+        min_workers=0,
+        max_workers=2,
+        rules=WorkerRules(multiprocessing.get_context("spawn"), b"", **rules),
+        make_queue=Fifo,
+        make_io_thread=None,  # type: ignore[arg-type]
+    )
+    runner.io.is_waiting = False  # nobody is to be woken
+    runner.is_interrupted = True  # nor waited for at exit
+    return runner
 
 
-def make_batch(crew: ProcessCrew, number: int, expected: float = 0.001) -> tuple[TaskBatch, list[Task[Any]]]:
+def make_batch(runner: ProcessRunner, number: int, expected: float = 0.001) -> tuple[TaskBatch, list[Task[Any]]]:
     tasks: list[Task[Any]] = []
     for x in range(number):
         task: Task[Any] = Task()
-        task._fn, task._args, task._owner = None, (x,), crew
+        task._fn, task._args, task._owner = None, (x,), runner.owner
         tasks.append(task)
-    return TaskBatch(crew, tasks, [calls.same], [(x,) for x in range(number)], expected), tasks
+    return TaskBatch(runner, tasks, [calls.same], [(x,) for x in range(number)], expected), tasks
 
 
 def values(tasks: list[Task[Any]]) -> list[Any]:
@@ -144,7 +149,7 @@ class Listener(Child):
         self.journal = fresh_journal()
         self.ours, theirs = socket.socketpair()
         self.theirs = theirs
-        super().__init__(theirs, self.journal, tells_memory=False)
+        super().__init__(theirs, self.journal, reports_memory=False)
         self.answers: list[tuple[Any, ...]] = []
 
     def send(self, message: tuple[Any, ...]) -> None:
@@ -215,194 +220,169 @@ def test_a_child_says_so_when_it_does_not_understand_a_batch(child):
 
 
 def test_after_a_death_ended_calls_keep_their_outcome_one_fails_and_the_rest_goes_back_in_place():
-    crew, worker = make_crew(), FakeWorker()
-    first, tasks = make_batch(crew, 5)
-    second, more = make_batch(crew, 2)
+    runner, worker = make_runner(), FakeWorker()
+    first, tasks = make_batch(runner, 5)
+    second, more = make_batch(runner, 2)
     worker.give(first)
     worker.give(second)
     worker.write(1, 3, ["a", (PICKLED, pickle.dumps(["b"]))])
-    settle_estate(crew, worker, "killed by SIGKILL")  # type: ignore[arg-type]
+    recover_calls(runner, worker, "killed by SIGKILL")  # type: ignore[arg-type]
     assert values(tasks[:2]) == ["a", ["b"]]
     assert isinstance(tasks[2].exception(0), WorkerDied)
-    assert list(crew.line) == [*tasks[3:], *more] and all(task._fn is calls.same for task in crew.line)
-    assert (worker.done, worker.failed) == (3, 1)
+    assert list(runner.backlog.queue) == [*tasks[3:], *more] and all(
+        task._fn is calls.same for task in runner.backlog.queue
+    )
+    assert (runner.records.completed, runner.records.failed) == (3, 1)
 
 
 def test_after_a_death_between_two_calls_nobody_fails():
-    crew, worker = make_crew(), FakeWorker()
-    batch, tasks = make_batch(crew, 3)
+    runner, worker = make_runner(), FakeWorker()
+    batch, tasks = make_batch(runner, 3)
     worker.give(batch)
     batch.settle(0, ["a"], {})  # answered; the journal still says that it was started last
     worker.write(1, 1, [])
-    settle_estate(crew, worker, "gone")  # type: ignore[arg-type]
-    assert list(crew.line) == tasks[1:] and worker.failed == 0
+    recover_calls(runner, worker, "gone")  # type: ignore[arg-type]
+    assert list(runner.backlog.queue) == tasks[1:] and runner.records.failed == 0
 
 
 def test_a_call_is_put_back_before_it_fails_when_there_are_tries_left():
-    crew, worker = make_crew(retries=1), FakeWorker()
-    batch, tasks = make_batch(crew, 2)
+    runner, worker = make_runner(retries=1), FakeWorker()
+    batch, tasks = make_batch(runner, 2)
     worker.give(batch)
     worker.write(1, 1, [])
-    settle_estate(crew, worker, "gone")  # type: ignore[arg-type]
-    assert list(crew.line) == tasks
+    recover_calls(runner, worker, "gone")  # type: ignore[arg-type]
+    assert list(runner.backlog.queue) == tasks
 
 
 def test_the_items_of_a_map_are_settled_though_the_consumer_empties_what_it_gets():
-    crew, worker = make_crew(retries=1), FakeWorker()
-    run: ProcessMap[Any] = ProcessMap(crew, calls.same, is_bare=True, chunk=None, ordered=True)
+    runner, worker = make_runner(retries=1), FakeWorker()
+    run: ProcessMap[Any] = ProcessMap(runner, calls.same, is_bare=True, chunksize=None, ordered=True)
     run.results.publish = lambda start, values, error: values.clear()  # type: ignore[method-assign]
-    run.feed(list(range(10)))
-    batch = SliceBatch(run, *run.cut(8), 0.001)
+    run.add(list(range(10)))
+    batch = MapBatch(runner, run, *run.cut(8), 0.001)
     worker.give(batch)  # type: ignore[arg-type]
     worker.write(1, 4, [0, 1, 2])
-    settle_estate(crew, worker, "gone")  # type: ignore[arg-type]
+    recover_calls(runner, worker, "gone")  # type: ignore[arg-type]
     assert batch.settled == 3
-    assert [run.cut(100), run.cut(100)] == [(3, [3, 4, 5, 6, 7]), (8, [8, 9])]
+    assert [run.cut(4), run.cut(100)] == [(3, [3, 4, 5, 6]), (7, [7, 8, 9])]
 
 
 def test_a_recall_of_a_stuck_worker_settles_what_ended_and_puts_back_what_waits():
-    crew, worker = make_crew(), FakeWorker()
-    batch, tasks = make_batch(crew, 5)
+    runner, worker = make_runner(), FakeWorker()
+    batch, tasks = make_batch(runner, 5)
     worker.give(batch)
     worker.write(1, 3, ["a", "b"])
-    worker.fence = (0.0, 3, 1)
+    worker.recall_until, worker.recalled_at_position = 0.0, (3, 1)
     conclude_recall(worker)  # type: ignore[arg-type]
     assert values(tasks) == ["a", "b", "open", "open", "open"]
-    assert list(crew.line) == tasks[3:] and tasks[2].running()
-    ended, _, back = batch.settle(0, ["a", "b", "c", None, None], {3: (SKIPPED,), 4: (SKIPPED,)})
+    assert list(runner.backlog.queue) == tasks[3:] and tasks[2].running()
+    ended, back = batch.settle(0, ["a", "b", "c", None, None], {3: (SKIPPED,), 4: (SKIPPED,)})
     assert ended == 1 and tasks[2].result(0) == "c" and batch.settled == batch.count and not back
-    assert list(crew.line) == tasks[3:]
+    assert list(runner.backlog.queue) == tasks[3:]
 
 
 def test_a_recall_of_a_worker_that_moves_leaves_what_it_may_have_started():
-    crew, worker = make_crew(), FakeWorker()
-    batch, tasks = make_batch(crew, 5)
+    runner, worker = make_runner(), FakeWorker()
+    batch, tasks = make_batch(runner, 5)
     worker.give(batch)
-    worker.fence = (0.0, 1, 1)
+    worker.recall_until, worker.recalled_at_position = 0.0, (1, 1)
     worker.write(1, 3, ["a", "b"])  # it has gone on since the recall was begun
     conclude_recall(worker)  # type: ignore[arg-type]
-    assert list(crew.line) == tasks[3:] and values(tasks[:3]) == ["open"] * 3
-    ended, _, back = batch.settle(0, ["a", None, "c", None, None], {1: (SKIPPED,), 3: (SKIPPED,), 4: (SKIPPED,)})
+    assert list(runner.backlog.queue) == tasks[3:] and values(tasks[:3]) == ["open"] * 3
+    ended, back = batch.settle(0, ["a", None, "c", None, None], {1: (SKIPPED,), 3: (SKIPPED,), 4: (SKIPPED,)})
     assert ended == 2 and values(tasks) == ["a", "open", "c", "open", "open"]
     assert back == [tasks[1]]
     batch.restore(back)
-    assert list(crew.line) == [tasks[1], *tasks[3:]]
+    assert list(runner.backlog.queue) == [tasks[1], *tasks[3:]]
 
 
 def test_a_worker_gets_nothing_during_a_recall_even_when_it_has_answered_all():
-    crew, worker = make_crew(), FakeWorker()
-    dispatcher = Dispatcher(crew)
+    runner, worker = make_runner(), FakeWorker()
+    dispatcher = Dispatcher(runner)
     assert dispatcher.has_room(worker)  # type: ignore[arg-type]
-    worker.fence = (0.0, 0, 0)
+    worker.recall_until = 0.0
     assert not dispatcher.has_room(worker)  # type: ignore[arg-type]
 
 
 def test_a_worker_that_is_late_gets_nothing_in_advance():
-    crew, worker = make_crew(), FakeWorker()
-    dispatcher = Dispatcher(crew)
-    worker.give(make_batch(crew, 2)[0])
+    runner, worker = make_runner(), FakeWorker()
+    dispatcher = Dispatcher(runner)
+    worker.give(make_batch(runner, 2)[0])
     assert dispatcher.has_room(worker)  # type: ignore[arg-type]
     worker.late_at = 0.0
     assert not dispatcher.has_room(worker)  # type: ignore[arg-type]
 
 
 def test_nothing_is_sent_in_advance_behind_tasks_with_a_key_and_they_are_not_asked_back():
-    crew, worker = make_crew(), FakeWorker()
-    batch, _ = make_batch(crew, 2)
+    runner, worker = make_runner(), FakeWorker()
+    batch, _ = make_batch(runner, 2)
     batch.is_keyed = True
     worker.give(batch)
-    crew.workers.add(worker)  # type: ignore[arg-type]
-    assert not Dispatcher(crew).has_room(worker)  # type: ignore[arg-type]
-    crew.pause()
+    runner.workers.all.add(worker)  # type: ignore[arg-type]
+    assert not Dispatcher(runner).has_room(worker)  # type: ignore[arg-type]
+    runner.pause()
     assert worker.journal.words[SKIP] == 0
 
 
 def test_pausing_asks_back_before_it_returns_what_is_not_started():
-    crew, worker = make_crew(), FakeWorker()
-    worker.give(make_batch(crew, 2)[0])
-    crew.workers.add(worker)  # type: ignore[arg-type]
-    crew.pause()
+    runner, worker = make_runner(), FakeWorker()
+    worker.give(make_batch(runner, 2)[0])
+    runner.workers.all.add(worker)  # type: ignore[arg-type]
+    runner.pause()
     assert worker.journal.words[SKIP] == worker.next_number
 
 
 # -- forming batches ---------------------------------------------------------------------------------------------------
 
 
-def lined_up(crew: ProcessCrew, fn: Any, number: int) -> list[Task[Any]]:
+def lined_up(runner: ProcessRunner, fn: Any, number: int) -> list[Task[Any]]:
     tasks = []
     for x in range(number):
         task: Task[Any] = Task.__new__(Task)
-        task._status, task._hook, task._owner, task._context, task._value = 0, None, crew, None, None
+        task._status, task._watchers, task._owner, task._context, task._value = 0, None, runner.owner, None, None
         task._fn, task._args = fn, (x,)
-        crew.put(task)
+        runner.put(task)
         tasks.append(task)
     return tasks
 
 
 def test_a_function_not_met_before_travels_alone():
-    crew, worker = make_crew(), FakeWorker()
-    lined_up(crew, calls.same, 100)
-    batch = Dispatcher(crew).form(worker, crew.line)  # type: ignore[arg-type]
+    runner, worker = make_runner(), FakeWorker()
+    lined_up(runner, calls.same, 100)
+    batch = Dispatcher(runner).form(worker, runner.backlog.queue)  # type: ignore[arg-type]
     assert batch is not None and batch.count == 1
 
 
 def test_a_batch_is_as_long_as_its_target_its_share_and_its_size_allow():
-    crew, worker = make_crew(), FakeWorker()
-    dispatcher = Dispatcher(crew)
-    batch, _ = make_batch(crew, 1)
+    runner, worker = make_runner(), FakeWorker()
+    dispatcher = Dispatcher(runner)
+    batch, _ = make_batch(runner, 1)
     for seconds, size, want in ((1e-3, 0, 4), (1e-9, 0, 500), (1e-9, 1 << 16, 4), (1.0, 0, 1)):
-        crew.paces = Paces()
-        crew.paces.learn(batch, 1, seconds)
-        crew.paces.learn_size(batch, size)
-        crew.line = Fifo()
-        crew.put = crew.line.put
-        lined_up(crew, calls.same, 1000)
-        formed = dispatcher.form(worker, crew.line)  # type: ignore[arg-type]
+        runner.run_times = RunTimes()
+        runner.run_times.learn(batch.fns, 1, seconds)
+        runner.run_times.learn_size(calls.same, size)
+        runner.backlog.reset()
+        runner.put = runner.backlog.put
+        lined_up(runner, calls.same, 1000)
+        formed = dispatcher.form(worker, runner.backlog.queue)  # type: ignore[arg-type]
         assert formed is not None and formed.count == want, seconds
 
 
 def test_cancelled_tasks_are_left_out_of_a_batch():
-    crew, worker = make_crew(), FakeWorker()
-    crew.paces.learn(make_batch(crew, 1)[0], 1, 1e-6)
-    tasks = lined_up(crew, calls.same, 40)
+    runner, worker = make_runner(), FakeWorker()
+    runner.run_times.learn([calls.same], 1, 1e-6)
+    tasks = lined_up(runner, calls.same, 40)
     assert all(task.cancel() for task in tasks[::2])
-    batch = Dispatcher(crew).form(worker, crew.line)  # type: ignore[arg-type]
+    batch = Dispatcher(runner).form(worker, runner.backlog.queue)  # type: ignore[arg-type]
     assert isinstance(batch, TaskBatch) and batch.tasks == tasks[1 : 2 * batch.count : 2]
 
 
-def test_a_pace_believes_slow_at_once_and_quick_by_half():
-    crew = make_crew()
-    batch, _ = make_batch(crew, 1)
-    crew.paces.learn(batch, 10, 0.01)
-    crew.paces.learn(batch, 1, 1.0)
-    pace = crew.paces.of(calls.same)
-    assert pace is not None and pace.seconds == 1.0
-    crew.paces.learn(batch, 1, 0.0)
-    assert pace.seconds == 0.5
-
-
-# -- seats -------------------------------------------------------------------------------------------------------------
-
-
-def test_a_seat_that_goes_while_its_worker_is_started_is_not_forgotten():
-    seats = Seats(2)
-    seat = seats.every()[1]
-    seats.resize(1)
-    assert seat.is_going and seat not in seats.every()
-    seats.take(seat, FakeWorker())  # type: ignore[arg-type]
-    assert seat in seats.every()
-    seats.leave(seat)
-    assert seat not in seats.every()
-
-
-def test_a_key_in_use_keeps_its_seat_when_the_pool_is_resized():
-    seats = Seats(4)
-    task: Task[Any] = Task()
-    seats.place(task, "k")
-    line = seats.line_of("k")
-    seats.resize(1)
-    assert seats.line_of("k") is line and list(line) == [task]
-    line.take()
-    seats.settle("k")
-    seats.resize(3)
-    assert len(seats.every()) == 3
+def test_a_run_time_believes_slow_at_once_and_quick_by_half():
+    runner = make_runner()
+    batch, _ = make_batch(runner, 1)
+    runner.run_times.learn(batch.fns, 10, 0.01)
+    runner.run_times.learn(batch.fns, 1, 1.0)
+    run_time = runner.run_times.of(calls.same)
+    assert run_time is not None and run_time.seconds == 1.0
+    runner.run_times.learn(batch.fns, 1, 0.0)
+    assert run_time.seconds == 0.5

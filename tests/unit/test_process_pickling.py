@@ -39,7 +39,7 @@ def pool() -> Iterator[ProcessPool]:
 
 @pytest.fixture
 def without_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_process_pickle, "_cloudpickle", lambda: None)
+    monkeypatch.setattr(_process_pickle, "cloudpickle", lambda: None)
 
 
 def test_a_lambda_is_sent_by_value_when_cloudpickle_is_there(pool):

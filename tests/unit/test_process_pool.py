@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import threading
 import weakref
@@ -191,25 +192,132 @@ def test_a_group_cancels_the_rest_at_the_first_error(gate):
         assert any(task.cancelled() for task in rest)
 
 
-def test_callbacks_run_and_one_that_waits_for_its_own_pool_is_refused(pool):
-    seen: list[Any] = []
-    done = threading.Event()
-    other = pool.submit(calls.square, 2)
-    other.result(20)
-
-    def callback(task: Task[Any]) -> None:
-        seen.append(task.result())
-        try:
-            pool.submit(calls.square, 3).result()
-        except RuntimeError as error:
-            seen.append(str(error))
-        done.set()
-
-    pool.pause()  # so that the callback is there before the end, and is run by the pool
+def after_pause(pool: ProcessPool, callback: Any) -> None:
+    """Add a callback to a task before it ends, so that the pool calls it."""
+    pool.pause()
     pool.submit(calls.square, 4).add_done_callback(callback)
     pool.resume()
+
+
+def test_a_callback_may_wait_for_tasks_of_its_own_pool_in_every_way(pool):
+    seen: list[Any] = []
+    done = threading.Event()
+
+    def callback(task: Task[Any]) -> None:
+        try:
+            seen.append(task.result())
+            seen.append(pool.submit(calls.square, 3).result(20))
+            first = wait([pool.submit(calls.square, 2)], timeout=20, return_when=concurrent.futures.FIRST_COMPLETED)
+            seen.append(first.done.pop().result())
+            seen.extend(each.result() for each in as_completed([pool.submit(calls.square, 5)]))
+            seen.extend(pool.map(calls.square, [6, 7]))
+        finally:
+            done.set()
+
+    after_pause(pool, callback)
     assert done.wait(20)
-    assert seen[0] == 16 and "would never end" in seen[1]
+    assert seen == [16, 9, 4, 25, 36, 49]
+
+
+def test_a_slow_callback_holds_up_no_task_and_callbacks_keep_their_order():
+    go_on, seen = threading.Event(), []
+    with ProcessPool(1, name="mill") as pool:
+        pool.pause()
+        tasks = [pool.submit(calls.square, x) for x in range(5)]
+        tasks[0].add_done_callback(lambda _: go_on.wait(20))
+        for x, task in enumerate(tasks):
+            task.add_done_callback(lambda _, x=x: seen.append((x, threading.current_thread().name)))  # type: ignore[misc]
+        pool.resume()
+        assert [task.result(20) for task in tasks] == [0, 1, 4, 9, 16]
+        assert pool.submit(calls.square, 9).result(20) == 81
+        assert not seen and not pool.drain(0.01)
+        go_on.set()
+        assert pool.drain(20)
+    assert seen == [(x, "mill-callbacks") for x in range(5)]
+
+
+def test_draining_in_a_callback_is_refused_and_shutting_down_is_not():
+    pool = ProcessPool(1)
+    errors: list[Any] = []
+
+    def callback(_: Task[Any]) -> None:
+        try:
+            pool.drain()
+        except RuntimeError as error:
+            errors.append(str(error))
+        errors.append(pool.shutdown())
+
+    after_pause(pool, callback)
+    assert pool.shutdown(timeout=20)
+    assert errors[1] is True and "would wait for itself" in errors[0]
+
+
+def test_a_map_sends_no_events_of_tasks_and_a_task_tells_how_long_it_waited():
+    events: list[Event] = []
+    with ProcessPool(1, on_event=events.append) as pool:
+        assert list(pool.map(calls.square, range(100))) == [x * x for x in range(100)]
+        assert pool.submit(calls.square, 2).result(20) == 4
+    tasks = [event for event in events if event.name.startswith("task_")]
+    assert [event.name for event in tasks] == ["task_started", "task_finished"]
+    assert 0 <= tasks[0].data["waited"] < 20
+
+
+def test_an_observer_that_raises_is_logged_and_harms_nobody(caplog):
+    def observe(event: Event) -> None:
+        raise ValueError("bad observer")
+
+    with ProcessPool(1, on_event=observe) as pool:
+        assert pool.submit(calls.square, 2).result(20) == 4
+    assert "on_event raised" in caplog.text
+
+
+def test_a_worker_that_is_too_old_when_it_is_ready_still_runs_one_task():
+    with ProcessPool(1, max_worker_age=0.0) as pool:
+        tasks = [pool.submit(calls.pid) for _ in range(3)]
+        assert len({task.result(20) for task in tasks}) == 3
+
+
+def test_draining_leaves_nothing_behind(pool):
+    pool.submit(calls.noop).result(20)
+    for _ in range(100):
+        assert pool.drain(20)
+    assert not pool._runner.drainers
+
+
+def test_ctrl_c_in_a_task_that_the_caller_runs_is_the_callers(gate):
+    with ProcessPool(1, max_queued=0, when_full="caller_runs") as pool:
+        held(pool, gate)
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(signal.raise_signal, signal.SIGINT)
+        gate.open()
+        assert pool.drain(20)
+        assert pool.statistics().failed == 1
+
+
+def test_a_retried_task_and_item_leave_no_record_behind(tmp_path):
+    with ProcessPool(1, retries=1) as pool:
+        assert pool.submit(calls.die_once, str(tmp_path / "once")).result(20) == "second time"
+        assert list(pool.map(calls.die_once, [str(tmp_path / "again")])) == ["second time"]
+        assert pool.drain(20)
+        assert not pool._runner.records.tries
+
+
+def test_a_coroutine_function_is_refused(pool):
+    async def nothing() -> None: ...
+
+    with pytest.raises(TypeError, match="coroutine function"):
+        pool.submit(nothing)
+
+
+def test_statistics_measure_how_long_tasks_wait(gate):
+    with ProcessPool(1) as pool:
+        held(pool, gate)
+        waiting = pool.submit(calls.noop)
+        assert pool.statistics().queueing_delay is not None
+        gate.open()
+        waiting.result(20)
+        assert pool.drain(20)
+        assert pool.statistics().queueing_delay == 0.0
 
 
 def test_a_callback_that_exits_harms_nobody(pool):
@@ -628,15 +736,15 @@ def test_kill_ends_everything_now(gate):
 def test_a_dropped_pool_finishes_its_work_and_ends():
     pool = ProcessPool(1)
     task = pool.submit(calls.square, 4)
-    crew = weakref.ref(pool._crew)
-    thread = pool._crew.foreman.thread  # type: ignore[union-attr]
+    runner = weakref.ref(pool._runner)
+    thread = pool._runner.io.running.thread  # type: ignore[union-attr]
     del pool
     gc.collect()
     assert task.result(20) == 16
     thread.join(20)
     del task
     gc.collect()
-    assert not thread.is_alive() and crew() is None
+    assert not thread.is_alive() and runner() is None
 
 
 def test_a_pool_is_not_sent_to_another_process(pool):

@@ -1,7 +1,7 @@
 """The worker process: reads batches of calls from its socket, runs them, answers.
 
-It imports as little as it can, since every worker pays for it at its start. What it tells and when is in
-`_process_frames`, what it leaves behind when it is killed in `_process_journal`.
+It imports as little as it can, since every worker pays for it at its start. What it sends is in
+`_frames`, what it leaves behind when it is killed in `_journal`.
 
 It answers at the end of a batch; earlier when two milliseconds have passed, when the journal is full, or after a large
 outcome. So an outcome is at any time either in the journal or with the kernel, except that of the call just ended:
@@ -42,6 +42,7 @@ from millpond.local.processes._journal import BASE, SKIP, STARTED, Journal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from multiprocessing.heap import BufferWrapper
+    from types import ModuleType
 
 FLUSH_AFTER = 0.002
 """Seconds after which finished outcomes are sent although the batch goes on; looked at with every eighth call."""
@@ -50,22 +51,24 @@ PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 """Types that need no pickle of their own: reading one back cannot fail."""
 
 
-def main(sock: socket.socket, memory: BufferWrapper, setup: bytes, *, tells_memory: bool, inherited: int = -1) -> None:
-    """Be a worker process until the pool closes the socket.
+def main(
+    sock: socket.socket, memory: BufferWrapper, setup: bytes, *, reports_memory: bool, inherited: int = -1
+) -> None:
+    """Run a worker process until the pool closes the socket.
 
     A forked one has inherited the pool's end of the socket, too, and closes it: else it would never see it closed.
     """
     if inherited >= 0:
         os.close(inherited)
     signal.signal(signal.SIGINT, _ignore)
-    child = Child(sock, Journal(memory), tells_memory=tells_memory)
+    child = Child(sock, Journal(memory), reports_memory=reports_memory)
     try:
         try:
             initializer, initargs, finalizer = pickle.loads(setup)
             if initializer is not None:
                 initializer(*initargs)
         except BaseException as error:
-            child.send((BROKEN, *_portray(error)))
+            child.send((BROKEN, *_pickle_error(error)))
             return
         child.send((READY, os.getpid()))
         child.serve()
@@ -89,10 +92,10 @@ def _ignore(*_: object) -> None:
 class Child:
     """The worker's side of the socket and the journal."""
 
-    def __init__(self, sock: socket.socket, journal: Journal, *, tells_memory: bool) -> None:
+    def __init__(self, sock: socket.socket, journal: Journal, *, reports_memory: bool) -> None:
         self._sock = sock
         self._journal = journal
-        self._tells_memory = tells_memory
+        self._reports_memory = reports_memory
         sock.setblocking(True)
 
     def send(self, message: tuple[Any, ...]) -> None:
@@ -150,7 +153,7 @@ class Child:
                     value = fn(*args)
                     special = None if type(value) in PLAIN else _special(fn, value)
             except BaseException as error:
-                special = (FAILED, *_portray(error))
+                special = (FAILED, *_pickle_error(error))
             if special is not None:
                 value = None
                 specials[seq - base] = special
@@ -170,7 +173,7 @@ class Child:
 
     def answer(self, base: int, values: list[Any], specials: dict[int, tuple[Any, ...]], seconds: float) -> None:
         """Send the outcomes of the calls from number `base` on."""
-        memory = _memory() if self._tells_memory else 0
+        memory = _memory() if self._reports_memory else 0
         self.send((REPLY, base, values, specials, seconds, memory))
 
 
@@ -181,19 +184,21 @@ def _special(fn: Any, value: Any) -> tuple[Any, ...]:
     """Pickle a value by itself, so that a bad one spoils no other."""
     try:
         return PICKLED, pickle.dumps(value, 5)
-    except Exception:
-        by_value = _cloudpickle()
+    except Exception as error:
+        trouble = error
+        by_value = cloudpickle()
         if by_value is not None:
             try:
                 return PICKLED, by_value.dumps(value)
             except Exception as second:
-                error = second
+                trouble = second
         raise pickle.PicklingError(
-            f"the result of {name_of(fn)}, a {type(value).__qualname__}, cannot be pickled: {error}; return plain data"
+            f"the result of {name_of(fn)}, a {type(value).__qualname__}, cannot be pickled: {trouble}; "
+            "return plain data"
         ) from None
 
 
-def _portray(error: BaseException) -> tuple[bytes, str]:
+def _pickle_error(error: BaseException) -> tuple[bytes, str]:
     """Return a pickle of an exception and the text of its traceback, without this module's own frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals is globals():
@@ -225,26 +230,27 @@ def _call_blob(name: str, blob: bytes) -> Any:
     return fn(*args)
 
 
-def load_shipped(blob: bytes) -> Any:
-    """Load a function that was sent by value; one that was met before is the same object again."""
-    found = _met.get(blob)
+def load_by_value(blob: bytes) -> Any:
+    """Load a function that was sent by value; one that was loaded before is the same object again."""
+    found = _loaded.get(blob)
     if found is None:
-        if len(_met) >= 256:
-            _met.clear()
-        found = _met[blob] = pickle.loads(blob)
+        if len(_loaded) >= 256:
+            _loaded.clear()
+        found = _loaded[blob] = pickle.loads(blob)
     return found
 
 
-_met: dict[bytes, Any] = {}
+_loaded: dict[bytes, Any] = {}
 
 
 def name_of(fn: Any) -> str:
-    """Return how people call this function."""
+    """Return the name by which errors and events call a function."""
     fn = getattr(fn, "func", fn)
     return getattr(fn, "__qualname__", None) or repr(fn)
 
 
-def _cloudpickle() -> Any:
+def cloudpickle() -> ModuleType | None:
+    """Return the module that pickles functions by value; None when it is not installed."""
     try:
         return importlib.import_module("cloudpickle")
     except ImportError:

@@ -7,7 +7,7 @@ outcome. Nobody reads that while all is well. Calls are numbered per worker, fro
     STARTED   the number of the call that was started last; every call before it has its outcome in the journal or sent
     BASE      the number of the call whose outcome is the first record of the journal
     SKIP      written by the pool: calls below this number that have not been started are not to be run here any more
-    records   outcomes one after another, as `marshal` writes them: a plain value, or a tuple as in `_process_frames`
+    records   outcomes one after another, as `marshal` writes them: a plain value, or a tuple as in `_frames`
 
 The order of the stores is all there is to it. A record is complete before STARTED moves on; an answer is with the
 kernel before BASE moves on. What a dead process had stored is seen in that order on every processor.

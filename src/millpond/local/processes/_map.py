@@ -1,29 +1,30 @@
 """`map` in worker processes: items travel in slices, without a future for each.
 
-A map stands in the pool's line as one `Driver`, which is never run: when its turn comes, the pool cuts a slice of items
-for a worker and leaves the driver at the head of the line while there are more. So the map keeps its place among tasks,
-and pause, purge, resize and shutdown take hold between slices. How large a slice is follows from the run time, as for
+A map has one place in the pool's queue, which is never run: when its turn comes, the pool cuts a slice of items for a
+worker and leaves the place at the head of the queue while there are more. So the map keeps its turn among tasks, and
+pause, purge, resize and shutdown take effect between slices. How large a slice is follows from the run time, as for
 batches of tasks, unless `chunksize` fixes it.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
+import _thread
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millpond.local._map import DriverHook, Results, open_source, start
+from millpond.local._map import Items, PlaceWatchers, Results, open_source, start
 from millpond.local._task import Task
 
 if TYPE_CHECKING:
-    from millpond.local.processes._runner import ProcessCrew
+    from millpond.local._progress import Progress
+    from millpond.local.processes._runner import ProcessRunner
 
 T = TypeVar("T")
 
 
-class Driver(Task[None]):
-    """The place of a map in the line."""
+class MapPlace(Task[None]):
+    """The place of a map in the queue."""
 
     __slots__ = ("run",)
 
@@ -32,132 +33,127 @@ class Driver(Task[None]):
     run: ProcessMap[Any]
 
 
-class _Block:
-    """Items to be cut into slices: the number of the first, the items, and how many are cut off already."""
-
-    __slots__ = ("at", "items", "number")
-
-    def __init__(self, number: int, items: list[Any]) -> None:
-        self.number = number
-        self.items = items
-        self.at = 0
-
-    def follows(self, number: int, items: list[Any]) -> bool:
-        """Tell whether these items belong right before this block, which is whole and not large."""
-        return not self.at and self.number == number + len(items) and len(self.items) <= 4096
-
-
 class ProcessMap(Generic[T]):
     """One `map` call in a process pool."""
 
     def __init__(
-        self, crew: ProcessCrew, fn: Callable[..., T], *, is_bare: bool, chunk: int | None, ordered: bool
+        self, runner: ProcessRunner, fn: Callable[..., T], *, is_bare: bool, chunksize: int | None, ordered: bool
     ) -> None:
-        self.crew = crew
+        self._runner = runner
         self.fn = fn
         self.is_bare = is_bare  # whether each item is the one argument of a call
-        self.chunk = chunk
+        self.chunksize = chunksize
         self.results: Results[T] = Results(ordered=ordered)
-        self._blocks: deque[_Block] = deque()
-        self._next = 0
-        self._left = 0
-        self._lock = threading.Lock()
-        self._is_in_line = False
+        self._items = Items()
+        self._lock = _thread.allocate_lock()
+        self._place: MapPlace | None = None  # while it is queued, or in the dispatcher's hands
         self._is_over = False
-        crew.maps.add(self)
+        with runner.lock:
+            runner.maps.add(self)
 
     def waiting(self) -> int:
-        """Count the items that no worker has, less the driver in line, which is counted as a task."""
-        return max(0, self._left - self._is_in_line)
+        """Count the items that no worker has, less the queued place, which is counted as a task."""
+        return max(0, len(self._items) - (self._place is not None))
 
-    def feed(self, items: list[Any]) -> None:
+    def add(self, items: list[Any]) -> None:
         """Add items at the end."""
-        if self.crew.is_closed:
-            raise self.crew.refusal()
+        if self._runner.is_closed:
+            raise self._runner.refusal()
         if items:
-            with self._lock:
-                self._blocks.append(_Block(self._next, items))
-                self._next += len(items)
-                self._left += len(items)
-            self._stand_in_line()
+            self._items.add(items)
+            self._queue_place()
 
-    def _stand_in_line(self) -> None:
+    def _queue_place(self) -> None:
         with self._lock:
-            if self._is_in_line:
+            if self._place is not None:
                 return
-            self._is_in_line = True
-        driver: Driver = Driver()
-        driver._owner = self.crew
-        driver._hook = DriverHook(self)
-        driver.run = self
-        self.crew.place(driver)
+            self._place = place = MapPlace()
+        place.run = self
+        place._owner = self._runner.owner
+        place._watchers = PlaceWatchers(self)
+        self._runner.place(place)
+
+    # -- for the dispatcher -------------------------------------------------------------------------------------------
 
     def cut(self, size: int) -> tuple[int, list[Any]]:
         """Take the next slice, of `size` items at most: the number of the first, and the items."""
-        with self._lock:
-            if not self._blocks:
-                return 0, []
-            block = self._blocks[0]
-            number, items = block.number + block.at, block.items[block.at : block.at + size]
-            block.at += len(items)
-            if block.at == len(block.items):
-                self._blocks.popleft()
-            self._left -= len(items)
-            return number, items
+        number, items = self._items.cut(size)
+        items.reverse()
+        return number, items
 
-    def stays_in_line(self) -> bool:
-        """Tell whether there is more to cut; when there is not, the driver is out of line."""
+    def stays_queued(self) -> bool:
+        """Return whether there is more to cut; when there is not, the map has no place any more."""
         with self._lock:
-            self._is_in_line = bool(self._left)
-            return self._is_in_line
+            if not len(self._items):
+                self._place = None
+            return self._place is not None
 
     def give_back(self, number: int, items: list[Any]) -> None:
         """Take back items that were not run."""
-        with self._lock:
-            if self._is_over:
-                return
-            self._left += len(items)
-            if self._blocks and self._blocks[0].follows(number, items):
-                items = items + self._blocks.popleft().items
-            self._blocks.appendleft(_Block(number, items))
-        self._stand_in_line()
+        if self._is_over:
+            self._count_dropped(len(items))
+        else:
+            self._items.give_back(number + len(items), items[::-1])
+            self._queue_place()
+
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     def help_out(self) -> bool:
-        """Never help: the items are for the worker processes."""
+        """Return that the consumer cannot help: the items are for the worker processes."""
         return False
 
-    def lost(self, failure: BaseException) -> None:
-        """End the map: its driver was purged, or the pool broke."""
-        self.clear()
-        self.results.fail(failure)
+    def cancel(self) -> int:
+        """Drop what no worker has, as a purge does; return how many."""
+        return self._drop_rest(CancelledError("the map was cancelled: its pool was purged or shut down"))
+
+    def lose_place(self, failure: BaseException) -> None:
+        """End the map: its place was purged, or the pool broke."""
+        self._drop_rest(failure)
 
     def stop(self) -> None:
         """Start nothing more."""
         self._is_over = True
-        dropped = self.clear()
-        with self.crew.lock:
-            self.crew.cancelled_items += dropped
+        self._drop_rest()
 
-    def clear(self) -> int:
-        """Drop what no worker has; return how many."""
+    def end_after_fork(self, failure: BaseException) -> None:
+        """End a map that this process inherited by fork."""
+        self._lock = _thread.allocate_lock()
+        self._is_over = True
+        self.results.end_after_fork(failure)
+
+    def _drop_rest(self, failure: BaseException | None = None) -> int:
+        """Start no more items; `failure` comes in their place. Return how many."""
+        dropped = self._items.clear()
         with self._lock:
-            dropped, self._left = self._left, 0
-            self._blocks.clear()
-            return dropped
+            place = self._place
+            if place is not None and self._runner.backlog.claim(place) is not None:
+                self._place = None
+        if failure is not None:
+            for first, _ in dropped:
+                self.results.publish(first, [], failure)
+        return self._count_dropped(sum([number for _, number in dropped]))
+
+    def _count_dropped(self, number: int) -> int:
+        with self._runner.lock:
+            self._runner.cancelled_items += number
+        self._runner.has_left()
+        return number
 
 
 def map_in_processes(
-    crew: ProcessCrew,
+    runner: ProcessRunner,
     fn: Callable[..., T],
     iterables: tuple[Iterable[Any], ...],
     *,
     timeout: float | None,
-    chunk: int | None,
-    ahead: int | None,
+    chunksize: int | None,
+    buffersize: int | None,
     ordered: bool,
-    progress: bool,
+    progress: Progress,
 ) -> Iterator[T]:
     """Start a map in worker processes and return the iterator of its results."""
-    items, total = open_source(fn, iterables, timeout=timeout, chunk=chunk, ahead=ahead)
-    run: ProcessMap[T] = ProcessMap(crew, fn, is_bare=len(iterables) == 1, chunk=chunk, ordered=ordered)
-    return start(run, items, timeout=timeout, ahead=ahead, progress=progress, total=total)
+    items, total = open_source(
+        fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
+    )
+    run: ProcessMap[T] = ProcessMap(runner, fn, is_bare=len(iterables) == 1, chunksize=chunksize, ordered=ordered)
+    return start(run, items, timeout=timeout, buffersize=buffersize, progress=progress, total=total)

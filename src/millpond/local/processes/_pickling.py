@@ -5,23 +5,22 @@ Pickled together, a call costs a twentieth of what it costs alone. When that fai
 lost: function by function and call by call, the culprit is found and it alone fails.
 
 What cannot be pickled by name (a lambda, a nested function, one typed into a notebook) is sent by value when
-cloudpickle is installed. Such a function is pickled once and loaded once per worker (`Shipped`).
+cloudpickle is installed. Such a function is pickled once and loaded once per worker (`ByValue`).
 """
 
 from __future__ import annotations
 
-import importlib
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from millpond.local.processes._child import load_shipped, name_of
+from millpond.local.processes._child import cloudpickle, load_by_value, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
 BY_NAME, BY_VALUE, SINGLY = 0, 1, 2
-"""How the calls of a function travel. Each next way is tried when the one before has failed."""
+"""How the calls of a function are encoded. Each is tried when the one before has failed."""
 
 INSTALL = 'or pip install "millpond[pickle]" so that it can be sent by value'
 
@@ -37,7 +36,7 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-class Shipped:
+class ByValue:
     """A function that travels by value."""
 
     __slots__ = ("blob", "fn")
@@ -47,15 +46,15 @@ class Shipped:
         self.blob = blob
 
     def __reduce__(self) -> Any:
-        return load_shipped, (self.blob,)
+        return load_by_value, (self.blob,)
 
 
 class Encoder:
     """Pickles the calls of one pool."""
 
     def __init__(self) -> None:
-        self._ways: dict[str, int] = {}
-        self._shipped: dict[int, Shipped] = {}
+        self._encodings: dict[str, int] = {}
+        self._by_value: dict[int, ByValue] = {}
 
     def encode(
         self, fns: Sequence[Any], arguments: list[Any], *, is_bare: bool = False
@@ -65,50 +64,50 @@ class Encoder:
         `fns` has the function of each call, or one for all. `is_bare` says that each call has one argument only, which
         stands there without a tuple around it.
         """
-        way = max(map(self._way, fns)) if self._ways else BY_NAME
-        if way != SINGLY:
+        encoding = max(map(self._encoding, fns)) if self._encodings else BY_NAME
+        if encoding != SINGLY:
             try:
-                return self._together(fns, arguments, way, is_bare=is_bare), {}
+                return self._together(fns, arguments, encoding, is_bare=is_bare), {}
             except Exception:
-                if way == BY_NAME and self._marks_nameless(fns):
+                if encoding == BY_NAME and self._sends_by_value(fns):
                     return self.encode(fns, arguments, is_bare=is_bare)
         return self._singly(fns, [(each,) for each in arguments] if is_bare else arguments)
 
-    def _marks_nameless(self, fns: Sequence[Any]) -> bool:
+    def _sends_by_value(self, fns: Sequence[Any]) -> bool:
         """Note which of these functions must travel by value; False when that does not help."""
         nameless = [fn for fn in {id(fn): fn for fn in fns}.values() if not _can_pickle(fn, pickle)]
-        if nameless and _cloudpickle() is not None:
+        if nameless and cloudpickle() is not None:
             for fn in nameless:
-                self.try_harder(fn)
+                self.next_encoding(fn)
             return True
         return False
 
-    def try_harder(self, fn: Any) -> None:
-        """Send the calls of `fn` by the next way from now on."""
+    def next_encoding(self, fn: Any) -> None:
+        """Send the calls of `fn` in the next encoding from now on, since the one so far has failed."""
         name = _full_name(fn)
-        way = self._ways.get(name, BY_NAME)
-        if len(self._ways) > 4096:
-            self._ways.clear()
-        self._ways[name] = BY_VALUE if way == BY_NAME and _cloudpickle() is not None else SINGLY
+        encoding = self._encodings.get(name, BY_NAME)
+        if len(self._encodings) > 4096:
+            self._encodings.clear()
+        self._encodings[name] = BY_VALUE if encoding == BY_NAME and cloudpickle() is not None else SINGLY
 
-    def _way(self, fn: Any) -> int:
-        return self._ways.get(_full_name(fn), BY_NAME)
+    def _encoding(self, fn: Any) -> int:
+        return self._encodings.get(_full_name(fn), BY_NAME)
 
-    def _together(self, fns: Sequence[Any], arguments: list[Any], way: int, *, is_bare: bool) -> bytes:
-        if way == BY_VALUE:
-            fns = [self._ship(fn) for fn in fns]
+    def _together(self, fns: Sequence[Any], arguments: list[Any], encoding: int, *, is_bare: bool) -> bytes:
+        if encoding == BY_VALUE:
+            fns = [self._represent(fn) for fn in fns]
         return pickle.dumps((fns, arguments, is_bare), 5)
 
-    def _ship(self, fn: Any) -> Any:
-        """Return what stands for `fn` in a pickle: itself, or a `Shipped` when it cannot be pickled by name."""
-        found = self._shipped.get(id(fn))
+    def _represent(self, fn: Any) -> Any:
+        """Return what stands for `fn` in a pickle: itself, or a `ByValue` when it cannot be pickled by name."""
+        found = self._by_value.get(id(fn))
         if found is None:
-            by_value = _cloudpickle()
-            if by_value is None or not self._way(fn):
+            by_value = cloudpickle()
+            if by_value is None or not self._encoding(fn):
                 return fn
-            if len(self._shipped) >= 256:
-                self._shipped.clear()
-            found = self._shipped[id(fn)] = Shipped(fn, by_value.dumps(fn))
+            if len(self._by_value) >= 256:
+                self._by_value.clear()
+            found = self._by_value[id(fn)] = ByValue(fn, by_value.dumps(fn))
         return found
 
     def _singly(self, fns: Sequence[Any], arguments: list[tuple[Any, ...]]) -> tuple[bytes, dict[int, Exception]]:
@@ -127,9 +126,9 @@ class Encoder:
 
     def _alone(self, fn: Any, args: tuple[Any, ...]) -> bytes:
         try:
-            return pickle.dumps((self._ship(fn), args), 5)
+            return pickle.dumps((self._represent(fn), args), 5)
         except Exception:
-            by_value = _cloudpickle()
+            by_value = cloudpickle()
             if by_value is None:
                 raise
             blob: bytes = by_value.dumps((fn, args))
@@ -140,7 +139,7 @@ class Encoder:
         try:
             return pickle.dumps((initializer, initargs, finalizer), 5)
         except Exception as error:
-            by_value = _cloudpickle()
+            by_value = cloudpickle()
             if by_value is not None:
                 blob: bytes = by_value.dumps((initializer, initargs, finalizer))
                 return blob
@@ -152,7 +151,7 @@ class Encoder:
 
 def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
     """Return an error that names what cannot be pickled and says what to do."""
-    hint = "" if _cloudpickle() is not None else f", {INSTALL}"
+    hint = "" if cloudpickle() is not None else f", {INSTALL}"
     text = (
         f"{name_of(fn)} (in {getattr(fn, '__module__', None)}) cannot be sent to a worker process: {error}; "
         f"define it at module level{hint}"
@@ -172,7 +171,7 @@ def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
 
 def _can_pickle(value: Any, pickler: ModuleType | None = None) -> bool:
     try:
-        (pickler or _cloudpickle() or pickle).dumps(value)
+        (pickler or cloudpickle() or pickle).dumps(value)
     except Exception:
         return False
     return True
@@ -198,10 +197,3 @@ def unreadable(name: str, error: Exception) -> Exception:
 def _full_name(fn: Any) -> str:
     fn = getattr(fn, "func", fn)
     return f"{getattr(fn, '__module__', '')}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
-
-
-def _cloudpickle() -> ModuleType | None:
-    try:
-        return importlib.import_module("cloudpickle")
-    except ImportError:
-        return None

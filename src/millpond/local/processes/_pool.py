@@ -1,9 +1,9 @@
-"""`ProcessPool`: the face. It makes tasks and hands them over.
+"""`ProcessPool`: it makes tasks and hands them to a runner.
 
-Where to look: `_process_crew` is what the pool shares with its one I/O thread; that is `_process_foreman`, which starts
-and ends workers, listens to them and watches the clocks; `_process_dispatch` says which calls go where, in batches
-(`_process_batch`); `_process_worker` is one worker from here and `_process_child` the program it runs;
-`_process_journal` and `_process_recovery` are what makes `kill -9` cost one task only.
+Where to look: `_runner` is what the pool shares with its one I/O thread; that is `_io_thread`, which listens to the
+workers and keeps the deadlines; `_workers` says when one is started and when it leaves; `_dispatch` which calls go
+where, in batches (`_batch`); `_worker` is one worker from here and `_child` the program that it runs; `_journal` and
+`_recovery` are what makes `kill -9` cost one task only; `_callback_thread` runs users' callbacks.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from inspect import CO_COROUTINE
+from types import FunctionType
 from typing import Any, Literal, ParamSpec, TypeVar
 
-import millpond.local.processes._lifecycle  # noqa: F401  (registers what happens at exit and after fork)
+import millpond.local.processes._exit  # noqa: F401  (registers what happens at exit)
 from millpond._events import Observer, logger
-from millpond.local._checks import check_callable, check_count, check_seconds
-from millpond.local._options import Options
+from millpond.local._checks import check_callable, check_count, check_function, check_optional_count, check_seconds
+from millpond.local._options import NO_OPTIONS, Options, option_task
 from millpond.local._pool import Pool
-from millpond.local._queues import Order, check_priority, line_maker
-from millpond.local._statistics import Statistics
-from millpond.local._task import CANCELLED, OPEN, Task
-from millpond.local._when_full import Bound, WhenFull, check_when_full
+from millpond.local._queues import Order, queue_maker
+from millpond.local._task import Task
+from millpond.local._when_full import WhenFull, check_when_full
+from millpond.local.processes._io_thread import IoThread
 from millpond.local.processes._map import map_in_processes
 from millpond.local.processes._pickling import Encoder
-from millpond.local.processes._rules import Rules, is_importing_main, usable_context
-from millpond.local.processes._runner import ProcessCrew
-from millpond.local.processes._task import KillSwitch, ProcessTask
+from millpond.local.processes._runner import ProcessRunner
+from millpond.local.processes._workers import WorkerRules, is_importing_main, usable_context
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
 
-PATIENCE = 5.0
+KILL_TIMEOUT = 5.0
 """Seconds to wait for killed workers when the pool is left by Ctrl-C."""
 
+_FUNCTION = FunctionType
+_COROUTINE = CO_COROUTINE
 _numbers = itertools.count(1)
 _new_task = Task.__new__
 
@@ -49,7 +52,8 @@ class ProcessPool(Pool):
 
     Functions and arguments travel by pickle, quick calls many at a time. When a worker process dies, the task it was
     running fails with `WorkerDied` (or is tried again, see `retries`), and a new process takes its place; no other task
-    is lost or run twice. Done-callbacks run in the pool's I/O thread and should be quick.
+    is lost or run twice. Done-callbacks and `on_event` run one after another in a thread of the pool, so a slow one
+    holds up the others, but no task.
 
     Args:
         max_workers: The most processes at once; by default as many as this process may use processors.
@@ -63,14 +67,14 @@ class ProcessPool(Pool):
         initializer: Called with `initargs` in each new worker; when it raises, the pool is broken.
         finalizer: Called in each worker that leaves.
         max_tasks_per_worker: Replace a worker after this many tasks.
-        max_worker_age: Replace a worker that has lived for this many seconds, between tasks.
+        max_worker_age: Replace a worker that has been ready for this many seconds, between tasks; each runs one.
         max_worker_memory: Replace a worker that has more than this many bytes in memory, between tasks.
         retries: How many times a task is tried again whose worker died.
         name: Shown in process names, statistics and events.
-        on_event: Called with an `Event` for each thing that happens, mostly in the I/O thread.
+        on_event: Called with an `Event` for each thing that happens, in order, in the thread that runs callbacks.
     """
 
-    _crew: ProcessCrew
+    _runner: ProcessRunner
     _start_map = staticmethod(map_in_processes)
 
     def __init__(
@@ -93,45 +97,43 @@ class ProcessPool(Pool):
         name: str | None = None,
         on_event: Observer | None = None,
     ) -> None:
-        size = check_count("max_workers", _processors() if max_workers is None else max_workers, 1)
-        floor = check_count("min_workers", min_workers, 0)
-        if floor > size:
-            raise ValueError(f"min_workers ({floor}) must not be above max_workers ({size})")
+        most = check_count("max_workers", _processors() if max_workers is None else max_workers, 1)
+        least = check_count("min_workers", min_workers, 0)
+        if least > most:
+            raise ValueError(f"min_workers ({least}) must not be above max_workers ({most})")
         check_when_full(when_full, max_queued)
-        if max_queued is not None:
-            check_count("max_queued", max_queued, 0)
+        check_optional_count("max_queued", max_queued, 0)
+        check_optional_count("max_tasks_per_worker", max_tasks_per_worker, 1)
+        check_optional_count("max_worker_memory", max_worker_memory, 1)
         for label, call in (("initializer", initializer), ("finalizer", finalizer), ("on_event", on_event)):
             if call is not None:
                 check_callable(call, label)
-        for label, number in (("max_tasks_per_worker", max_tasks_per_worker), ("max_worker_memory", max_worker_memory)):
-            if number is not None:
-                check_count(label, number, 1)
         self.name = name or f"ProcessPool-{next(_numbers)}"
         self._order = order
-        self._observer = on_event
-        self._crew = crew = ProcessCrew(
+        self._on_event = on_event
+        self._runner = runner = ProcessRunner(
             name=self.name,
-            size=size,
-            floor=floor,
-            make_line=line_maker(order),
-            rules=Rules(
+            min_workers=least,
+            max_workers=most,
+            rules=WorkerRules(
                 context=_context(start_method),
                 setup=Encoder().encode_setup(initializer, tuple(initargs), finalizer),
                 idle_timeout=check_seconds("idle_timeout", idle_timeout),
-                max_tasks=max_tasks_per_worker,
-                max_age=check_seconds("max_worker_age", max_worker_age),
-                max_memory=max_worker_memory,
+                max_tasks_per_worker=max_tasks_per_worker,
+                max_worker_age=check_seconds("max_worker_age", max_worker_age),
+                max_worker_memory=max_worker_memory,
                 retries=check_count("retries", retries, 0),
                 looks_ahead=order == "fifo",
             ),
-            observer=on_event,
+            make_queue=queue_maker(order),
+            make_io_thread=IoThread,
+            max_queued=max_queued,
+            when_full=when_full,
+            on_event=on_event,
         )
-        if max_queued is not None:
-            crew.bound = Bound(crew, max_queued, when_full)  # type: ignore[arg-type]
-            crew.gate = crew.admit
-        weakref.finalize(self, crew.close).atexit = False
-        if floor and not is_importing_main():
-            crew.rouse()
+        weakref.finalize(self, runner.close).atexit = False
+        if least and not is_importing_main():
+            runner.wake()
 
     # -- submitting --------------------------------------------------------------------------------------------------
 
@@ -141,76 +143,50 @@ class ProcessPool(Pool):
         Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides. What cannot be
         pickled fails the future, with an error that names it. `cancel()` works until it is on its way to a worker.
         """
-        # This is the hot path: `_build` and `ProcessCrew.place` for a plain task, written out.
-        if not callable(fn):
-            check_callable(fn)  # type: ignore[unreachable]
-        crew = self._crew
+        # This is the hot path: `_build` and `ProcessRunner.place` for a plain task, written out.
+        if fn.__class__ is not _FUNCTION or fn.__code__.co_flags & _COROUTINE:
+            check_function(fn)
+        runner = self._runner
         task: Task[T] = _new_task(Task)
         task._status = 0
-        task._hook = None
-        task._owner = crew
+        task._watchers = None
+        task._owner = runner.owner
         task._fn = partial(fn, **kwargs) if kwargs else fn
         task._args = args
         task._context = None
-        if crew.gate is not None:
-            return crew.gate(task)
-        crew.put(task)
-        if crew.is_asleep:
-            crew.rouse(task)
+        if runner.admit is not None:
+            return runner.admit(task)
+        runner.put(task)
+        if runner.io.is_waiting:
+            runner.wake(task)
         return task
 
     def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
-        check_callable(fn)
-        self._check_options(options)
-        task: Task[T]
-        if options.priority is None and options.key is None and options.timeout is None and options.cancel is None:
-            task = _new_task(Task)
+        check_function(fn)
+        if options is NO_OPTIONS:
+            task: Task[T] = _new_task(Task)
         else:
-            special: ProcessTask[T] = ProcessTask.__new__(ProcessTask)
-            special.priority, special.key = options.priority or 0, options.key
-            special.timeout = options.timeout
-            special.switch = None if options.cancel is None else KillSwitch(special, options.cancel)
-            task = special
+            self._check_options(options)
+            task = option_task(options)
         task._status = 0
-        task._hook = None
-        task._owner = self._crew
+        task._watchers = None
+        task._owner = self._runner.owner
         task._fn = partial(fn, **kwargs) if kwargs else fn
         task._args = args
-        task._context = None
-        if options.cancel is not None and options.cancel.cancelled:
-            task._settle(CANCELLED, None)
+        task._context = None if self._on_event is None else time.perf_counter()  # see `ProcessRunner.admit_observed`
         return task
-
-    def _check_options(self, options: Options) -> None:
-        if options.priority is not None:
-            check_priority(self._order, options.priority)
-
-    def _admit(self, task: Task[T]) -> Task[T]:
-        self._crew.admit(task)
-        self._arm(task)
-        return task
-
-    def _try_admit(self, task: Task[T]) -> bool:
-        is_in = self._crew.try_admit(task)
-        self._arm(task)
-        return is_in
-
-    def _arm(self, task: Task[T]) -> None:
-        """Let the task's token, if it has one, end it from now on."""
-        if isinstance(task, ProcessTask) and task.switch is not None and task._status == OPEN:
-            task.switch.arm()
 
     # -- managing ----------------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """Shut down at once: cancel what is queued and end the workers; what they were running fails."""
         self.shutdown(wait=False, cancel_futures=True)
-        self._crew.kill()
+        self._runner.kill()
 
     def _leave_at_once(self, why: str) -> None:
         now = self.statistics()
         self.kill()
-        self._crew.join(time.monotonic() + PATIENCE)
+        self._runner.join(time.monotonic() + KILL_TIMEOUT)
         logger.warning(
             "pool %r was left by %s: %d queued tasks cancelled, %d running tasks ended",
             self.name,
@@ -219,9 +195,11 @@ class ProcessPool(Pool):
             now.running,
         )
 
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the pool's counts."""
-        return self._crew.statistics("processes")
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every task has ended and its callbacks were called, leaving the pool open; False at time-out."""
+        if self._runner.callbacks.is_here:
+            raise RuntimeError(f"drain() in a callback of pool {self.name!r} would wait for itself; use wait()")
+        return super().drain(timeout)
 
     def __reduce__(self) -> Any:
         raise TypeError(f"pool {self.name!r} cannot be sent to another process; make a pool there, or submit from here")
@@ -230,11 +208,11 @@ class ProcessPool(Pool):
 
     @property
     def _max_workers(self) -> int:
-        return self._crew.size
+        return self._runner.max_workers
 
     @property
     def _processes(self) -> dict[int, Any]:
-        return {worker.process.pid: worker.process for worker in list(self._crew.workers)}
+        return {worker.process.pid: worker.process for worker in list(self._runner.workers.all)}
 
 
 def _processors() -> int:

@@ -1,384 +1,391 @@
-"""What a `ProcessPool` and its I/O thread share: the line of tasks, the counts, and the orders between them.
+"""What a `ProcessPool` and its I/O thread share: the tasks that wait, the counts, and the calls between them.
 
-`submit` appends to the line and rings only when the I/O thread (the `Foreman`) waits for tasks; it takes no lock. What
-makes that safe under the GIL:
+`submit` queues a task and wakes the I/O thread only when that waits for tasks; it takes no lock. What makes that safe
+under the GIL:
 
-- *No lost wake-up.* The foreman announces that it wants to know of tasks (`is_asleep`) and then looks at the line;
-  `submit` puts the task in line and then looks at the announcement.
-- *No task runs twice*, or is run when it was cancelled: see `_process_backlog`.
-- *No stranded task.* The foreman ends under the lock, when the pool is closed and the line is empty; a submitter that
-  finds it gone takes its task back and says that the pool is closed.
+- *No lost wake-up.* The I/O thread announces that it waits for tasks (`io.is_waiting`) and then looks at the queue;
+  `submit` queues the task and then looks at the announcement.
+- *No task runs twice*, or is run when it was cancelled: see `_backlog.py`.
+- *No task is left behind.* The I/O thread ends under the lock, when the pool is closed and the queue is empty; a
+  submitter that finds it gone takes its task back and says that the pool is closed.
+
+Users' code (done-callbacks, `on_event`) never runs in the I/O thread: see `_callback_thread.py`.
 """
 
 from __future__ import annotations
 
-import _thread
-import contextlib
+import sys
 import threading
 import time
 import weakref
-from collections import deque
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import emit
+from millpond._events import Observer, emit, logger
 from millpond.errors import PoolClosed
-from millpond.local._cancel import CancelToken
+from millpond.local import _exit_and_fork
+from millpond.local._backlog import Backlog
+from millpond.local._calls import ObservedCall, run
+from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
-from millpond.local._task import CANCELLED, OPEN, RAISED, RETURNED, Task, here
-from millpond.local.processes._backlog import ProcessBacklog
-from millpond.local.processes._batch import Paces
-from millpond.local.processes._io_thread import Foreman
-from millpond.local.processes._map import Driver
+from millpond.local._task import OptionTask, Task
+from millpond.local._watchers import RAISED, here
+from millpond.local._when_full import Admission, WhenFull
+from millpond.local._worker_queues import WorkerQueue, WorkerQueues
+from millpond.local.processes._callback_thread import CallbackThread
+from millpond.local.processes._io_handle import IoHandle, IoThread
 from millpond.local.processes._pickling import Encoder
-from millpond.local.processes._rules import Rules, is_importing_main, usable_context
+from millpond.local.processes._run_times import RunTimes
+from millpond.local.processes._task_records import TaskRecords
+from millpond.local.processes._workers import WorkerRules, Workers, usable_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond._events import Observer
-    from millpond.local._queues import Line
-    from millpond.local.processes._worker import ProcessWorker
-
-process_crews: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
-"""Every process pool's crew, for the interpreter's exit and for fork."""
+    from millpond.local._queues import Queue
 
 
-class ProcessCrew(ProcessBacklog):
+class TaskOwner:
+    """What a task knows of its pool. After a fork the child's pool goes on with a new one."""
+
+    __slots__ = ("is_forked", "root")
+
+    def __init__(self, runner: ProcessRunner) -> None:
+        self.root = runner
+        self.is_forked = False
+
+    def cancel_queued(self, task: Task[Any]) -> bool:
+        """Atomically take a queued task out of turn to cancel it; False when it is with a worker or has ended."""
+        return not self.is_forked and self.root.backlog.cancel(task)
+
+
+class ProcessRunner:
     """The state that a pool and its I/O thread share. The thread keeps it alive, never the pool itself."""
-
-    is_stranded = False  # a forked child ends inherited tasks itself
 
     def __init__(
         self,
         *,
         name: str,
-        size: int,
-        floor: int,
-        make_line: Callable[[], Line],
-        rules: Rules,
-        observer: Observer | None,
+        min_workers: int,
+        max_workers: int,
+        rules: WorkerRules,
+        make_queue: Callable[[], Queue],
+        make_io_thread: Callable[[ProcessRunner], IoThread],
+        max_queued: int | None = None,
+        when_full: WhenFull = "block",
+        on_event: Observer | None = None,
     ) -> None:
-        super().__init__(name=name, size=size, make_line=make_line, observer=observer)
-        self.floor = floor
-        self.rules = rules
-        self.encoder = Encoder()
-        self.paces = Paces()
-        self.gate: Callable[[Task[Any]], Task[Any]] | None = None
-        self.token = CancelToken()
-        self.is_closed = self.is_paused = self.is_interrupted = False
+        self.name = name
+        self.lock = threading.RLock()
+        self.owner = TaskOwner(self)
+        self.is_closed = self.is_paused = False
+        self.is_interrupted = False  # the pool was left by Ctrl-C: the interpreter's exit does not wait for it
         self.broken: str | None = None
-        self.past_done = self.past_items = self.past_failed = 0  # the counts of workers that left
-        self.rejected = self.largest = 0
-        self._begin()
-        process_crews.add(self)
+        self.encoder = Encoder()
+        self.run_times = RunTimes()
+        self.io = IoHandle(self, lambda: make_io_thread(self))
+        self.backlog = Backlog(self, make_queue)
+        self.put = self.backlog.put
+        self.records = TaskRecords(self.lock, self.backlog, self.end_running)
+        self.forget = self.records.forget
+        self.hold_place = self.records.hold_place
+        self.watch_token = self.records.watch_token
+        self.workers: Workers = Workers(self, rules, min_workers=min_workers, max_workers=max_workers)
+        self.use_worker_queues()
+        self.drainers = Drainers(self.is_idle)
+        self.has_left = self.drainers.wake
+        self.callbacks = CallbackThread(name, self.drainers.wake)
+        self.on_event = None if on_event is None else self.callbacks.observer(on_event)
+        self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.cancelled_items = 0
+        self.admission = Admission(self, max_queued, when_full)
+        self.admit: Callable[[Task[Any]], Task[Any]] | None = None
+        self.set_admit()
+        _exit_and_fork.register(self)
 
-    def _begin(self) -> None:
-        self.workers: set[ProcessWorker] = set()
-        self.leaving: set[ProcessWorker] = set()
-        self.idlers: list[_thread.LockType] = []
-        self.orders: deque[Callable[[], object]] = deque()
-        self.foreman: Foreman | None = None
-        self.is_asleep = True  # whether the foreman (or nobody) waits for tasks
-        self.is_at_rest = True  # whether no worker has anything to do
+    def use_worker_queues(self) -> None:
+        """Give every worker a queue for the tasks with a key that it is to run."""
+        self.worker_queues = WorkerQueues(self.workers.max_workers, lambda: self.backlog.queue)
+        self.backlog.worker_queues = self.worker_queues
 
     @property
-    def root(self) -> ProcessCrew:
-        """The crew that runs these tasks: itself."""
-        return self
+    def max_workers(self) -> int:
+        """The most tasks that run at once."""
+        return self.workers.max_workers
 
-    @property
-    def count(self) -> int:
-        """How many workers there are."""
-        return len(self.workers)
+    # -- coming in ----------------------------------------------------------------------------------------------------
 
-    @property
-    def parked(self) -> list[ProcessWorker]:
-        """The workers that have nothing to do."""
-        return [worker for worker in list(self.workers) if not worker.flight]
-
-    # -- coming in ---------------------------------------------------------------------------------------------------
-
-    def admit(self, task: Task[Any]) -> Task[Any]:
-        """Put a task in line by all the rules of this pool, and return it (cancelled, when it was dropped)."""
+    def set_admit(self) -> None:
+        """Send submits through the rules if there are any; else they go straight to the queue (under the lock)."""
         if self.is_closed:
-            raise self.refusal()
-        if task._status == CANCELLED:  # its token was cancelled before it came here
-            return task
-        verdict = "accept" if self.bound is None else self.bound.enter(task)
-        if verdict == "accept":
-            self.place(task)
-        elif verdict == "drop":
-            self.reject()
-            task._settle(CANCELLED, None)
-        elif verdict == "caller_runs":
-            self._perform_here(task)
-        return task
-
-    def try_admit(self, task: Task[Any]) -> bool:
-        """Put a task in line if there is room; False when the pool is full."""
-        if self.is_closed:
-            raise self.refusal()
-        if task._status == CANCELLED:
-            return True
-        if self.bound is not None and not self.bound.try_enter():
-            self.reject()
-            return False
-        self.place(task)
-        return True
-
-    def reject(self) -> None:
-        """Count a task that was turned away."""
-        with self.lock:
-            self.rejected += 1
-        emit(self.observer, "task_rejected", self.name)
-
-    def _perform_here(self, task: Task[Any]) -> None:
-        """Run a task in the caller's thread, since the pool is full; the I/O thread (in a callback) has no time to."""
-        if getattr(getattr(here, "worker", None), "crew", None) is self:
-            self.place(task)
-            return
-        fn, task._fn = task._fn, None
-        try:
-            value = fn(*task._args)
-        except BaseException as error:
-            task._settle(RAISED, error)
+            self.admit = self.refuse
+        elif self.on_event is not None:
+            self.admit = self.admit_observed
+        elif self.admission.max_queued is not None:
+            self.admit = self.admission.admit
         else:
-            task._settle(RETURNED, value)
-        self.forget(task, was_placed=False)
-        with self.lock:
-            self.past_done += 1
-            self.past_failed += task._status == RAISED
+            self.admit = None
 
-    def place(self, task: Task[Any]) -> None:
-        """Put a task in line and see that somebody will take it."""
-        key = getattr(task, "key", None)
-        if key is None:
-            self.put(task)
-        else:
-            with self.lock:
-                self.seats.place(task, key)
-        if self.is_asleep:
-            self.rouse(task)
+    def admit_observed(self, task: Task[Any]) -> Task[Any]:
+        """Admit a task as `submit` made it, in a pool with `on_event`."""
+        task._context = time.perf_counter()  # for `task_started`: a task in another process has no context
+        return self.admission.admit(task)
 
-    def rouse(self, *tasks: Task[Any]) -> None:
-        """Wake the foreman, or start one, since there is something to do; a closed pool takes `tasks` back."""
-        self.is_asleep = False
-        with self.lock:
-            if self.foreman is None:
-                if self.is_closed:
-                    self.is_asleep = True
-                    if any([self.claim(task) is not None for task in tasks]):
-                        raise self.refusal()
-                    return
-                self._hire(tasks)
-                return
-            foreman = self.foreman
-        foreman.poke()
-
-    def _hire(self, tasks: tuple[Task[Any], ...]) -> None:
-        """Start the foreman; when that is not possible, take `tasks` back and say why (under the lock)."""
-        foreman = Foreman(self)
-        try:
-            if is_importing_main():
-                raise RuntimeError(
-                    f"pool {self.name!r} got work while a worker process imports the main script; put the code that "
-                    "uses it under if __name__ == '__main__':"
-                )
-            foreman.thread.start()
-        except RuntimeError:
-            foreman.close()
-            self.is_asleep = True
-            for task in tasks:
-                self.claim(task)
-            raise
-        self.foreman = foreman
-
-    def order(self, call: Callable[[], object]) -> None:
-        """Have the foreman call this soon, if there is one."""
-        self.orders.append(call)
-        with self.lock:
-            if self.foreman is not None:
-                self.foreman.poke()
+    def refuse(self, task: Task[Any]) -> Task[Any]:
+        """Refuse a task: the pool is closed."""
+        raise self.refusal()
 
     def refusal(self) -> Exception:
-        """Return the error for a submit that this crew cannot take any more."""
+        """Return the error for a submit that this pool cannot take any more."""
         if self.broken:
             return BrokenProcessPool(self.broken)
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
 
-    def refuse(self, task: Task[Any]) -> Task[Any]:
-        """Be the gate of a closed pool."""
-        raise self.refusal()
+    def place(self, task: Task[Any]) -> None:
+        """Queue a task and see that somebody takes it."""
+        if type(task) is OptionTask and task.key is not None:
+            with self.lock:
+                self.worker_queues.put(task)
+        else:
+            self.put(task)
+        if self.io.is_waiting:
+            self.wake(task)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    def wake(self, *tasks: Task[Any]) -> None:
+        """Wake or start the I/O thread for tasks just queued; if nobody will run them, take them back and raise."""
+        try:
+            error = None if self.io.wake() else self.refusal()
+        except RuntimeError as failure:  # no thread can be started
+            error = failure
+        if error is not None:
+            taken_back = [task for task in tasks if self.backlog.claim(task) is not None]
+            for task in taken_back:
+                self.forget(task)
+            if taken_back or not isinstance(error, PoolClosed | BrokenProcessPool):
+                raise error
+
+    # -- for the admission --------------------------------------------------------------------------------------------
+
+    def workers_that_count(self) -> int:
+        """Return how many tasks may run besides those that wait: those that run now, in a paused pool."""
+        return self.workers.busy() if self.is_paused else self.workers.max_workers
+
+    def is_inside(self) -> bool:
+        """Return whether the calling thread is a worker of this pool: its workers are other processes."""
+        return False
+
+    def run_here(self, task: Task[Any]) -> None:
+        """Run a task in the calling thread; Ctrl-C in it is also the caller's."""
+        fn, task._fn = task._fn, None
+        if fn is None:
+            return  # cancelled by the policy that was asked about it
+        task._context = None
+        run(task, fn if self.on_event is None else ObservedCall(fn, self.on_event, self.name))
+        has_failed = task._status == RAISED
+        self.records.count_ended(1, int(has_failed))
+        if has_failed and isinstance(task._value, KeyboardInterrupt) and getattr(here, "worker", None) is None:
+            raise task._value
+
+    # -- for the backlog and the records ------------------------------------------------------------------------------
+
+    def sweep_soon(self) -> None:
+        """Have the I/O thread sweep, which alone takes tasks (under the lock)."""
+        self.io.call_soon(self.backlog.sweep)
+
+    def end_running(self, task: Task[Any]) -> None:
+        """End a task that is with a worker, and its process with it."""
+        with self.lock:
+            if self.io.running is not None:
+                self.io.call_soon(partial(self.io.running.end_task, task))
+
+    # -- looking ------------------------------------------------------------------------------------------------------
 
     def is_idle(self) -> bool:
-        """Tell whether nothing is in line and nobody works."""
-        return not self.waiting() and self.is_at_rest
+        """Return whether nothing waits, nobody works and every callback has been called."""
+        return not self.io.is_working and not len(self.backlog) and self.callbacks.is_idle
 
-    def statistics(self, kind: str) -> Statistics:
-        """Return a snapshot of the counts."""
+    def waiting_calls(self) -> int:
+        """Count the calls that any worker may run: the shared queue, and the items of the maps that stand there."""
+        number = len(self.backlog.queue) - self.backlog.removed
+        return max(0, number) + self._waiting_items() if len(self.backlog.queue) else 0
+
+    def _waiting_items(self) -> int:
+        """Count the items of maps that no worker has, less their places, which are queued as tasks."""
         with self.lock:
-            workers = list(self.workers)
-            loads = [worker.load for worker in workers]
+            items: int = sum([each.waiting() for each in list(self.maps)])
+            return items
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of the counts."""
+        workers, records = self.workers, self.records
+        with self.lock:
+            loads = [worker.load for worker in workers.all]
             running = sum(load > 0 for load in loads)
-            queued = self.waiting() + sum(loads) - running + sum([run.waiting() for run in list(self.maps)])
-            completed = self.past_done + self.past_items + sum(worker.ended for worker in workers)
-            cancelled = self.cancelled + self.cancelled_items
+            queued = len(self.backlog) + sum(loads) - running + self._waiting_items()
+            cancelled = self.backlog.cancelled + self.cancelled_items + self.admission.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
             return Statistics(
                 name=self.name,
-                kind=kind,
-                max_workers=self.size,
-                workers=len(workers),
-                idle=len(workers) - running,
+                kind="processes",
+                max_workers=workers.max_workers,
+                workers=workers.count,
+                idle=workers.count - running,
                 queued=queued,
                 running=running,
-                submitted=queued + running + completed + cancelled,
-                completed=completed,
-                failed=self.past_failed + sum(worker.failed for worker in workers),
+                submitted=queued + running + records.completed + cancelled,
+                completed=records.completed,
+                failed=records.failed,
                 cancelled=cancelled,
-                rejected=self.rejected,
-                waiting_submitters=0 if self.bound is None else self.bound.waiting,
-                largest=self.largest,
+                rejected=self.admission.rejected,
+                waiting_submitters=self.admission.waiting,
+                largest=workers.largest,
                 state=state,
+                queueing_delay=self.backlog.probe(),
             )
 
-    # -- waiting for the end -----------------------------------------------------------------------------------------
-
-    def drain(self, timeout: float | None) -> bool:
-        """Wait until nothing is in line and nobody works; False at time-out."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        lock = _thread.allocate_lock()
-        lock.acquire()
-        try:
-            while True:
-                self.idlers.append(lock)
-                if self.is_idle():
-                    return True
-                left = -1 if deadline is None else max(0.0, deadline - time.monotonic())
-                if not lock.acquire(True, left):
-                    return self.is_idle()
-        finally:
-            with contextlib.suppress(ValueError):
-                self.idlers.remove(lock)
-
-    def tell_idlers(self) -> None:
-        """Wake those who wait for idleness, if it has come."""
-        if self.idlers and self.is_idle():
-            while self.idlers:
-                try:
-                    self.idlers.pop().release()
-                except IndexError:
-                    return
-
-    def join(self, deadline: float | None = None) -> bool:
-        """Wait for the I/O thread to end, which ends after the last worker; False at the deadline."""
-        with self.lock:
-            foreman = self.foreman
-        if foreman is None or foreman.thread is threading.current_thread():
-            return True
-        foreman.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        return not foreman.thread.is_alive()
-
-    # -- changing ----------------------------------------------------------------------------------------------------
+    # -- changing -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let nobody start a task; what is on its way to a worker and not started comes back."""
+        """Let no task start; what is on its way to a worker and not started comes back."""
         with self.lock:
             self.is_paused = True
-            for worker in self.workers:
+            for worker in self.workers.all:
                 if not worker.has_keys:
-                    worker.ask_back()
-            if self.foreman is not None:
-                self.order(self.foreman.recall_all)
+                    worker.skip_rest()
+            if self.io.running is not None:
+                self.io.call_soon(self.io.running.recall_all)
 
     def resume(self) -> None:
-        """Let everybody start tasks again."""
+        """Let tasks start again."""
         with self.lock:
-            if self.is_paused:
-                self.is_paused = False
-                self.rouse()
-
-    def resize(self, size: int) -> None:
-        """Change the number of workers; surplus ones leave as their tasks end."""
-        with self.lock:
-            self.size = size
-            self.floor = min(self.floor, size)
-            self.seats.resize(size)
-            if self.foreman is not None:
-                self.rouse()
-        if self.bound is not None:
-            self.bound.let_in()
-
-    def close(self) -> None:
-        """Take no more tasks; workers leave when the line is empty."""
-        with self.lock:
-            if not self.is_closed:
-                self.is_closed = True
-                self.gate = self.refuse
-                emit(self.observer, "pool_closed", self.name)
+            if not self.is_paused:
+                return
             self.is_paused = False
-            if self.foreman is not None:
-                self.rouse()
-        if self.bound is not None:
-            self.bound.let_in()
+            if self.io.running is not None or len(self.backlog):
+                self.wake()
+        self.admission.let_in()
+
+    def purge(self) -> int:
+        """Cancel everything that waits; return how many."""
+        with self.lock:
+            maps = list(self.maps)
+        items: int = sum([each.cancel() for each in maps])
+        return items + self.backlog.cancel_all()
+
+    def resize(self, max_workers: int) -> None:
+        """Change the number of workers; surplus ones leave as their tasks end."""
+        workers = self.workers
+        with self.lock:
+            workers.max_workers = max_workers
+            workers.min_workers = min(workers.min_workers, max_workers)
+            self.worker_queues.resize(max_workers, _worth)
+            if self.io.running is not None:
+                self.wake()
+        self.admission.let_in()
+
+    def close(self, *, cancel_queued: bool = False) -> None:
+        """Take no more tasks; workers leave when the queue is empty."""
+        with self.lock:
+            was_closed, self.is_closed = self.is_closed, True
+            self.set_admit()
+        if not was_closed:
+            emit(self.on_event, "pool_closed", self.name)
+        if cancel_queued:
+            self.purge()
+        self.resume()
+        with self.lock:
+            if self.io.running is not None:
+                self.wake()
+            else:
+                self.callbacks.end()
+        self.admission.let_in()
 
     def reopen(self) -> None:
         """Take tasks again."""
         with self.lock:
             if not self.is_closed:
                 return
-            self.is_closed = self.is_interrupted = False
+            self.is_closed = self.is_interrupted = self.is_paused = False
             self.broken = None
-            self.token = CancelToken()
-            self.gate = None if self.bound is None else self.admit
-        if self.floor:
-            self.rouse()
+            self.callbacks.stay()
+            self.set_admit()
+        if self.workers.min_workers:
+            self.wake()
 
-    def break_down(self, reason: str) -> None:
+    def mark_broken(self, reason: str) -> None:
         """Refuse everything from now on and fail what waits: the pool cannot get a worker."""
         with self.lock:
             self.broken = reason
             self.is_closed = True
-            self.gate = self.refuse
-        for task in self.take_all():
-            self.forget(task)
-            with self.lock:
-                self.past_done += type(task) is not Driver
-                self.past_failed += type(task) is not Driver
+            self.set_admit()
+        for task, _ in self.backlog.take_all():
+            if not task.is_place:
+                self.forget(task)
+                self.records.count_ended(1, 1)
             task._settle(RAISED, BrokenProcessPool(reason))
-        if self.bound is not None:
-            self.bound.let_in()
+        self.admission.let_in()
 
     def kill(self) -> None:
         """End every worker now; what they were running fails."""
         with self.lock:
             self.is_interrupted = True
-            foreman = self.foreman
-            for worker in [*self.workers, *self.leaving]:
-                worker.kill()
-        if foreman is not None:
-            foreman.poke()
+            self.workers.kill_all()
+            if self.io.running is not None:
+                self.io.wake()
 
-    def forget_threads(self) -> None:
-        """Start over in a forked child: the workers and the tasks are the parent's."""
-        inherited = [task for line in [self.line, *self.seats.lines()] for task in line]
-        for worker in [*self.workers, *self.leaving]:
-            inherited += [task for batch in worker.flight for task in getattr(batch, "tasks", ()) if task is not None]
-            worker.close()
-        if self.foreman is not None:
-            self.foreman.close()
-        self.rules = replace(self.rules, context=usable_context(self.rules.context))
-        self._empty()
-        self._begin()
-        if self.bound is not None:
-            self.bound.forget()
-        for task in inherited:
-            if task._status == OPEN:
-                task._value = PoolClosed(
-                    f"this task of pool {self.name!r} is the parent process's; submit it again here"
-                )
-                task._status = RAISED
+    def join(self, deadline: float | None = None) -> bool:
+        """Wait for the I/O thread, which ends after the last worker, and for the callbacks; False at the deadline."""
+        return self.io.join(deadline) and self.callbacks.join(deadline)
+
+    # -- exit and fork ------------------------------------------------------------------------------------------------
+
+    def can_finish(self) -> bool:
+        """See that somebody works off what is queued; False when nobody can, or Ctrl-C ends the program."""
+        if was_interrupted():
+            self.kill()
+            return False
+        try:
+            self.resume()
+            if self.io.running is None and len(self.backlog):
+                self.wake()
+        except RuntimeError as error:
+            logger.error("pool %r leaves %d tasks undone at exit: %s", self.name, len(self.backlog), error)
+            return False
+        return True
+
+    def finish_queued(self) -> None:
+        """Wait until everything queued has ended."""
+        self.drainers.wait(None)
+
+    def after_fork(self) -> None:
+        """Go on in a forked child: its workers and the tasks submitted before are the parent's."""
+        self.lock = threading.RLock()
+        self.owner.is_forked = True
+        self.owner = TaskOwner(self)
+        self.workers.close_all()
+        self.workers.rules = replace(self.workers.rules, context=usable_context(self.workers.rules.context))
+        self.io.after_fork()
+        self.backlog.reset()
+        self.put = self.backlog.put
+        self.use_worker_queues()
+        self.records.reset(self.lock)
+        self.drainers.reset()
+        self.callbacks.reset()
+        self.admission.reset()
+        for each in list(self.maps):
+            each.end_after_fork(
+                PoolClosed("this map was started before the fork and is the parent's; start it again here")
+            )
+
+
+def was_interrupted() -> bool:
+    """Return whether a script is ending because of Ctrl-C; in a console the last error may be long past."""
+    return getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1")
+
+
+def _worth(queue: WorkerQueue) -> tuple[int, int]:
+    """Return by how much a worker's queue is worth keeping when the pool shrinks: idle workers leave first."""
+    worker = queue.worker
+    return len(queue.keyed), 0 if worker is None else 1 + len(worker.in_flight)

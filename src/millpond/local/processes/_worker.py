@@ -23,31 +23,33 @@ from millpond.local.processes._journal import SIZE, SKIP, Journal
 if TYPE_CHECKING:
     from multiprocessing.context import BaseContext
 
+    from millpond.local._worker_queues import WorkerQueue
     from millpond.local.processes._batch import Batch
-    from millpond.local.processes._seats import Seat
 
 
 class ProcessWorker:
     """A worker process."""
 
-    def __init__(self, context: BaseContext, name: str, setup: bytes, seat: Seat, *, tells_memory: bool) -> None:
-        self.seat = seat
+    def __init__(
+        self, context: BaseContext, name: str, setup: bytes, queue: WorkerQueue, *, reports_memory: bool
+    ) -> None:
+        self.queue = queue
         self.name = name
-        self.flight: deque[Batch] = deque()
-        self.next_number = 1
-        self.done = 0
-        self.items = 0
+        self.in_flight: deque[Batch] = deque()
+        self.next_number = 1  # of the next call that it gets
+        self.ended = 0
         self.failed = 0
         self.memory = 0
-        self.is_ready = False
         self.is_leaving = False
-        self.is_doomed = False
-        self.is_buried = False
+        self.is_killed = False
+        self.is_reaped = False
+        self.ready_at: float | None = None
+        self.idle_since = 0.0
         self.deadline: float | None = None  # when its task, which travels alone, is timed out
         self.late_at = 0.0  # past this it gets nothing in advance: what it runs takes longer than expected
         self.recall_at: float | None = None
-        self.fence: tuple[float, int, int] | None = None  # a recall under way: its end, and where it began
-        self.born = self.idle_since = time.monotonic()
+        self.recall_until: float | None = None  # a recall is under way until then
+        self.recalled_at_position = (0, 0)  # where its journal was when the recall began
         self.inbox = Inbox()
         self.outbox: deque[memoryview] = deque()
         memory = BufferWrapper(SIZE)
@@ -56,7 +58,7 @@ class ProcessWorker:
         self.sock, theirs = socket.socketpair()
         try:
             self.sock.setblocking(False)
-            options: dict[str, Any] = {"tells_memory": tells_memory}
+            options: dict[str, Any] = {"reports_memory": reports_memory}
             if context.get_start_method() == "fork":
                 options["inherited"] = self.sock.fileno()
             self.process: Any = context.Process(  # type: ignore[attr-defined]
@@ -78,32 +80,27 @@ class ProcessWorker:
         return self.pidfd
 
     @property
+    def is_ready(self) -> bool:
+        return self.ready_at is not None
+
+    @property
+    def has_had_calls(self) -> bool:
+        return self.next_number > 1
+
+    @property
     def is_idle(self) -> bool:
         """Whether it is ready and has nothing to do."""
-        return self.is_ready and not self.flight and not self.is_leaving and not self.is_doomed
+        return self.is_ready and not self.in_flight and not self.is_leaving and not self.is_killed
 
     @property
     def load(self) -> int:
         """How many of its calls are not settled."""
-        return sum([batch.open for batch in self.flight])
-
-    @property
-    def ended(self) -> int:
-        """How many calls it has ended."""
-        return self.done + self.items
-
-    def count(self, batch: Batch, ended: int, failed: int) -> None:
-        """Count calls of a batch that have ended."""
-        if batch.counts_items:
-            self.items += ended
-        else:
-            self.done += ended
-        self.failed += failed
+        return sum([batch.open for batch in self.in_flight])
 
     @property
     def has_keys(self) -> bool:
-        """Whether it has tasks with a key, which are to run there, in order: they are not asked back."""
-        return bool(self.flight) and self.flight[0].is_keyed
+        """Whether it has tasks with a key, which are to run there, in order: they are not recalled."""
+        return bool(self.in_flight) and self.in_flight[0].is_keyed
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +108,7 @@ class ProcessWorker:
         """Send a batch; False when part of it has to wait for room in the socket."""
         batch.first = self.next_number
         self.next_number += batch.count
-        self.flight.append(batch)
+        self.in_flight.append(batch)
         head = LENGTH.pack(BATCH.size + len(body)) + BATCH.pack(batch.first, batch.count)
         if len(body) < 1 << 16:
             self.outbox.append(memoryview(head + body))
@@ -132,19 +129,19 @@ class ProcessWorker:
                     outbox[0] = outbox[0][number:]
         except BlockingIOError:
             return False
-        except OSError:  # it is dead: whoever watches it will bury it
+        except OSError:  # it is dead: the I/O thread will see that
             outbox.clear()
         return True
 
-    def dismiss(self) -> None:
-        """Let it end when it has read what was sent."""
+    def stop(self) -> None:
+        """Have it end when it has run what was sent."""
         self.is_leaving = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
         """End it now, whatever it does."""
-        self.is_doomed = True
+        self.is_killed = True
         if self.pidfd is not None and hasattr(signal, "pidfd_send_signal"):
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
@@ -153,26 +150,27 @@ class ProcessWorker:
 
     # -- recalling ---------------------------------------------------------------------------------------------------
 
-    def ask_back(self) -> None:
-        """Tell it to start nothing of what it has (under the crew's lock, so that the number never goes down)."""
+    def skip_rest(self) -> None:
+        """Ask it to start nothing of what it has (under the runner's lock, so that the number never goes down)."""
         self.journal.words[SKIP] = self.next_number
 
-    def start_recall(self, fence: float) -> None:
-        """Ask back what it has; `fence` seconds from now that is sure to be known there (under the crew's lock)."""
-        self.ask_back()
-        self.fence = (time.monotonic() + fence, *self.journal.position())
+    def start_recall(self, seconds: float) -> None:
+        """Recall what it has; `seconds` from now it is sure to know (under the runner's lock)."""
+        self.skip_rest()
+        self.recall_until = time.monotonic() + seconds
+        self.recalled_at_position = self.journal.position()
         self.recall_at = None
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def collect(self) -> int | None:
-        """Take in the exit code of the ended process."""
+        """Return the exit code of the ended process."""
         self.process.join(1.0)
         code: int | None = self.process.exitcode
         return code
 
     def close(self) -> None:
-        """Give back what it used here; not the process object, which others may have got from multiprocessing."""
+        """Close what it used here; not the process object, which others may have got from multiprocessing."""
         self.sock.close()
         if self.pidfd is not None:
             os.close(self.pidfd)
@@ -180,7 +178,7 @@ class ProcessWorker:
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that tells of the end of a process surely; None where there is no such thing."""
+    """Return a descriptor that becomes readable when a process has ended; None where there is no such thing."""
     if not hasattr(os, "pidfd_open"):
         return None
     try:

@@ -1,16 +1,26 @@
-"""How many workers a process pool has: hiring for what waits, dismissing the worn, the surplus and the idle."""
+"""The processes of a pool: how many there are, when one is started, and when it leaves.
+
+The I/O thread alone starts and stops workers; others read `all` and `leaving` under the runner's lock.
+"""
 
 from __future__ import annotations
 
 import itertools
-import selectors
-from typing import TYPE_CHECKING
+import multiprocessing
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from millpond._events import logger
 from millpond.local.processes._worker import ProcessWorker, how_it_ended
 
 if TYPE_CHECKING:
-    from millpond.local.processes._runner import ProcessCrew
+    import threading
+    from multiprocessing.context import BaseContext
+
+    from millpond.local._backlog import Backlog
+    from millpond.local._worker_queues import WorkerQueues
 
 FALSE_STARTS = 3
 """When so many workers in a row have ended before they were ready, the pool is broken."""
@@ -19,104 +29,208 @@ KILLED_STARTS = 10
 START_AGAIN = 1.0
 """Seconds to wait after the system refused a process, when there are other workers."""
 
+_imported_in = os.getpid()
 
-class Staff:
-    """Starts workers and lets them go. Only the foreman's thread calls it."""
 
-    def __init__(self, crew: ProcessCrew, selector: selectors.BaseSelector) -> None:
-        self._crew = crew
-        self._selector = selector
-        self._names = itertools.count()
-        self.false_starts = self._exits = 0
-        self.start_at = 0.0  # not before this may a worker be started
+def usable_context(context: BaseContext) -> BaseContext:
+    """Return `context`, or in a forked child, which cannot use its parent's fork server, the one that spawns."""
+    is_forked = os.getpid() != _imported_in
+    if is_forked and context.get_start_method() == "forkserver":
+        return multiprocessing.get_context("spawn")
+    return context
 
-    def note_start(self) -> None:
-        """Note that a worker is ready."""
-        self.false_starts = self._exits = 0
 
-    def hire_some(self, now: float) -> None:
-        """Start workers for what waits, up to the size of the pool."""
-        crew = self._crew
-        if crew.broken or now < self.start_at:
-            return
-        wanted = crew.floor - crew.count if not crew.is_closed else 0
-        if not crew.is_paused:
-            at_hand = sum([not worker.flight for worker in crew.workers])
-            wanted = max(wanted, crew.backlog() - at_hand)
-        for _ in range(min(wanted, crew.size - crew.count)):
-            if not self._hire(now):
-                return
-        while not crew.is_paused and crew.seats.has_orphans():
-            if not self._hire(now):
-                return
+def is_importing_main() -> bool:
+    """Return whether this is a worker process that still imports the main script, and so cannot have workers yet."""
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
-    def _hire(self, now: float) -> bool:
-        """Start a worker; False when that is not possible now."""
-        crew = self._crew
-        with crew.lock:
-            seat = crew.seats.free()
-        if seat is None:
+
+@dataclass(frozen=True, slots=True)
+class WorkerRules:
+    """What the workers of a pool are like, and when one is replaced."""
+
+    context: BaseContext
+    setup: bytes
+    """The pickle of what a worker calls at its start and at its end."""
+    idle_timeout: float | None = None
+    max_tasks_per_worker: int | None = None
+    max_worker_age: float | None = None
+    max_worker_memory: int | None = None
+    retries: int = 0
+    looks_ahead: bool = True
+    """Whether a worker may get its next batch before it has answered the last: not where order is more than fifo."""
+
+    def tasks_left(self, worker: ProcessWorker) -> int:
+        """Return how many more calls a worker may get before it is replaced; each gets one at least."""
+        left = 1 << 30
+        if self.max_tasks_per_worker is not None:
+            left = self.max_tasks_per_worker - worker.ended - worker.load
+        if self._is_too_old(worker) or self._is_too_large(worker):
+            return 0 if worker.has_had_calls else min(left, 1)
+        return left
+
+    def _is_too_old(self, worker: ProcessWorker) -> bool:
+        if self.max_worker_age is None or worker.ready_at is None:
             return False
-        rules = crew.rules
-        name = f"{crew.name}_{next(self._names)}"
+        return time.monotonic() - worker.ready_at >= self.max_worker_age
+
+    def _is_too_large(self, worker: ProcessWorker) -> bool:
+        return self.max_worker_memory is not None and worker.memory > self.max_worker_memory
+
+
+class Runner(Protocol):
+    """The runner of a pool, as far as its workers need it."""
+
+    name: str
+    lock: threading.RLock
+    backlog: Backlog
+    worker_queues: WorkerQueues
+    is_closed: bool
+    is_paused: bool
+    broken: str | None
+
+    def waiting_calls(self) -> int:
+        """Count the calls that any worker may run."""
+
+    def mark_broken(self, reason: str) -> None:
+        """Refuse everything from now on and fail what waits."""
+
+
+class Workers:
+    """The processes of a pool."""
+
+    def __init__(self, runner: Runner, rules: WorkerRules, *, min_workers: int, max_workers: int) -> None:
+        self._runner = runner
+        self.rules = rules
+        self.min_workers = min_workers
+        self.max_workers = max_workers
+        self.largest = 0
+        self._names = itertools.count()
+        self.reset()
+
+    def reset(self) -> None:
+        """Start without workers, as in a forked child, whose workers are the parent's."""
+        self.all: set[ProcessWorker] = set()
+        self.leaving: set[ProcessWorker] = set()  # stopped, and not ended yet
+        self.forgive_starts()
+
+    def forgive_starts(self) -> None:
+        """Count failed starts from zero: a worker is ready, or the pool starts over."""
+        self.start_at = 0.0  # no worker is started before this
+        self._false_starts = self._false_exits = 0
+
+    @property
+    def count(self) -> int:
+        """How many workers there are."""
+        return len(self.all)
+
+    def busy(self) -> int:
+        """Count the workers that have calls (under the lock)."""
+        return sum([bool(worker.in_flight) for worker in self.all])
+
+    # -- starting -----------------------------------------------------------------------------------------------------
+
+    def start_needed(self, now: float) -> list[ProcessWorker]:
+        """Start workers for what waits, up to `max_workers`; return them."""
+        runner = self._runner
+        started: list[ProcessWorker] = []
+        if runner.broken or now < self.start_at:
+            return started
+        needed = self.min_workers - self.count if not runner.is_closed else 0
+        if not runner.is_paused:
+            needed = max(needed, runner.waiting_calls() - (self.count - self.busy()))
+        needed = min(needed, self.max_workers - self.count)
+        while len(started) < needed or (not runner.is_paused and runner.worker_queues.has_orphans()):
+            worker = self._start(now)
+            if worker is None:
+                break
+            started.append(worker)
+        return started
+
+    def _start(self, now: float) -> ProcessWorker | None:
+        """Start a worker; None when that is not possible now."""
+        runner, rules = self._runner, self.rules
+        with runner.lock:
+            queue = runner.worker_queues.free()
+        if queue is None:
+            return None
+        name = f"{runner.name}_{next(self._names)}"
+        reports_memory = rules.max_worker_memory is not None
         try:
-            worker = ProcessWorker(rules.context, name, rules.setup, seat, tells_memory=rules.max_memory is not None)
+            worker = ProcessWorker(rules.context, name, rules.setup, queue, reports_memory=reports_memory)
         except Exception as error:
             self.start_at = now + START_AGAIN
-            logger.warning("pool %r could not start a worker process: %s", crew.name, error)
-            if not crew.count:
-                crew.break_down(f"pool {crew.name!r} could not start a worker process: {error}")
-            return False
-        with crew.lock:
-            crew.seats.take(seat, worker)
-            crew.workers.add(worker)
-            crew.largest = max(crew.largest, crew.count)
-        self._selector.register(worker.sock, selectors.EVENT_READ, worker)
-        if worker.sentinel is not None:
-            self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
-        return True
-
-    def dismiss_some(self, now: float) -> None:
-        """Let those workers leave that are worn, surplus, idle for too long, or no more needed."""
-        crew = self._crew
-        is_over = crew.is_closed and (bool(crew.broken) or not crew.waiting())
-        for worker in list(crew.workers):
-            if worker.flight or worker.is_doomed:
-                continue
-            if is_over or (worker.is_ready and self._may_leave(worker, now)):
-                with crew.lock:
-                    crew.workers.discard(worker)
-                    crew.leaving.add(worker)
-                    crew.seats.leave(worker.seat)
-                worker.dismiss()
-
-    def _may_leave(self, worker: ProcessWorker, now: float) -> bool:
-        crew = self._crew
-        if (worker.seat.is_going and not worker.seat.pinned) or crew.rules.allowance(worker) <= 0:
-            return True
-        patience = crew.rules.idle_timeout
-        if patience is None or now - worker.idle_since < patience:
-            return False
-        return crew.count > crew.floor and not worker.seat.pinned and (crew.is_paused or not crew.backlog())
-
-    def leaves_at(self, worker: ProcessWorker, now: float) -> float | None:
-        """Return when an idle worker is to leave."""
-        rules = self._crew.rules
-        times = []
-        if rules.idle_timeout is not None and self._crew.count > self._crew.floor and not worker.seat.pinned:
-            times.append(worker.idle_since + rules.idle_timeout)
-        if rules.max_age is not None:
-            times.append(worker.born + rules.max_age)
-        return max(now, min(times)) if times else None
+            logger.warning("pool %r could not start a worker process: %s", runner.name, error)
+            if not self.count:
+                runner.mark_broken(f"pool {runner.name!r} could not start a worker process: {error}")
+            return None
+        with runner.lock:
+            runner.worker_queues.assign(queue, worker)
+            self.all.add(worker)
+            self.largest = max(self.largest, self.count)
+        return worker
 
     def count_false_start(self, code: int | None) -> None:
-        """Note that a worker has ended before it was ready; too many of them in a row break the pool."""
-        self.false_starts += 1
-        self._exits += code is None or code >= 0
-        if self._exits >= FALSE_STARTS or self.false_starts >= KILLED_STARTS:
-            crew = self._crew
-            crew.break_down(
-                f"{self.false_starts} worker processes of pool {crew.name!r} in a row ended before they were ready "
+        """Count a worker that has ended before it was ready; too many of them in a row break the pool."""
+        self._false_starts += 1
+        self._false_exits += code is None or code >= 0
+        if self._false_exits >= FALSE_STARTS or self._false_starts >= KILLED_STARTS:
+            name = self._runner.name
+            self._runner.mark_broken(
+                f"{self._false_starts} worker processes of pool {name!r} in a row ended before they were ready "
                 f"(the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a pool "
                 "must do so under if __name__ == '__main__':, since each worker imports it"
             )
+
+    # -- leaving ------------------------------------------------------------------------------------------------------
+
+    def stop_unneeded(self, now: float) -> None:
+        """Stop the workers that are used up, surplus, idle for too long, or no more needed."""
+        runner = self._runner
+        is_over = runner.is_closed and (bool(runner.broken) or not len(runner.backlog))
+        for worker in list(self.all):
+            if worker.in_flight or worker.is_killed:
+                continue
+            if is_over or (worker.is_ready and self._may_leave(worker, now)):
+                with runner.lock:
+                    self.all.discard(worker)
+                    self.leaving.add(worker)
+                    runner.worker_queues.leave(worker.queue)
+                worker.stop()
+
+    def _may_leave(self, worker: ProcessWorker, now: float) -> bool:
+        runner, queue, timeout = self._runner, worker.queue, self.rules.idle_timeout
+        if (queue.is_leaving and not queue.keyed) or self.rules.tasks_left(worker) <= 0:
+            return True
+        if timeout is None or now - worker.idle_since < timeout:
+            return False
+        return self.count > self.min_workers and not queue.keyed and (runner.is_paused or not runner.waiting_calls())
+
+    def leaves_at(self, worker: ProcessWorker, now: float) -> float | None:
+        """Return when an idle worker is to leave; None for never."""
+        rules = self.rules
+        times = []
+        if rules.idle_timeout is not None and self.count > self.min_workers and not worker.queue.keyed:
+            times.append(worker.idle_since + rules.idle_timeout)
+        if rules.max_worker_age is not None and worker.ready_at is not None and worker.has_had_calls:
+            times.append(worker.ready_at + rules.max_worker_age)
+        return max(now, min(times)) if times else None
+
+    def remove(self, worker: ProcessWorker) -> None:
+        """Forget a worker whose process has ended."""
+        with self._runner.lock:
+            self.all.discard(worker)
+            self.leaving.discard(worker)
+            if worker.queue.worker is worker:
+                self._runner.worker_queues.leave(worker.queue)
+
+    def kill_all(self) -> None:
+        """End every process now (under the lock)."""
+        for worker in [*self.all, *self.leaving]:
+            worker.kill()
+
+    def close_all(self) -> None:
+        """Close what the workers use in this process, and forget them."""
+        for worker in [*self.all, *self.leaving]:
+            worker.close()
+        self.reset()

@@ -1,0 +1,118 @@
+"""The thread that runs users' code of a process pool: done-callbacks of its tasks and `on_event`, in their order.
+
+The I/O thread must not run them: while one is slow, or waits for another task, no task of the pool would start or end.
+The thread starts with the first call and ends with the pool. Where no thread can be started any more, as at the end of
+the interpreter, the calls are made at once by whoever has them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from millpond._events import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond._events import Event, Observer
+
+
+class CallbackThread:
+    """Runs calls one after another in a thread of its own."""
+
+    def __init__(self, pool: str, when_idle: Callable[[], object]) -> None:
+        self._pool = pool
+        self._when_idle = when_idle
+        self.reset()
+
+    def reset(self) -> None:
+        """Start without calls and thread, as in a forked child."""
+        self._changed = threading.Condition()
+        self._calls: deque[Callable[[], object]] = deque()
+        self._thread: threading.Thread | None = None
+        self._is_running = self._is_ending = False
+        self.is_idle = True
+        """Whether every call has been made."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the current thread is this one."""
+        return self._thread is threading.current_thread()
+
+    def defer(self, call: Callable[[], object]) -> None:
+        """Make a call soon, after those that were deferred before; any thread may ask for it."""
+        with self._changed:
+            self._calls.append(call)
+            self.is_idle = False
+            if self._is_running:
+                self._changed.notify()
+                return
+            thread = threading.Thread(target=self._run, name=f"{self._pool}-callbacks", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                pass
+            else:
+                self._thread, self._is_running = thread, True
+                return
+        self._run_all()
+
+    def observer(self, on_event: Observer) -> Observer:
+        """Return an observer that has `on_event` called in this thread."""
+
+        def observe(event: Event) -> None:
+            self.defer(lambda: on_event(event))
+
+        return observe
+
+    def end(self) -> None:
+        """End the thread when all calls have been made; a later call starts it again."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+
+    def stay(self) -> None:
+        """Keep the thread for later calls, since the pool was opened again."""
+        self._is_ending = False
+
+    def join(self, deadline: float | None) -> bool:
+        """Wait for the thread to end; False at the deadline. Inside the thread itself there is nothing to wait for."""
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while self._wait():
+            self._run_all()
+
+    def _wait(self) -> bool:
+        """Wait for calls; False when the thread is to end."""
+        with self._changed:
+            while not self._calls:
+                if self._is_ending:
+                    self._is_running = False
+                    return False
+                self._changed.wait()
+            return True
+
+    def _run_all(self) -> None:
+        while self._run_next():
+            pass
+        self._when_idle()
+
+    def _run_next(self) -> bool:
+        with self._changed:
+            if not self._calls:
+                self.is_idle = True
+                return False
+            call = self._calls.popleft()
+        try:
+            call()
+        except BaseException:  # also SystemExit: it is not this thread's to end (done-callbacks catch their own)
+            logger.exception("on_event raised", extra={"millpond": {"pool": self._pool}})
+        return True

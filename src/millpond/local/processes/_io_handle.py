@@ -1,0 +1,102 @@
+"""The I/O thread of a pool as other threads see it: they wake it, start it, and leave calls for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millpond.local.processes._workers import is_importing_main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.local._task import Task
+
+
+class IoThread(Protocol):
+    """The I/O thread itself (`_io_thread.py`)."""
+
+    thread: threading.Thread
+
+    def wake(self) -> None: ...
+    def close(self) -> None: ...
+    def recall_all(self) -> None: ...
+    def end_task(self, task: Task[Any]) -> None: ...
+
+
+class Runner(Protocol):
+    """The runner of the pool, as far as this needs it."""
+
+    name: str
+    lock: threading.RLock
+    is_closed: bool
+
+
+class IoHandle:
+    """Starts the I/O thread with the first task, and wakes it."""
+
+    def __init__(self, runner: Runner, make: Callable[[], IoThread]) -> None:
+        self._runner = runner
+        self._make = make
+        self.note_ended()
+
+    def note_ended(self) -> None:
+        """Go on without the thread, which has ended (under the lock)."""
+        self.running: IoThread | None = None
+        self.is_waiting = True  # whether the thread waits for tasks, or there is none
+        self.is_working = False  # whether a worker has something to do
+        self.calls: deque[Callable[[], object]] = deque()
+
+    def wake(self) -> bool:
+        """Wake the thread, or start it, since there is work; False when the pool is closed and it is gone."""
+        self.is_waiting = False
+        with self._runner.lock:
+            if self.running is None:
+                if self._runner.is_closed:
+                    self.is_waiting = True
+                    return False
+                self._start()
+            io = self.running
+        assert io is not None
+        io.wake()
+        return True
+
+    def _start(self) -> None:
+        io = self._make()
+        try:
+            if is_importing_main():
+                raise RuntimeError(
+                    f"pool {self._runner.name!r} got work while a worker process imports the main script; put the code "
+                    "that uses it under if __name__ == '__main__':"
+                )
+            io.thread.start()
+        except RuntimeError:
+            io.close()
+            self.is_waiting = True
+            raise
+        self.running = io
+
+    def call_soon(self, call: Callable[[], object]) -> None:
+        """Have the thread call this soon, if there is one; a call that is on its way is not added again."""
+        with self._runner.lock:
+            io = self.running
+            if io is not None and call not in self.calls:
+                self.calls.append(call)
+                io.wake()
+
+    def join(self, deadline: float | None) -> bool:
+        """Wait for the thread, which ends after the last worker; False at the deadline."""
+        with self._runner.lock:
+            io = self.running
+        if io is None or io.thread is threading.current_thread():
+            return True
+        io.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not io.thread.is_alive()
+
+    def after_fork(self) -> None:
+        """Go on in a forked child, which does not have the thread."""
+        if self.running is not None:
+            self.running.close()
+        self.note_ended()

@@ -1,0 +1,93 @@
+"""What is kept for single tasks while they are in a process pool, and the counts of those that have ended.
+
+Functions travel to the workers as they are, so nothing can be wrapped around them, as in a thread pool: a task's place
+in a bounded pool, its key, its token and its tries are kept here, and released by `forget` when it ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.local._task import OptionTask, Task
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Hashable
+
+    from millpond.local._backlog import Backlog
+    from millpond.local._queues import Queue
+
+
+class TokenLink:
+    """What a token calls when it is cancelled: a queued task is cancelled, a running one ended with its process."""
+
+    def __init__(self, task: OptionTask[Any], end_running: Callable[[Task[Any]], None]) -> None:
+        self._task: OptionTask[Any] | None = task
+        self._end_running = end_running
+
+    def cancel(self) -> None:
+        """End the task."""
+        task = self._task
+        if task is not None and not task.cancel():
+            self._end_running(task)
+
+    def unlink(self) -> None:
+        """Let go of the task, since it has ended."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.token._unwatch(self)
+
+
+class TaskRecords:
+    """What is kept for the tasks of a pool."""
+
+    def __init__(self, lock: threading.RLock, backlog: Backlog, end_running: Callable[[Task[Any]], None]) -> None:
+        self._backlog = backlog
+        self._end_running = end_running
+        self.completed = self.failed = 0
+        self.reset(lock)
+
+    def reset(self, lock: threading.RLock) -> None:
+        """Start without tasks, as in a forked child; the counts go on."""
+        self._lock = lock
+        self.admitted: dict[Task[Any], Callable[[], None]] = {}  # in a bounded pool, and what gives back their place
+        self.tries: dict[Hashable, int] = {}  # how often calls were tried again whose worker died
+
+    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None:
+        """Have `leave` called once, when an admitted task has ended or was cancelled."""
+        self.admitted[task] = leave
+
+    def watch_token(self, task: OptionTask[Any]) -> None:
+        """Let the token of a queued task end it."""
+        task.link = TokenLink(task, self._end_running)
+        task.token._watch(task.link)
+
+    def queue_of(self, task: Task[Any]) -> Queue:
+        """Return the queue in which a task waits."""
+        queue = task.queue if type(task) is OptionTask else None
+        if queue is None:
+            return self._backlog.queue
+        keyed: Queue = queue.keyed
+        return keyed
+
+    def forget(self, task: Task[Any]) -> None:
+        """Release what is kept for a task that has ended or will not run; a second time there is nothing left."""
+        if self.admitted:
+            leave = self.admitted.pop(task, None)
+            if leave is not None:
+                leave()
+        if self.tries:
+            self.tries.pop(task, None)
+        if type(task) is OptionTask:
+            queues = self._backlog.worker_queues
+            if task.queue is not None and queues is not None:
+                with self._lock:
+                    queues.release(task)
+            if task.link is not None:
+                task.link.unlink()
+
+    def count_ended(self, number: int, failed: int) -> None:
+        """Count calls that have ended."""
+        with self._lock:
+            self.completed += number
+            self.failed += failed
