@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -42,7 +42,8 @@ def test_a_task_whose_token_was_cancelled_before_leaves_no_trace_in_the_counts()
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_token_lets_go_of_a_submitter_that_waits_for_room(key, tmp_path):
-    token, outcome = CancelToken(), []
+    token = CancelToken()
+    outcome: list[Any] = []
     with (
         ended(ThreadPool(1, max_queued=0)) as pool,
         ended(ThreadPool(1)) as other,
@@ -51,15 +52,20 @@ def test_a_token_lets_go_of_a_submitter_that_waits_for_room(key, tmp_path):
         pool.submit(_wait, gate)
         other.pause()
         siblings = [other.options(cancel=token).submit(int) for _ in range(10)]
-        submitter = threading.Thread(
-            target=lambda: outcome.append(pool.options(key=key, cancel=token).submit(int)), daemon=True
-        )
+
+        def submit() -> None:
+            try:
+                outcome.append(pool.options(key=key, cancel=token).submit(int).cancelled())
+            except BaseException as error:
+                outcome.append(error)
+
+        submitter = threading.Thread(target=submit, daemon=True)
         submitter.start()
         until(lambda: pool.statistics().waiting_submitters == 1)
         token.cancel()
         assert all(task.cancelled() for task in siblings)
         submitter.join(20)
-        assert [task.cancelled() for task in outcome] == [True]
+        assert outcome == [True]
         assert pool.statistics().waiting_submitters == 0
         gate.open()
         assert pool.options(key=key).submit(same, 5).result(HANG) == 5
@@ -96,10 +102,8 @@ def test_a_task_that_a_worker_helps_with_while_the_pool_is_purged_runs_or_is_can
 
 
 def _end_of(task: Task[Any]) -> None:
-    try:
+    with suppress(CancelledError):
         task.result(None)
-    except CancelledError:
-        pass
 
 
 @pytest.mark.parametrize("kind", KINDS)

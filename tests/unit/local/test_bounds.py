@@ -1,0 +1,140 @@
+"""What a bound lets in stays the same for ever, and what it turns away is what it says."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from millpond import AsyncPool, PoolFull, ProcessPool, ThreadPool
+from pool_calls import Gate, ended, hold, interrupt, opened_at_the_end, same
+from waiting import HANG, until
+
+
+def let_in(pool: ThreadPool) -> int:
+    """Count the tasks that a pool takes before it is full."""
+    held, number = threading.Event(), 0
+    try:
+        while number < 500:
+            pool.submit(held.wait)
+            number += 1
+    except PoolFull:
+        pass
+    finally:
+        held.set()
+    assert pool.drain(HANG)
+    return number
+
+
+def test_calls_in_a_subpool_do_not_widen_the_bound_of_its_parent():
+    with ThreadPool(1, max_queued=0, when_full="raise") as pool:
+        assert let_in(pool) == 1
+        part = pool.subpool(1)
+        for number in range(100):
+            assert part.submit(same, number).result(HANG) == number
+        pool.drain(HANG)
+        assert let_in(pool) == 1
+
+
+def test_a_map_does_not_widen_the_bound_of_its_pool():
+    with ThreadPool(2, max_queued=1, when_full="raise") as pool:
+        assert let_in(pool) == 3
+        assert list(pool.map(same, range(100))) == list(range(100))
+        assert list(pool.map(same, range(100), chunksize=1)) == list(range(100))
+        pool.drain(HANG)
+        assert let_in(pool) == 3
+
+
+def test_the_counts_of_a_subpools_map_are_the_subpools():
+    with ThreadPool(4) as pool:
+        part = pool.subpool(2)
+        assert list(part.map(same, range(10_000))) == list(range(10_000))
+        assert part.drain(HANG) and pool.drain(HANG)
+        assert part.statistics().completed == 10_000
+        assert part.statistics().submitted == 10_000
+        assert pool.statistics().completed in (0, 10_000)  # its own tasks, or all that ran in its workers; no mixture
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_a_task_with_a_key_can_be_run_by_its_caller(key):
+    held = threading.Event()
+    with ThreadPool(1, max_queued=0, when_full="caller_runs") as pool:
+        pool.submit(held.wait)
+        try:
+            task = pool.options(key=key).submit(threading.get_ident)
+            assert task.result(HANG) == threading.get_ident()
+        finally:
+            held.set()
+        assert pool.drain(HANG)
+        assert pool.options(key=key).submit(same, 5).result(HANG) == 5
+
+
+def test_dropping_the_oldest_task_never_drops_a_map(tmp_path):
+    with (
+        ended(ThreadPool(1, max_queued=1, when_full="drop_oldest")) as pool,
+        opened_at_the_end(Gate(tmp_path)) as gate,
+    ):
+        pool.submit(hold, gate.path)
+        gate.wait_for(1)
+        results = pool.map(same, range(50))
+        tasks = [pool.submit(same, number) for number in range(3)]
+        gate.open()
+        assert list(results) == list(range(50))
+        assert [task.cancelled() for task in tasks] == [True, True, False]
+        assert tasks[2].result(HANG) == 2
+
+
+def test_dropping_the_oldest_task_never_drops_a_subpools_turn(tmp_path):
+    with (
+        ended(ThreadPool(1, max_queued=1, when_full="drop_oldest")) as pool,
+        opened_at_the_end(Gate(tmp_path)) as gate,
+    ):
+        pool.submit(hold, gate.path)
+        gate.wait_for(1)
+        part = pool.subpool(1)
+        inner = [part.submit(same, number) for number in range(50)]
+        tasks = [pool.submit(same, number) for number in range(3)]
+        gate.open()
+        assert [task.result(HANG) for task in inner] == list(range(50))
+        assert [task.cancelled() for task in tasks] == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", [ThreadPool, ProcessPool])
+def test_ctrl_c_in_a_task_that_its_caller_runs_reaches_the_caller(kind, tmp_path):
+    with (
+        ended(kind(1, max_queued=0, when_full="caller_runs")) as pool,
+        opened_at_the_end(Gate(tmp_path)) as gate,
+    ):
+        pool.submit(hold, gate.path)
+        gate.wait_for(1)
+        with pytest.raises(KeyboardInterrupt):
+            pool.submit(interrupt)
+        gate.open()
+        assert pool.drain(HANG)
+        assert pool.submit(same, 5).result(HANG) == 5
+
+
+@pytest.mark.parametrize("kind", [ThreadPool, ProcessPool, AsyncPool])
+@pytest.mark.parametrize("word", ["raise", "drop", "drop_oldest", "caller_runs"])
+def test_what_happens_when_full_needs_a_bound(kind, word):
+    with pytest.raises(ValueError, match="max_queued"):
+        kind(2, when_full=word)
+
+
+def test_a_caller_that_runs_a_task_is_not_counted_as_a_waiting_one(tmp_path):
+    """The bound is what it was when its callers have run more tasks than it holds."""
+    outcome: list[Any] = []
+    with (
+        ended(ThreadPool(1, max_queued=1, when_full="caller_runs")) as pool,
+        opened_at_the_end(Gate(tmp_path)) as gate,
+    ):
+        pool.submit(hold, gate.path)
+        gate.wait_for(1)
+        queued = pool.submit(threading.get_ident)
+        outcome += [pool.submit(threading.get_ident).result(HANG) for _ in range(20)]
+        assert outcome == [threading.get_ident()] * 20
+        assert not queued.done()
+        gate.open()
+        assert queued.result(HANG) != threading.get_ident()
+        until(lambda: pool.statistics().completed == 22)
