@@ -59,12 +59,18 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def assert_at_rest(pool: AsyncPool) -> None:
     """Every count is back at zero, and none was lost."""
-    limiter, now = pool._limiter, pool.statistics()
+    now = pool.statistics()
     assert (now.running, now.queued, now.waiting_submitters) == (0, 0, 0)
-    assert (limiter.held, limiter.running, limiter.drivers, limiter.unfinished) == (0, 0, 0, 0)
-    assert not limiter.maps and not limiter.lazies and not limiter.inners and not limiter._idlers
-    assert not limiter.keys._boxes
     assert now.submitted == now.completed + now.cancelled
+
+
+async def assert_every_place_is_free(pool: AsyncPool) -> None:
+    """As many tasks as the pool has workers run at once: no place was lost."""
+    most, door = pool.statistics().max_workers, asyncio.Event()
+    tasks = [pool.try_submit(door.wait) for _ in range(most)]
+    await until(lambda: pool.statistics().running == most)
+    door.set()
+    assert await asyncio.gather(*filter(None, tasks)) == [True] * most
 
 
 class Body:
@@ -432,6 +438,7 @@ class Storm:
     """Carries out actions and watches the promises."""
 
     def __init__(self, bound: int | None, order: Any) -> None:
+        self.order = order
         self.pool = AsyncPool(3, max_queued=bound, order=order)
         self.small = self.pool.subpool(2)
         self.limit = 3
@@ -510,7 +517,7 @@ class Storm:
         elif action == "timed":
             self.start(number, pool.options(timeout=0.0001 if value == 5 else 10).run, self.body, number, value)
         elif action == "priority":
-            options = pool.options(priority=value) if pool._order == "priority" else pool.options()
+            options = pool.options(priority=value) if self.order == "priority" else pool.options()
             self.start(number, options.run, self.body, number, 2)
         elif action == "small":
             self.start(number, self.small.run, self.body, number, value, "small")
@@ -565,8 +572,11 @@ class Storm:
         assert all(times == 1 for times in self.ran.values()), "something ran twice"
         assert self.active == {"all": 0, "small": 0}
         assert_at_rest(self.pool)
+        assert_at_rest(self.small)
+        self.pool.resize(self.small_limit + 1)
+        await assert_every_place_is_free(self.small)
+        await assert_every_place_is_free(self.pool)
         await self.pool.shutdown()
-        assert not self.small._limiter.held and not self.small._limiter.unfinished
 
 
 async def storm(actions: list[tuple[str, int]], bound: int | None, order: Any) -> None:

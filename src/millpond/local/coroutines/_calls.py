@@ -1,6 +1,6 @@
 """Calls in the place of the user's coroutine function: for plain functions, time limits and events.
 
-Each is an async callable in the stead of the user's function. A plain coroutine function without options has none.
+Each is an async callable with the user's function in `fn`. A plain coroutine function without options needs none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from millpond._events import Observer, emit
 from millpond.errors import TaskTimeout
-from millpond.local._calls import name_of
+from millpond.local._calls import Wrapper, name_of
 from millpond.local._cancel import CancelToken
 from millpond.local._loop_bridge import Awaited, wrap
 from millpond.local.threads._pool import ThreadPool
@@ -22,21 +22,54 @@ T = TypeVar("T")
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
-    """Tell whether calling `fn` makes a coroutine (also of partials, methods and objects with an async `__call__`)."""
+    """Return whether calling `fn` makes a coroutine; sees through partials, methods and an async `__call__` too."""
     code = getattr(fn, "__code__", None)
     if code is not None and getattr(code, "co_flags", 0) & inspect.CO_COROUTINE:
         return True
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
-class Patient(Awaited[T]):
+class Threads:
+    """The threads for plain functions: those given, or a pool of their own that is made when it is first needed."""
+
+    def __init__(self, given: ThreadPool | None, name: str, max_workers: int) -> None:
+        if given is not None and not isinstance(given, ThreadPool):
+            raise TypeError(f"threads must be a ThreadPool, not {given!r}")
+        if given is not None and given._runner.admission.max_queued is not None:
+            raise ValueError(
+                f"threads={given!r} is bounded, so a submit to it could block the loop; "
+                "give max_queued to the AsyncPool instead"
+            )
+        self._is_given = given is not None
+        self._pool = given
+        self._name = name
+        self._max_workers = max_workers
+
+    def get(self) -> ThreadPool:
+        if self._pool is None:
+            self._pool = ThreadPool(min(32, self._max_workers), name=f"{self._name}-threads")
+        return self._pool
+
+    def resize(self, max_workers: int) -> None:
+        self._max_workers = max_workers
+        if self._pool is not None and not self._is_given:
+            self._pool.resize(min(32, max_workers))
+
+    def close(self) -> None:
+        """End threads of its own, without waiting for calls that were given up."""
+        if self._pool is not None and not self._is_given:
+            pool, self._pool = self._pool, None
+            pool.shutdown(wait=False)
+
+
+class ThreadWaiter(Awaited[T]):
     """Waits for a call in a thread; when cancelled, asks the call to stop and waits until it has."""
 
     token: CancelToken
     was_cancelled = False
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Withdraw the call if it has not started, else cancel its token."""
+        """Cancel the call if it has not started, else its token."""
         if self.done():
             return False
         self.was_cancelled = True
@@ -46,45 +79,10 @@ class Patient(Awaited[T]):
         return True
 
 
-class Threads:
-    """The threads for plain functions: those given, or a pool of their own that is made when it is first needed."""
-
-    def __init__(self, given: ThreadPool | None, name: str, limit: int) -> None:
-        if given is not None and not isinstance(given, ThreadPool):
-            raise TypeError(f"threads must be a ThreadPool, not {given!r}")
-        if given is not None and given._crew.bound is not None:
-            raise ValueError(
-                f"threads={given!r} is bounded, so a submit to it could block the loop; "
-                "give max_queued to the AsyncPool instead"
-            )
-        self._is_given = given is not None
-        self._pool = given
-        self._name = name
-        self._limit = limit
-
-    def get(self) -> ThreadPool:
-        """Return the pool of threads."""
-        if self._pool is None:
-            self._pool = ThreadPool(min(32, self._limit), name=f"{self._name}-threads")
-        return self._pool
-
-    def resize(self, limit: int) -> None:
-        """Follow the pool's size."""
-        self._limit = limit
-        if self._pool is not None and not self._is_given:
-            self._pool.resize(min(32, limit))
-
-    def close(self) -> None:
-        """Let own threads go, without waiting for what was given up."""
-        if self._pool is not None and not self._is_given:
-            pool, self._pool = self._pool, None
-            pool.shutdown(wait=False)
-
-
-class InThread:
+class ThreadCall(Wrapper):
     """A call of a plain function in a thread, so that it never blocks the loop; an awaitable result is awaited."""
 
-    __slots__ = ("_threads", "_timeout", "fn")
+    __slots__ = ("_threads", "_timeout")
 
     def __init__(self, fn: Callable[..., Any], threads: ThreadPool, timeout: float | None) -> None:
         self.fn = fn
@@ -95,7 +93,7 @@ class InThread:
         began = time.monotonic()
         token = CancelToken()
         task = self._threads.options(cancel=token, timeout=self._timeout).submit(self.fn, *args)
-        waiter: Patient[Any] = wrap(task, Patient)
+        waiter: ThreadWaiter[Any] = wrap(task, ThreadWaiter)
         waiter.token = token
         try:
             value = await waiter
@@ -109,24 +107,24 @@ class InThread:
             if self._timeout is None:
                 return await value
             left = self._timeout - (time.monotonic() - began)
-            return await limited(value, left, self._timeout, self.fn)
+            return await with_time_limit(value, left, self._timeout, self.fn)
         return value
 
 
-class Limited:
+class TimeLimitedCall(Wrapper):
     """A call of a coroutine function with a time limit."""
 
-    __slots__ = ("_timeout", "fn")
+    __slots__ = ("_timeout",)
 
     def __init__(self, fn: Callable[..., Awaitable[Any]], timeout: float) -> None:
         self.fn = fn
         self._timeout = timeout
 
     async def __call__(self, *args: Any) -> Any:
-        return await limited(self.fn(*args), self._timeout, self._timeout, self.fn)
+        return await with_time_limit(self.fn(*args), self._timeout, self._timeout, self.fn)
 
 
-async def limited(awaitable: Awaitable[T], left: float, whole: float, fn: Callable[..., Any]) -> T:
+async def with_time_limit(awaitable: Awaitable[T], left: float, timeout: float, fn: Callable[..., Any]) -> T:
     """Await for `left` seconds at most, then cancel and raise TaskTimeout; a value that comes all the same is kept."""
     scope = asyncio.timeout(left)
     try:
@@ -135,32 +133,33 @@ async def limited(awaitable: Awaitable[T], left: float, whole: float, fn: Callab
     except TimeoutError as error:
         if scope.expired() and isinstance(error.__cause__, asyncio.CancelledError):
             raise TaskTimeout(
-                f"{name_of(fn)} ran longer than its timeout of {whole} s and was cancelled; raise the timeout"
+                f"{name_of(fn)} ran longer than its timeout of {timeout} s and was cancelled; raise the timeout"
             ) from None
         raise
 
 
-class Observed:
-    """A call that is told of: before, after, and how long it took."""
+class AsyncObservedCall(Wrapper):
+    """A call that emits events: before, with how long it waited, and after, with how long it took."""
 
-    __slots__ = ("_observer", "_pool", "fn")
+    __slots__ = ("_on_event", "_pool", "_queued_at")
 
-    def __init__(self, fn: Callable[..., Awaitable[Any]], observer: Observer, pool: str) -> None:
+    def __init__(self, fn: Callable[..., Awaitable[Any]], on_event: Observer, pool: str) -> None:
         self.fn = fn
-        self._observer = observer
+        self._on_event = on_event
         self._pool = pool
+        self._queued_at = time.perf_counter()
 
     async def __call__(self, *args: Any) -> Any:
         name = name_of(self.fn)
-        emit(self._observer, "task_started", self._pool, function=name)
         started = time.perf_counter()
+        emit(self._on_event, "task_started", self._pool, function=name, waited=started - self._queued_at)
         try:
             value = await self.fn(*args)
-        except asyncio.CancelledError:  # the pool tells of it
+        except asyncio.CancelledError:  # the limiter emits that
             raise
         except BaseException as error:
             seconds = time.perf_counter() - started
-            emit(self._observer, "task_failed", self._pool, function=name, seconds=seconds, error=error)
+            emit(self._on_event, "task_failed", self._pool, function=name, seconds=seconds, error=error)
             raise
-        emit(self._observer, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
+        emit(self._on_event, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
         return value

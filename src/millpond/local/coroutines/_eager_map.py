@@ -1,15 +1,15 @@
 """A map over items that are all known: worker coroutines pull them from one shared iterator.
 
-There is no asyncio task, no future and no queue entry per item: a *driver* holds a place of the pool and does
-`ring[slot] = await fn(item)` in a loop over the shared iterator, which costs 0.05 µs on top of the coroutine itself.
-What has to be looked at now and then is behind one flag, `halt`: a consumer that sleeps, a pause, a smaller limit,
-the end of the map. A driver that must give its place back puts another driver at the head of the line, so the items
-keep their turn; so does a driver that starts while items are left, which is how the first calls the others in.
+There is no asyncio task, no future and no queue entry per item: a *worker* holds a place of the pool and does
+`results[index] = await fn(item)` in a loop over the shared iterator, which costs 0.05 µs on top of the coroutine.
+What has to be checked now and then is behind one flag, `is_interrupted`: a consumer that waits, a pause, a smaller
+limit, the end of the map. A worker that must give its place back puts another worker at the head of the queue, so the
+items keep their turn; so does a worker that starts while items are left, which is how the first calls the others in.
 
-Items that never suspend would keep the loop from everything else, so a driver works in slices that adapt to their
-run time, and after a slice without a suspension it lets the loop breathe; a pass over all drivers lasts about 2 ms.
+Items that never suspend would keep the loop from everything else, so a worker runs items in slices that adapt to their
+run time, and after a slice without a suspension it yields to the loop; a pass over all workers lasts about 2 ms.
 
-The price, to be said in the documentation: the items that one driver runs share its asyncio task and its copy of the
+The price, to be said in the documentation: the items that one worker runs share its asyncio task and its copy of the
 caller's context. `pool.options().map(...)` gives each item its own.
 """
 
@@ -17,385 +17,332 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextvars import Context
 from itertools import islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from millpond._events import emit
-from millpond.local.coroutines._limiter import clean, pass_on
-from millpond.local.coroutines._task import ABORTED, DONE, IN_LINE, primed
-from millpond.local.coroutines._waiting import until_ended
-
-if TYPE_CHECKING:
-    from millpond.local.coroutines._limiter import Limiter
+from millpond.local.coroutines._limiter import Limiter
+from millpond.local.coroutines._task import ABORTED, QUEUED, RUNNING, CancelLink, clean_error, primed, raise_interrupt
+from millpond.local.coroutines._waiting import Wakeup, until_all_done
 
 T = TypeVar("T")
 
 MISSING: Any = object()
-PASS = 0.002
-"""How long all drivers together may keep the loop, in seconds."""
+PASS_SECONDS = 0.002
+"""How long all workers together may keep the loop."""
 
 
-class EagerRun(Generic[T]):
-    """One map: its items, its outcomes, and its drivers."""
+class EagerMap(Generic[T]):
+    """One map: its items, its results, and its workers."""
+
+    is_lazy = False
 
     def __init__(
         self,
-        home: Limiter,
+        limiter: Limiter,
         fn: Callable[[Any], Awaitable[T]],
         items: list[Any],
         *,
-        context: Context | None,
+        context: Context,
         ordered: bool,
     ) -> None:
-        self.home = home
+        self.limiter = limiter
         self.fn = fn
         self.total = len(items)
-        self._context = context
+        self.context = context
         self._items = iter(items)
-        self.feed = enumerate(self._items)
+        self.numbered = enumerate(self._items)
         self.ordered = ordered
-        self.ring: list[T] = [MISSING] * self.total if ordered else []
-        self.failures: dict[int, BaseException] = {}
-        self.halt = False
+        self.results: list[T] = [MISSING] * self.total if ordered else []
+        self.errors: dict[int, BaseException] = {}
+        self.is_interrupted = False
         self.is_over = False
-        self.chunk = 16
-        self.turns = 0  # how often a driver began a slice
-        self.drivers: set[Driver] = set()
-        self._standing: Driver | None = None
-        self._contested = 0
+        self.slice_size = 16
+        self.slices = 0  # how many were begun
+        self.workers: set[MapWorker] = set()
+        self._queued_worker: MapWorker | None = None
+        self._places_wanted = 0
         self._cancelled = 0  # items that were not run, or not to their end
         self._next = 0
-        self._sleeper: asyncio.Future[None] | None = None
-        self._wants_all = False  # the sleeper wakes at the end, or at the first error
-        self._is_booked = False
+        self._consumer = Wakeup()
+        self._wants_all = False  # the consumer wakes at the end, or at the first error
+        self.is_finished = not items
 
     def start(self) -> None:
-        """Come into the pool's books and stand in line."""
-        if not self.total:
-            self._is_booked = True
-            return
-        for node in self.home.chain:
-            node.maps.add(self)
-        self._standing = driver = Driver(self)
-        self.home.stand(driver)
+        """Queue the first worker."""
+        if self.total:
+            for node in self.limiter.chain:
+                node.maps.add(self)
+            self._queued_worker = MapWorker(self)
+            self.limiter.enqueue(self._queued_worker)
 
     # -- counts -----------------------------------------------------------------------------------------------------
 
     def left(self) -> int:
-        """Count the items that no driver has taken."""
+        """Return how many items no worker has taken."""
         return 0 if self.is_over else length_hint(self._items)
 
     def completed(self) -> int:
-        """Count the items that have ended, but not by cancellation."""
-        return max(0, self.total - self.left() - len(self.drivers) - self._cancelled)
+        """Return how many items have ended, but not by cancellation."""
+        return max(0, self.total - self.left() - len(self.workers) - self._cancelled)
 
-    # -- for the drivers --------------------------------------------------------------------------------------------
+    # -- for the workers --------------------------------------------------------------------------------------------
 
-    def came(self, driver: Driver) -> None:
-        """Take in a driver that starts, and call the next one."""
-        self.drivers.add(driver)
-        if self._standing is driver:
-            self._standing = None
-        self.call_another()
-        self._count(1)
+    def add_worker(self, worker: MapWorker) -> None:
+        """Add a worker that starts, and queue the next one."""
+        self.workers.add(worker)
+        if self._queued_worker is worker:
+            self._queued_worker = None
+        self.queue_worker()
 
-    def call_another(self) -> None:
-        """Put a driver at the head of the line if there is something to do for it."""
-        if self._standing is None and self.left():
-            self._standing = driver = Driver(self)
-            self.home.line.put_back(driver)
-            self.home.ring()
+    def queue_worker(self) -> None:
+        """Put a worker at the head of the queue if items are left and none is queued."""
+        if self._queued_worker is None and self.left():
+            self._queued_worker = MapWorker(self)
+            self.limiter.backlog.queue.put_back(self._queued_worker)
+            self.limiter.schedule()
 
-    def went(self, driver: Driver) -> None:
-        """Let a driver go, and close the books after the last one."""
-        driver._stage = DONE
-        self.drivers.discard(driver)
-        self.home.root.inners.pop(driver._inner, None)
-        self._count(-1)
-        if not self.left():
-            self._dismiss()
-            if not self.drivers:
-                self._book()
+    def remove_worker(self, worker: MapWorker) -> None:
+        """Remove a worker that has ended; after the last one, end the map."""
+        self.workers.discard(worker)
+        self.limiter.leave(worker, tasks=0)
+        self._finish_if_done()
 
-    def _count(self, change: int) -> None:
-        for node in self.home.chain:
-            node.drivers += change
-            if change < 0:
-                node.running -= 1
-                node.held -= 1
-                if len(node.line):
-                    node.ring()
-
-    def _dismiss(self) -> None:
-        """Take the driver out of the line."""
-        driver, self._standing = self._standing, None
-        if driver is not None and driver._stage == IN_LINE:
-            driver._stage = DONE
-            desk = driver._desk
-            for node in self.home.chain:
-                if node is desk:
-                    break
-                node.held -= 1
-                node.ring()
-            if desk is not None:
-                desk.haunt()
-
-    def _book(self) -> None:
-        """Move the counts into the pool's books: the map is over."""
-        if self._is_booked:
+    def _finish_if_done(self) -> None:
+        if self.left():
             return
-        self._is_booked = True
-        completed = self.total - self._cancelled
-        for node in self.home.chain:
-            node.maps.discard(self)
-            node.completed += completed
-            node.cancelled += self._cancelled
-            node.notice()
-        self.wake()
+        worker, self._queued_worker = self._queued_worker, None
+        if worker is not None and worker._stage == QUEUED:
+            self.limiter.leave(worker, tasks=0)
+        if not self.workers and not self.is_finished:
+            self.is_finished = True
+            for node in self.limiter.chain:
+                node.maps.discard(self)
+                node.completed += self.total - self._cancelled
+                node.cancelled += self._cancelled
+                node.notify()
+            self._consumer.wake()
 
-    def look(self) -> bool:
-        """Look up from the work, since `halt` is set; True when the driver must give its place back."""
+    def check_interrupt(self) -> bool:
+        """Do what `is_interrupted` was set for; return whether the worker must give its place back."""
         if not self._wants_all and self._has_next():
-            self.wake()
+            self._consumer.wake()
         if self.is_over:
             return True
-        if any(node.is_paused or node.held > node.limit for node in self.home.chain):
+        if any(node.is_paused or node.held > node.max_workers for node in self.limiter.chain):
             return True
-        if self._contested:
-            self._contested -= 1
+        if self._places_wanted:
+            self._places_wanted -= 1
             return True
-        sleeper = self._sleeper
-        self.halt = sleeper is not None and not sleeper.done() and not self._wants_all
+        self.is_interrupted = self._consumer.is_due and not self._wants_all
         return False
 
-    def contest(self) -> None:
-        """Ask a driver to give its place to somebody who may come before it."""
-        if self._contested < len(self.drivers):
-            self._contested += 1
-            self.halt = True
+    def yield_place(self) -> None:
+        """Have a worker give its place to an entry that may come before it."""
+        if self._places_wanted < len(self.workers):
+            self._places_wanted += 1
+            self.is_interrupted = True
 
-    def fail(self, slot: int, error: BaseException) -> None:
-        """Keep an error for its place."""
+    def fail(self, index: int, error: BaseException) -> None:
+        """Keep the error of an item."""
         if isinstance(error, asyncio.CancelledError) and self.is_over:
             self._cancelled += 1
-            emit(self.home.observer, "task_cancelled", self.home.name)
+            emit(self.limiter.on_event, "task_cancelled", self.limiter.name)
             return
-        for node in self.home.chain:
+        for node in self.limiter.chain:
             node.failed += 1
-        error = clean(error)
-        self.failures[slot] = error
-        pass_on(error)
+        error = clean_error(error)
+        self.errors[index] = error
+        raise_interrupt(error)
         if self._wants_all or self._has_next():
-            self.wake()
+            self._consumer.wake()
 
     # -- for the consumer -------------------------------------------------------------------------------------------
 
     def _has_next(self) -> bool:
         if not self.ordered:
-            return bool(self.ring or self.failures)
-        return self._next in self.failures or (self._next < self.total and self.ring[self._next] is not MISSING)
-
-    def wake(self) -> None:
-        """Wake the consumer."""
-        sleeper = self._sleeper
-        if sleeper is not None and not sleeper.done():
-            sleeper.set_result(None)
+            return bool(self.results or self.errors)
+        return self._next in self.errors or (self._next < self.total and self.results[self._next] is not MISSING)
 
     def collect(self) -> list[T]:
         """Take the values that are next; raises the error that is next."""
-        values = self._collect_ordered() if self.ordered else list(self.ring)
+        values = self._collect_ordered() if self.ordered else list(self.results)
         if values:
             self._next += len(values)
             if not self.ordered:
-                self.ring.clear()
+                self.results.clear()
             return values
-        if self.failures and (not self.ordered or self._next in self.failures):
-            raise self.failures.pop(self._next if self.ordered else next(iter(self.failures)))
-        if self._is_booked and self._cancelled:
-            raise asyncio.CancelledError("the map was cancelled: its pool was purged or shut down")
+        if self.errors and (not self.ordered or self._next in self.errors):
+            raise self.errors.pop(self._next if self.ordered else next(iter(self.errors)))
+        self._raise_if_cancelled()
         return []
 
     def _collect_ordered(self) -> list[T]:
-        ring, position, total = self.ring, self._next, self.total
+        results, position, total = self.results, self._next, self.total
         values = []
         while position < total:
-            value = ring[position]
+            value = results[position]
             if value is MISSING:
                 break
             values.append(value)
-            ring[position] = None  # type: ignore[assignment]
+            results[position] = None  # type: ignore[assignment]
             position += 1
         return values
 
-    is_lazy = False
+    def _raise_if_cancelled(self) -> None:
+        if self.is_finished and self._cancelled:
+            raise asyncio.CancelledError("the map was cancelled: its pool was purged or shut down")
 
     @property
     def has_reader(self) -> bool:
-        """Whether somebody waits in it."""
-        return self._sleeper is not None
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing more will come."""
-        return self._is_booked
+        return self._consumer.has_waiter
 
     async def wait(self, *, everything: bool = False) -> None:
         """Sleep until `collect` has something, or until all is done or something failed."""
-        if self._standing is not None and self.home.is_inside():
-            await self._help_out()
+        if self._queued_worker is not None and self.limiter.is_inside():
+            await self._run_one_here()
             return
-        self._sleeper = asyncio.get_running_loop().create_future()
         self._wants_all = everything
-        self.halt = self.halt or not everything
-        try:
-            await self._sleeper
-        finally:
-            self._sleeper = None
+        self.is_interrupted = self.is_interrupted or not everything
+        await self._consumer.wait()
 
     async def all(self) -> list[T]:
         """Wait for everything and return it; raises the first error as soon as it comes."""
-        while not self._is_booked and not self.failures:
+        while not self.is_finished and not self.errors:
             await self.wait(everything=True)
-        if self.failures:
-            raise self.failures.pop(next(iter(self.failures)))
-        if self._cancelled:
-            raise asyncio.CancelledError("the map was cancelled: its pool was purged or shut down")
-        values = self.ring[self._next :] if self.ordered and self._next else self.ring
+        if self.errors:
+            raise self.errors.pop(next(iter(self.errors)))
+        self._raise_if_cancelled()
+        values = self.results[self._next :] if self.ordered and self._next else self.results
         self._next = self.total
         return values
 
-    async def _help_out(self) -> None:
-        """Run one item here: the consumer is a task of this pool and may hold the place that a driver waits for."""
-        for slot, item in self.feed:
+    async def _run_one_here(self) -> None:
+        """Run one item: the consumer is a task of this pool and may hold the place that a worker waits for."""
+        for index, item in self.numbered:
             try:
                 value = await self.fn(item)
             except asyncio.CancelledError:
                 self._cancelled += 1
                 raise
             except BaseException as error:
-                self.fail(slot, error)
+                self.fail(index, error)
             else:
-                self.keep(slot, value)
+                if self.ordered:
+                    self.results[index] = value
+                else:
+                    self.results.append(value)
             break
-        if not self.left():
-            self._dismiss()
-            if not self.drivers:
-                self._book()
-
-    def keep(self, slot: int, value: T) -> None:
-        """Keep a value for its place."""
-        if self.ordered:
-            self.ring[slot] = value
-        else:
-            self.ring.append(value)
+        self._finish_if_done()
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
-    def drop_rest(self) -> int:
-        """Drop the items that have not started; return how many."""
-        dropped = self.left()
-        self.is_over = self.halt = True
-        self._cancelled += dropped
-        self._dismiss()
-        if not self.drivers:
-            self._book()
-        return dropped
+    def cancel_rest(self) -> int:
+        """Cancel the items that have not started; return how many."""
+        rest = self.left()
+        self.is_over = self.is_interrupted = True
+        self._cancelled += rest
+        self._finish_if_done()
+        return rest
 
     def stop(self) -> None:
-        """Drop what has not started and cancel what runs."""
-        self.drop_rest()
-        self.failures.clear()
-        for driver in list(self.drivers):
-            driver.cancel()
+        """Cancel what has not started and what runs."""
+        self.cancel_rest()
+        self.errors.clear()
+        for worker in list(self.workers):
+            worker.cancel()
 
     async def ended(self) -> None:
         """Wait until nothing of the map runs any more."""
-        await until_ended([each._inner for each in self.drivers if isinstance(each._inner, asyncio.Task)])
-
-    def context(self) -> Context:
-        """Return the context for a driver."""
-        return (self.home.context if self._context is None else self._context).copy()
+        tasks = [worker._asyncio_task for worker in self.workers]
+        await until_all_done([task for task in tasks if isinstance(task, asyncio.Task)])
 
 
-class Driver:
-    """A worker coroutine of a map; in line, it looks like a task."""
+class MapWorker:
+    """A worker coroutine of a map; in the queue, it looks like a task."""
 
-    __slots__ = ("_context", "_desk", "_home", "_inner", "_stage", "run")
+    __slots__ = ("_asyncio_task", "_context", "_limiter", "_map", "_queued_at", "_stage")
 
     priority = 0
+    key: Hashable | None = None
+    _cancel_link: CancelLink | None = None
 
-    def __init__(self, run: EagerRun[Any]) -> None:
-        self.run = run
-        self._home: Limiter = run.home
-        self._desk: Limiter | None = run.home
-        self._context: Context | None = run.context()
-        self._inner: Any = None
-        self._stage = IN_LINE
+    def __init__(self, of: EagerMap[Any]) -> None:
+        self._map = of
+        self._limiter: Any = of.limiter
+        self._queued_at: Any = of.limiter
+        self._context: Context | None = of.context.copy()
+        self._asyncio_task: Any = None
+        self._stage = QUEUED
 
     def cancel(self) -> None:
-        """Cancel the item that it runs; with the map over, the driver ends."""
-        if isinstance(self._inner, asyncio.Task):
-            self._inner.cancel()
+        """Cancel the item that it runs; with the map over, the worker ends."""
+        if isinstance(self._asyncio_task, asyncio.Task):
+            self._asyncio_task.cancel()
         else:
-            self._inner = True
+            self._asyncio_task = True
 
     async def _perform(self, is_primed: bool) -> None:
-        run = self.run
-        run.came(self)
+        self._map.add_worker(self)
         try:
             if is_primed:
                 await primed()
-            while not run.is_over and await self._slice():
+            while not self._map.is_over and await self._run_slice():
                 pass
         except asyncio.CancelledError:  # between two items
-            run.drop_rest()
+            self._map.cancel_rest()
         finally:
             if self._stage != ABORTED:
-                run.call_another()
-                run.went(self)
+                self._map.queue_worker()
+                self._map.remove_worker(self)
 
     def _abort(self, error: BaseException) -> None:
         """End it: no asyncio task could be made for it, and so for no other."""
-        self.run.failures[self.run.total - self.run.left()] = error
-        self.run.drop_rest()
-        self.run.went(self)
+        self._stage = RUNNING
+        self._map.errors[self._map.total - self._map.left()] = error
+        self._map.cancel_rest()
+        self._map.remove_worker(self)
 
-    async def _slice(self) -> bool:
-        """Run some items; False when this driver has to go."""
-        run = self.run
-        run.turns += 1
-        turn = run.turns
-        slot = -1
+    async def _run_slice(self) -> bool:
+        """Run some items; return False when this worker has to go."""
+        run = self._map
+        run.slices += 1
+        number = run.slices
+        index = -1
         began = time.perf_counter()
         try:
+            fn = run.fn
             if run.ordered:
-                fn, ring = run.fn, run.ring
-                for slot, item in islice(run.feed, run.chunk):
-                    ring[slot] = await fn(item)
-                    if run.halt and run.look():
+                results = run.results
+                for index, item in islice(run.numbered, run.slice_size):
+                    results[index] = await fn(item)
+                    if run.is_interrupted and run.check_interrupt():
                         return False
             else:
-                fn, keep = run.fn, run.ring.append
-                for slot, item in islice(run.feed, run.chunk):  # noqa: B007  (for the errors)
-                    keep(await fn(item))
-                    if run.halt and run.look():
+                add = run.results.append
+                for index, item in islice(run.numbered, run.slice_size):  # noqa: B007  (for the errors)
+                    add(await fn(item))
+                    if run.is_interrupted and run.check_interrupt():
                         return False
         except BaseException as error:
-            run.fail(slot, error)
+            run.fail(index, error)
             if isinstance(error, asyncio.CancelledError) and asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                run.drop_rest()  # it was this very asyncio task that was cancelled, by the map or by somebody else
-            return not (run.halt and run.look())
-        if slot < 0:
+                run.cancel_rest()  # it was this very asyncio task that was cancelled, by the map or by somebody else
+            return not (run.is_interrupted and run.check_interrupt())
+        if index < 0:
             return False
-        lasted = time.perf_counter() - began
-        target = PASS / len(run.drivers)
-        if lasted < target / 2:
-            run.chunk = min(2 * run.chunk, 1 << 12)
-        elif lasted > 2 * target:
-            run.chunk = max(1, run.chunk // 2)
-        if run.turns == turn:  # nobody else had a turn, so nothing suspended
+        self._adapt_slice(time.perf_counter() - began)
+        if run.slices == number:  # nobody else began one, so nothing suspended
             await asyncio.sleep(0)
         return True
+
+    def _adapt_slice(self, seconds: float) -> None:
+        run = self._map
+        target = PASS_SECONDS / len(run.workers)
+        if seconds < target / 2:
+            run.slice_size = min(2 * run.slice_size, 1 << 12)
+        elif seconds > 2 * target:
+            run.slice_size = max(1, run.slice_size // 2)

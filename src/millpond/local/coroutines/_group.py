@@ -1,18 +1,16 @@
-"""A group of tasks in an `AsyncPool`. The first error cancels the others, in line or running."""
+"""A group of tasks in an `AsyncPool`. The first error cancels the others, queued or running."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
+from millpond.local._checks import check_seconds
+from millpond.local.coroutines._factory import TaskFactory
 from millpond.local.coroutines._task import AsyncTask
-from millpond.local.coroutines._waiting import until_done, until_ended
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from millpond.local.coroutines._verbs import AsyncVerbs
+from millpond.local.coroutines._waiting import ends_within, until_all_done
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,13 +19,14 @@ T = TypeVar("T")
 class AsyncGroup:
     """Tasks that belong together: `async with pool.group() as group: await group.submit(...)`.
 
-    Leaving the block waits for all of them. The first one that raises cancels the others, in line and running; later
-    submits get a cancelled task, and its error is raised from the block as it is. An error in the block itself, or a
-    cancellation, cancels them too, and leaves the block when the last of them has ended.
+    Leaving the block waits for all of them. The first one that raises cancels the others: queued ones never start, a
+    running coroutine gets `CancelledError`, and a plain function in a thread sees it by `current_token()` and is waited
+    for. Later submits get a cancelled task, and the error is raised from the block as it is. An error in the block
+    itself, or a cancellation, cancels them too, and leaves the block when the last of them has ended.
     """
 
-    def __init__(self, pool: AsyncVerbs) -> None:
-        self._pool = pool
+    def __init__(self, factory: TaskFactory) -> None:
+        self._factory = factory
         self._tasks: list[AsyncTask[Any]] = []
         self._error: BaseException | None = None
 
@@ -37,11 +36,9 @@ class AsyncGroup:
     async def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> AsyncTask[T]: ...
     async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncTask[Any]:
         """Submit a task of this group; once the group has failed, a cancelled one is returned instead."""
-        task: AsyncTask[Any]
+        task = self._factory.make(fn, args, kwargs)
         if self._error is None:
-            task = await self._pool.submit(fn, *args, **kwargs)
-        else:
-            task = self._pool._cancelled_task()
+            await self._factory.admit(task)
         self._tasks.append(task)
         task.add_done_callback(self._ended)
         if self._error is not None:
@@ -63,21 +60,13 @@ class AsyncGroup:
 
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until every task has ended; False at time-out. Raises nothing of theirs."""
-        try:
-            async with asyncio.timeout(timeout) as scope:
-                for task in self._tasks:  # one after another: inside a task of this pool, waiting helps
-                    await self._end_of(task)
-        except TimeoutError:
-            if scope.expired():
-                return False
-            raise
-        await asyncio.sleep(0)  # so that the last error has been seen
-        return True
+        return await ends_within(check_seconds("timeout", timeout), self._wait())
 
-    async def _end_of(self, task: AsyncTask[Any]) -> None:
-        """Wait for one task, without cancelling it when the wait is."""
-        while not task.done():
-            await until_done(task._lend())
+    async def _wait(self) -> None:
+        for task in self._tasks:
+            while not task.done():  # inside a task of this pool, waiting helps
+                await asyncio.wait((self._factory.limiter.help(task),))
+        await asyncio.sleep(0)  # so that the last error has been seen
 
     async def results(self, timeout: float | None = None) -> list[Any]:
         """Wait, and return the results in the order of submission; raise the first error if there was one."""
@@ -93,16 +82,12 @@ class AsyncGroup:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        if kind is None:
-            try:
-                await self.wait()
-            except asyncio.CancelledError:
-                self.cancel()
-                await until_ended(self._tasks)
-                raise
-        else:
-            self.cancel()
-            await until_ended(self._tasks)
+        try:
+            if kind is None:
+                await self._wait()
+        finally:
+            self.cancel()  # what has not ended because the block, or the wait above, was left by an error
+            await until_all_done(self._tasks)
         if kind is None and self._error is not None:
             try:
                 raise self._error

@@ -1,4 +1,4 @@
-"""A map over items that are read as the results are taken: a task for each, at most `ahead` of them at a time.
+"""A map over items that are read as the results are taken: a task for each, at most `buffersize` of them at a time.
 
 A plain source is read by the consumer. An async source is read by one task of its own, always the same, since async
 generators may hold things (time-outs, cancel scopes, context variables) that must not change their task.
@@ -9,122 +9,114 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from millpond.local.coroutines._waiting import until_ended
-
-if TYPE_CHECKING:
-    from millpond.local.coroutines._limiter import Limiter
-    from millpond.local.coroutines._task import AsyncTask
+from millpond.local.coroutines._limiter import Limiter
+from millpond.local.coroutines._task import AsyncTask, clean_error
+from millpond.local.coroutines._waiting import Wakeup, until_all_done
 
 T = TypeVar("T")
 
 
-class LazyRun(Generic[T]):
+class LazyMap(Generic[T]):
     """One map: its source, and the tasks that the consumer has not taken yet."""
 
     def __init__(
         self,
-        home: Limiter,
-        place: Callable[[tuple[Any, ...]], AsyncTask[T]],
+        limiter: Limiter,
+        submit: Callable[[tuple[Any, ...]], AsyncTask[T]],
         source: Iterator[tuple[Any, ...]] | AsyncIterator[tuple[Any, ...]],
         *,
-        ahead: int | None,
+        buffersize: int | None,
         ordered: bool,
     ) -> None:
-        self._home = home
-        self._place = place
+        self._limiter = limiter
+        self._submit = submit
         self._source = source
-        self._ahead = ahead
-        self.is_lazy = ahead is not None
+        self._buffersize = buffersize
+        self.is_lazy = buffersize is not None
         self._ordered = ordered
         self._tasks: deque[AsyncTask[T]] = deque()  # not taken yet
         self._arrived: deque[AsyncTask[T]] = deque()  # those of them that are done, in that order (unordered only)
         self.reader: asyncio.Task[None] | None = None
-        self._is_drained = False
+        self._is_exhausted = False
         self._error: BaseException | None = None  # of the source; comes after the results of what it gave
-        self._sleeper: asyncio.Future[None] | None = None
-        self._has_room: asyncio.Future[None] | None = None
+        self._consumer = Wakeup()
+        self._room = Wakeup()
 
     def start(self) -> None:
         """Begin to read."""
         if isinstance(self._source, AsyncIterator):
             self.reader = asyncio.get_running_loop().create_task(
-                self._read(self._source), name=f"{self._home.name} map"
+                self._read(self._source), name=f"{self._limiter.name} map"
             )
-            self._home.lazies.add(self)
+            self._limiter.readers[self.reader] = self.stop_reading
         else:
             self._fill()
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _is_full(self) -> bool:
-        return self._ahead is not None and len(self._tasks) >= self._ahead
+        return self._buffersize is not None and len(self._tasks) >= self._buffersize
 
     def _fill(self) -> None:
         """Read from a plain source while there is room."""
         assert isinstance(self._source, Iterator)
-        while not self._is_drained and not self._is_full():
+        while not self._is_exhausted and not self._is_full():
             try:
                 args = next(self._source)
             except StopIteration:
-                self._is_drained = True
+                self._is_exhausted = True
             except Exception as error:
-                self.cut(error)
+                self.stop_reading(error)
             else:
-                self._take_in(args)
+                self._add(args)
 
     async def _read(self, source: AsyncIterator[tuple[Any, ...]]) -> None:
         """Read from an async source, waiting for room."""
         try:
             async for args in source:
-                self._take_in(args)
-                while self._is_full() and not self._is_drained:
-                    self._has_room = asyncio.get_running_loop().create_future()
-                    await self._has_room
-                if self._is_drained:
+                self._add(args)
+                while self._is_full() and not self._is_exhausted:
+                    await self._room.wait()
+                if self._is_exhausted:
                     break
         except asyncio.CancelledError as error:
-            self.cut(error)
+            self.stop_reading(error)
         except BaseException as error:
-            if error.__traceback__ is not None:
-                error.__traceback__ = error.__traceback__.tb_next
-            self.cut(error)
+            self.stop_reading(clean_error(error))
         finally:
-            self._is_drained = True
-            self._wake()
+            self._is_exhausted = True
+            self._consumer.wake()
             try:
                 await close(source)
             finally:
-                self._home.lazies.discard(self)
+                self._limiter.readers.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
 
-    def _take_in(self, args: tuple[Any, ...]) -> None:
+    def _add(self, args: tuple[Any, ...]) -> None:
         try:
-            task = self._place(args)
+            task = self._submit(args)
         except Exception as error:  # the pool was closed meanwhile
-            self.cut(error)
+            self.stop_reading(error)
             return
         self._tasks.append(task)
         if not self._ordered:
             task.add_done_callback(self._arrive)
         elif len(self._tasks) == 1:
-            self._wake()
+            self._consumer.wake()
 
-    def _arrive(self, task: AsyncTask[T]) -> None:
+    def _arrive(self, task: asyncio.Future[T]) -> None:
+        assert isinstance(task, AsyncTask)
         self._arrived.append(task)
-        self._wake()
+        self._consumer.wake()
 
-    def cut(self, error: BaseException) -> None:
+    def stop_reading(self, error: BaseException) -> None:
         """Read no more; `error` comes after the results of what was read."""
-        if not self._is_drained:
-            self._is_drained = True
+        if not self._is_exhausted:
+            self._is_exhausted = True
             self._error = error
         if self.reader is not None and self.reader is not asyncio.current_task():
             self.reader.cancel()
-
-    def _wake(self, _: object = None) -> None:
-        if self._sleeper is not None and not self._sleeper.done():
-            self._sleeper.set_result(None)
 
     # -- for the consumer -------------------------------------------------------------------------------------------
 
@@ -135,10 +127,10 @@ class LazyRun(Generic[T]):
             value = task.result()
             if self.reader is None:
                 self._fill()
-            elif self._has_room is not None and not self._has_room.done():
-                self._has_room.set_result(None)
+            else:
+                self._room.wake()
             return [value]
-        if not self._tasks and self._is_drained and self._error is not None:
+        if self.is_finished and self._error is not None:
             error, self._error = self._error, None
             raise error
         return []
@@ -154,42 +146,26 @@ class LazyRun(Generic[T]):
 
     @property
     def has_reader(self) -> bool:
-        """Whether somebody waits in it."""
-        return self._sleeper is not None
+        return self._consumer.has_waiter
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will come."""
-        return not self._tasks and self._is_drained
+        return not self._tasks and self._is_exhausted
 
     async def wait(self) -> None:
         """Sleep until `collect` has something."""
-        self._sleeper = asyncio.get_running_loop().create_future()
-        try:
-            if self._tasks:
-                first = self._tasks[0]
-                before = first._lend()
-                if self._ordered or before is not first:
-                    before.add_done_callback(self._wake)
-            await self._sleeper
-        finally:
-            self._sleeper = None
-
-    async def all(self) -> list[T]:
-        """Wait for everything and return it."""
-        values: list[T] = []
-        while not self.is_finished or self._error is not None:
-            taken = self.collect()
-            values += taken
-            if not taken and not self.is_finished:
-                await self.wait()
-        return values
+        if self._tasks:
+            first = self._tasks[0]
+            before = self._limiter.help(first)
+            if self._ordered or before is not first:
+                before.add_done_callback(self._consumer.wake)
+        await self._consumer.wait()
 
     # -- stopping ---------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Read no more, and cancel what was read."""
-        self._is_drained = True
+        self._is_exhausted = True
         self._error = None
         if self.reader is not None:
             self.reader.cancel()
@@ -199,7 +175,7 @@ class LazyRun(Generic[T]):
 
     async def ended(self) -> None:
         """Wait until nothing of the map runs any more."""
-        await until_ended([*self._tasks, *([] if self.reader is None else [self.reader])])
+        await until_all_done([*self._tasks, *([] if self.reader is None else [self.reader])])
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:

@@ -1,9 +1,9 @@
 """`AsyncPool`: calls with bounded concurrency in an asyncio loop.
 
-Where to look: `_async_verbs` makes tasks (submit, run, map …) and says why `submit` is awaited; `_async_task` is the
-handle; `_async_limiter` starts and ends tasks, on the books of `_async_ledger`, and `_async_control` manages it;
-`_async_room` is the bound; `_async_calls` wraps plain functions, time limits and events; `_async_eager` and
-`_async_lazy` are the two kinds of `_async_map`; `_async_group` is the group. This file is the face.
+Where to look: `_verbs` has the submitting verbs and says why `submit` is awaited; `_factory` makes the tasks; `_task`
+is the handle; `_limiter` starts and ends tasks, `_backlog` holds those that wait, `_runner` makes their asyncio tasks;
+`_when_full` is the bound; `_calls` wraps plain functions, time limits and events; `_eager_map` and `_lazy_map` are the
+two kinds of `_map`; `_group` is the group. This file has the pool itself, and its subpools.
 
 There are no worker tasks: a place in the limiter is a number. So `idle_timeout`, `min_workers` and `sizing` of the
 other pools have no meaning here, and a pool that is forgotten leaves nothing behind.
@@ -14,198 +14,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Literal, Self
+from types import TracebackType
+from typing import Literal, Self
 
 from millpond._events import Observer
 from millpond.local._cancel import CancelToken
-from millpond.local._checks import check_callable, check_count
+from millpond.local._checks import check_callable, check_count, check_optional_count, check_seconds, check_word
 from millpond.local._options import Options
-from millpond.local._queues import Order, check_priority, line_maker
-from millpond.local._statistics import Statistics, describe, picture
+from millpond.local._queues import Order, check_priority, queue_maker
+from millpond.local._statistics import Statistics, describe, to_html
 from millpond.local._when_full import check_when_full
 from millpond.local.coroutines._calls import Threads
+from millpond.local.coroutines._factory import TaskFactory
 from millpond.local.coroutines._group import AsyncGroup
 from millpond.local.coroutines._limiter import Limiter
 from millpond.local.coroutines._verbs import AsyncOptions, AsyncVerbs
-from millpond.local.coroutines._waiting import until_ended
-from millpond.local.coroutines._when_full import AsyncWhenFull, Room
+from millpond.local.coroutines._waiting import ends_within, until_all_done
+from millpond.local.coroutines._when_full import AsyncAdmission, AsyncWhenFull
 from millpond.local.threads._pool import ThreadPool
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _numbers = itertools.count(1)
 
 
-class AsyncPoolFace(AsyncVerbs):
-    """What an `AsyncPool` and its subpools have in common."""
-
-    name: str
-    _order: Order
-    _limiter: Limiter
-
-    def options(
-        self,
-        *,
-        priority: float | None = None,
-        key: Hashable | None = None,
-        timeout: float | None = None,
-        cancel: CancelToken | None = None,
-    ) -> AsyncOptions:
-        """Return the pool's submitting verbs with options for each task.
-
-        `priority`: higher runs first (pools with `order="priority"`). `key`: tasks of the same key run one at a time,
-        in order. `timeout`: the most seconds that a task may run; then it is cancelled and ends with `TaskTimeout` (a
-        plain function is given up, as in a `ThreadPool`). `cancel`: a `CancelToken`, which may be cancelled from any
-        thread; what is in line is cancelled with it, and so are running coroutines.
-        """
-        options = Options(priority=priority, key=key, timeout=timeout, cancel=cancel)
-        if priority is not None:
-            check_priority(self._order, priority)
-        return AsyncOptions(self, options)
-
-    def group(self) -> AsyncGroup:
-        """Return a group: `async with pool.group() as g: await g.submit(...)`; the first error cancels the rest."""
-        return AsyncGroup(self)
-
-    def subpool(self, max_workers: int, *, name: str | None = None) -> AsyncSubPool:
-        """Return a pool that runs at most `max_workers` tasks at once, in the places of this one."""
-        return AsyncSubPool(self, max_workers, name=name)
-
-    def pause(self) -> None:
-        """Start no more tasks until `resume()`; what runs goes on, what is submitted waits."""
-        self._check_loop()
-        self._limiter.pause()
-
-    def resume(self) -> None:
-        """Start tasks again."""
-        self._check_loop()
-        self._limiter.resume()
-
-    def purge(self) -> int:
-        """Cancel every task that has not started; return how many."""
-        self._check_loop()
-        return self._limiter.purge()
-
-    def resize(self, max_workers: int) -> None:
-        """Change how many tasks run at once; when it is fewer, running ones end first."""
-        self._check_loop()
-        self._limiter.resize(check_count("max_workers", max_workers, 1))
-
-    async def drain(self, timeout: float | None = None) -> bool:
-        """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
-        self._bind()
-        self._refuse_inside("drain()")
-        try:
-            async with asyncio.timeout(timeout):
-                await self._limiter.rest()
-        except TimeoutError:
-            return False
-        return True
-
-    async def shutdown(
-        self,
-        wait: bool = True,
-        *,
-        cancel_futures: bool = False,
-        timeout: float | None = None,
-    ) -> bool:
-        """Take no more tasks, and wait until those there are have ended.
-
-        `cancel_futures=True` cancels them first, in line and running. Returns False when `timeout` seconds were not
-        enough; the rest then goes on. When the wait is cancelled, everything is cancelled and waited for. A paused
-        pool is resumed, so that what is queued can end; those who wait for room get `PoolClosed`.
-        """
-        self._bind()
-        if wait:
-            self._refuse_inside("shutdown()")
-        readers = [each.reader for each in self._limiter.lazies if each.reader is not None]
-        self._limiter.close()
-        if cancel_futures:
-            self._cancel_all()
-        if not wait:
-            return True
-        try:
-            async with asyncio.timeout(timeout) as scope:
-                await until_ended(readers)
-                await self._limiter.rest()
-        except TimeoutError:
-            if scope.expired():
-                return False
-            raise
-        except asyncio.CancelledError:
-            await self._end_everything()
-            raise
-        self._close_threads()
-        return True
-
-    async def restart(self) -> None:
-        """Open a pool again that was shut down, when its last tasks have ended."""
-        self._bind()
-        await self._limiter.rest()
-        self._limiter.reopen()
-
-    def statistics(self) -> Statistics:
-        """Return a snapshot of the pool's counts.
-
-        `cancelled` counts tasks cancelled while they ran too. `workers` are the places in use, so none is `idle`.
-        """
-        return self._limiter.statistics("asyncio")
-
-    async def __aenter__(self) -> Self:
-        self._bind()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
-        """Wait for everything; after an error or a cancellation, cancel everything, and wait until it has ended."""
-        if kind is None:
-            await self.shutdown()
-        else:
-            self._limiter.close()
-            await self._end_everything()
-        return False
-
-    def __repr__(self) -> str:
-        return describe(self.statistics())
-
-    def _repr_html_(self) -> str:
-        return picture(self.statistics())
-
-    def _check_loop(self) -> None:
-        if self._limiter.root.loop is not None:
-            self._bind()
-
-    def _refuse_inside(self, verb: str) -> None:
-        if self._limiter.is_inside():
-            raise RuntimeError(f"{verb} inside a task of pool {self.name!r} would wait for itself; use a group()")
-
-    def _cancel_all(self) -> None:
-        self._limiter.purge()
-        self._limiter.cancel_running()
-
-    async def _end_everything(self) -> None:
-        """Cancel everything and wait until it has ended, however often the wait itself is cancelled."""
-        cancellation: asyncio.CancelledError | None = None
-        readers = [each.reader for each in self._limiter.lazies if each.reader is not None]
-        self._cancel_all()
-        while not self._limiter.is_idle() or any(not each.done() for each in readers):
-            try:
-                await until_ended(readers)
-                await self._limiter.rest()
-            except asyncio.CancelledError as error:
-                cancellation = error
-                self._cancel_all()
-        self._close_threads()
-        if cancellation is not None:
-            raise cancellation
-
-    def _close_threads(self) -> None:
-        """Let the threads go, if they are this pool's own."""
-
-
-class AsyncPool(AsyncPoolFace):
+class AsyncPool(AsyncVerbs):
     """A pool of coroutine calls: at most `max_workers` at once in one event loop; plain functions run in threads.
 
     `async with AsyncPool(100) as pool:` waits for everything at its end; after an error or a cancellation it cancels
@@ -237,39 +68,180 @@ class AsyncPool(AsyncPoolFace):
         on_event: Observer | None = None,
         threads: ThreadPool | None = None,
     ) -> None:
-        limit = check_count("max_workers", max_workers, 1)
-        check_when_full(when_full)  # type: ignore[arg-type]
-        if context not in ("copy", None):
-            raise ValueError(f"context must be 'copy' or None, not {context!r}")
+        check_count("max_workers", max_workers, 1)
+        check_optional_count("max_queued", max_queued, 0)
+        check_when_full(when_full, max_queued)  # type: ignore[arg-type]
+        check_word("context", context, ("copy", None))
         if on_event is not None:
             check_callable(on_event, "on_event")
         self.name = name or f"AsyncPool-{next(_numbers)}"
         self._order = order
-        self._carries_context = context == "copy"
-        self._limiter = Limiter(self.name, limit, line_maker(order), on_event)
-        self._is_bare = on_event is None
-        self._threads = Threads(threads, self.name, limit)
+        self._limiter = Limiter(self.name, max_workers, queue_maker(order), on_event)
+        self._threads: Threads | None = Threads(threads, self.name, max_workers)
+        self._factory = TaskFactory(self._limiter, self._threads.get, copies_context=context == "copy")
         if max_queued is not None:
-            self._limiter.room = Room(self._limiter, check_count("max_queued", max_queued, 0), when_full)
+            self._limiter.admission = AsyncAdmission(self._limiter, max_queued, when_full)
+
+    def options(
+        self,
+        *,
+        priority: float | None = None,
+        key: Hashable | None = None,
+        timeout: float | None = None,
+        cancel: CancelToken | None = None,
+    ) -> AsyncOptions:
+        """Return the pool's submitting verbs with options for each task.
+
+        `priority`: higher runs first (pools with `order="priority"`). `key`: tasks of the same key run one at a time,
+        in order. `timeout`: the most seconds that a task may run; then it is cancelled and ends with `TaskTimeout` (a
+        plain function is given up, as in a `ThreadPool`). `cancel`: a `CancelToken`, which may be cancelled from any
+        thread; queued tasks are cancelled with it, and so are running coroutines.
+        """
+        options = Options(priority=priority, key=key, timeout=timeout, cancel=cancel)
+        if priority is not None:
+            check_priority(self._order, priority)
+        return AsyncOptions(self, options)
+
+    def group(self) -> AsyncGroup:
+        """Return a group: `async with pool.group() as g: await g.submit(...)`; the first error cancels the rest."""
+        return AsyncGroup(self._factory)
+
+    def subpool(self, max_workers: int, *, name: str | None = None) -> AsyncSubPool:
+        """Return a pool that runs at most `max_workers` tasks at once, in the places of this one."""
+        return AsyncSubPool(self, max_workers, name=name)
+
+    def pause(self) -> None:
+        """Start no more tasks until `resume()`; what runs goes on, what is submitted waits."""
+        self._factory.check_loop()
+        self._limiter.pause()
+
+    def resume(self) -> None:
+        """Start tasks again."""
+        self._factory.check_loop()
+        self._limiter.resume()
+
+    def purge(self) -> int:
+        """Cancel every task that has not started; return how many."""
+        self._factory.check_loop()
+        return self._limiter.purge()
 
     def resize(self, max_workers: int) -> None:
         """Change how many tasks run at once; when it is fewer, running ones end first."""
-        super().resize(max_workers)
-        self._threads.resize(max_workers)
+        self._factory.check_loop()
+        self._limiter.resize(check_count("max_workers", max_workers, 1))
+        if self._threads is not None:
+            self._threads.resize(max_workers)
 
-    def _close_threads(self) -> None:
-        self._threads.close()
+    async def drain(self, timeout: float | None = None) -> bool:
+        """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
+        timeout = check_seconds("timeout", timeout)
+        self._factory.refuse_inside("drain()")
+        return await ends_within(timeout, self._limiter.wait_idle())
+
+    async def shutdown(
+        self,
+        wait: bool = True,
+        *,
+        cancel_futures: bool = False,
+        timeout: float | None = None,
+    ) -> bool:
+        """Take no more tasks, and wait until those there are have ended.
+
+        `cancel_futures=True` cancels them first, queued and running. Returns False when `timeout` seconds were not
+        enough; the rest then goes on. When the wait is cancelled, everything is cancelled and waited for. A paused
+        pool is resumed, so that what is queued can end; those who wait for room get `PoolClosed`.
+        """
+        timeout = check_seconds("timeout", timeout)
+        if wait:
+            self._factory.refuse_inside("shutdown()")
+        self._factory.bind()
+        readers = list(self._limiter.readers)
+        self._limiter.close()
+        if cancel_futures:
+            cancel_all(self._limiter)
+        if not wait:
+            return True
+        try:
+            has_ended = await ends_within(timeout, wait_idle(self._limiter, readers))
+        except asyncio.CancelledError:
+            await cancel_and_wait(self._limiter, self._threads)
+            raise
+        if has_ended and self._threads is not None:
+            self._threads.close()
+        return has_ended
+
+    async def restart(self) -> None:
+        """Open a pool again that was shut down, when its last tasks have ended."""
+        self._factory.bind()
+        await self._limiter.wait_idle()
+        self._limiter.reopen()
+
+    def statistics(self) -> Statistics:
+        """Return a snapshot of the pool's counts.
+
+        `cancelled` counts tasks cancelled while they ran too. `workers` are the places in use, so none is `idle`.
+        """
+        return self._limiter.statistics()
+
+    async def __aenter__(self) -> Self:
+        self._factory.bind()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> Literal[False]:
+        """Wait for everything; after an error or a cancellation, cancel everything, and wait until it has ended."""
+        if kind is None:
+            await self.shutdown()
+        else:
+            self._limiter.close()
+            await cancel_and_wait(self._limiter, self._threads)
+        return False
+
+    def __repr__(self) -> str:
+        return describe(self.statistics())
+
+    def _repr_html_(self) -> str:
+        return to_html(self.statistics())
 
 
-class AsyncSubPool(AsyncPoolFace):
-    """A share of an `AsyncPool`: at most `max_workers` at once, with a line of its own, in the parent's places."""
+class AsyncSubPool(AsyncPool):
+    """A share of an `AsyncPool`, by its `subpool()`: at most `max_workers` at once, queued apart, in its places."""
 
-    def __init__(self, parent: AsyncPoolFace, max_workers: int, *, name: str | None = None) -> None:
-        limit = check_count("max_workers", max_workers, 1)
+    def __init__(self, parent: AsyncPool, max_workers: int, *, name: str | None = None) -> None:
+        check_count("max_workers", max_workers, 1)
         above = parent._limiter
         self.name = name or f"{parent.name}/{next(_numbers)}"
         self._order = parent._order
-        self._carries_context = parent._carries_context
-        self._threads = parent._threads
-        self._limiter = Limiter(self.name, limit, above.make_line, above.observer, above)
-        self._is_bare = above.observer is None
+        self._limiter = Limiter(self.name, max_workers, above.backlog.make_queue, above.on_event, above)
+        self._threads = None  # its parent resizes and closes those that it uses too
+        factory = parent._factory
+        self._factory = TaskFactory(self._limiter, factory.get_threads, copies_context=factory.copies_context)
+
+
+async def wait_idle(limiter: Limiter, readers: list[asyncio.Task[None]]) -> None:
+    """Wait until nothing is read, queued or running."""
+    await until_all_done(readers)
+    await limiter.wait_idle()
+
+
+def cancel_all(limiter: Limiter) -> None:
+    limiter.purge()
+    limiter.cancel_running()
+
+
+async def cancel_and_wait(limiter: Limiter, threads: Threads | None) -> None:
+    """Cancel everything and wait until it has ended, however often the wait itself is cancelled."""
+    cancellation: asyncio.CancelledError | None = None
+    readers = list(limiter.readers)
+    cancel_all(limiter)
+    while not limiter.is_idle() or any(not each.done() for each in readers):
+        try:
+            await wait_idle(limiter, readers)
+        except asyncio.CancelledError as error:
+            cancellation = error
+            cancel_all(limiter)
+    if threads is not None:
+        threads.close()
+    if cancellation is not None:
+        raise cancellation

@@ -1,11 +1,11 @@
 """`AsyncTask`: the handle of one call in an `AsyncPool`, an `asyncio.Future` whose `cancel()` works in every stage.
 
-A task is *new* (it may wait for room), then *in line*, then it *runs* in an `asyncio.Task` of its own, then it is
+A task is *new* (it may wait to be admitted), then *queued*, then it *runs* in an `asyncio.Task` of its own, then it is
 done. `cancel()` settles it at once in the first two stages. While it runs, `cancel()` cancels the coroutine, and the
 handle ends when the coroutine has ended: whoever sees a handle done knows that nothing of it runs any more. Since a
 cancelled asyncio task cancels the future it awaits, `await task` hands the caller's own cancellation on to the call.
 
-A task of the pool that awaits a task of the same pool which is still in line would wait for the place that it holds
+A task of the pool that awaits a task of the same pool which is still queued would wait for the place that it holds
 itself; so that one starts at once, beside the limit, while its parent does nothing but wait (`Limiter.help`).
 """
 
@@ -16,22 +16,31 @@ import contextlib
 import threading
 import types
 from collections.abc import Awaitable, Callable, Generator, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextvars import Context
+from typing import Any, Protocol, TypeVar
 
-from millpond.local.coroutines._waiting import until_done
-
-if TYPE_CHECKING:
-    from contextvars import Context
-
-    from millpond.local._cancel import CancelToken
-    from millpond.local.coroutines._limiter import Limiter
+from millpond._events import Observer, logger
+from millpond.local._cancel import CancelToken
 
 T = TypeVar("T")
 
-NEW, IN_LINE, RUNNING, DONE, ABORTED = range(5)
+NEW, QUEUED, RUNNING, DONE, ABORTED = range(5)
 
 cancel_future = asyncio.Future.cancel
 _await_future = asyncio.Future.__await__
+
+
+class TaskLimiter(Protocol):
+    """The limiter of a task, as far as the task needs it."""
+
+    name: str
+    on_event: Observer | None
+    chain: tuple[Any, ...]
+
+    def leave(self, task: Any, /, *, completed: int = 0, failed: int = 0, cancelled: int = 0) -> None: ...
+    def cancel_queued(self, task: Any, /) -> None: ...
+    def is_inside(self) -> bool: ...
+    def help(self, task: Any, /) -> Any: ...
 
 
 @types.coroutine
@@ -43,26 +52,27 @@ def primed() -> Generator[None, None, None]:
 class AsyncTask(asyncio.Future[T]):
     """A call handed to an `AsyncPool`: await it for its result, `cancel()` it at any time."""
 
-    __slots__ = ("_args", "_call", "_context", "_desk", "_home", "_inner", "_stage")
+    __slots__ = ("_args", "_asyncio_task", "_call", "_context", "_limiter", "_queued_at", "_stage")
 
     _call: Callable[..., Awaitable[T]] | None
     _args: tuple[Any, ...]
     _context: Context | None
-    _home: Limiter
+    _limiter: TaskLimiter
     """The limiter that it was submitted to."""
-    _desk: Limiter | None
-    """The limiter in whose line it stands; once it runs, the first one (upwards) of which it holds no place."""
-    _inner: asyncio.Task[None] | bool | None
-    """The asyncio task that runs it; True when cancel() came before that was known."""
+    _queued_at: Any
+    """The limiter in whose queue it is; once it runs, the first one (upwards) of which it holds no place."""
+    _asyncio_task: asyncio.Task[None] | bool | None
+    """What runs it; True when cancel() came before that was known."""
     _stage: int
 
     priority: float = 0
     key: Hashable | None = None
-    _is_loose = False
-    _remote: Remote | None = None
+    _is_forgotten = False
+    """Whether it was given to `go()`, so that nobody will ask for its error."""
+    _cancel_link: CancelLink | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the call: at once when it is in line, else by cancelling the running coroutine.
+        """Cancel the call: at once when it is queued, else by cancelling the running coroutine.
 
         Returns False when it is done already. A running plain function cannot be stopped: it can see the wish by
         `current_token()`, is waited for, and its result is thrown away.
@@ -70,13 +80,13 @@ class AsyncTask(asyncio.Future[T]):
         if self.done():
             return False
         if self._stage == RUNNING:
-            inner = self._inner
-            if isinstance(inner, asyncio.Task):
-                return inner.cancel(msg)
-            self._inner = True
+            running = self._asyncio_task
+            if isinstance(running, asyncio.Task):
+                return running.cancel(msg)
+            self._asyncio_task = True
             return True
         cancel_future(self, msg)
-        self._home.withdraw(self)
+        self._limiter.cancel_queued(self)
         return True
 
     def running(self) -> bool:
@@ -84,7 +94,7 @@ class AsyncTask(asyncio.Future[T]):
         return self._stage == RUNNING
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self._stage < RUNNING and self._home.is_inside():
+        if self._stage < RUNNING and self._limiter.is_inside():
             return self._await_inside()
         return _await_future(self)
 
@@ -93,26 +103,13 @@ class AsyncTask(asyncio.Future[T]):
     def _await_inside(self) -> Generator[Any, None, T]:
         """Wait inside a task of the same pool, which holds a place that this one may need."""
         try:
-            while (first := self._lend()) is not self:
-                yield from until_done(first).__await__()
+            while (first := self._limiter.help(self)) is not self:
+                yield from asyncio.wait((first,)).__await__()
         except asyncio.CancelledError:
             self.cancel()
             raise
-        return (yield from _await_future(self))
-
-    def _lend(self) -> AsyncTask[Any]:
-        """Inside a task of the same pool, start this one (or the first of its key); return the one to wait for."""
-        if self._stage >= RUNNING or self.done() or not self._home.is_inside():
-            return self
-        first = self._home.keys.first(self)
-        if first is not self and self._home.is_in(first):
-            self.cancel()
-            raise RuntimeError(
-                f"a task with key {self.key!r} awaits another task of that key, which can start only after it, so that "
-                "one was cancelled; await it elsewhere, or give it another key"
-            )
-        self._home.help(first)
-        return first
+        value: T = yield from _await_future(self)
+        return value
 
     async def _perform(self, is_primed: bool) -> None:
         """Run the call and settle: the body of the asyncio task."""
@@ -123,22 +120,34 @@ class AsyncTask(asyncio.Future[T]):
             self._call, self._args = None, ()
             value = await call(*args)  # type: ignore[misc]
         except asyncio.CancelledError as error:
-            self._home.end_cancelled(self, error)
+            self._limiter.leave(self, cancelled=1)
+            cancel_future(self, error.args[0] if error.args else None)
         except BaseException as error:
             if self._stage == ABORTED:
                 raise
-            self._home.end_failed(self, error)
+            self._fail(error)
         else:
-            self._home.end(self, value)
+            self._limiter.leave(self, completed=1)
+            self.set_result(value)
+
+    def _fail(self, error: BaseException) -> None:
+        self._limiter.leave(self, completed=1, failed=1)
+        error = clean_error(error)
+        self.set_exception(error)
+        if self._is_forgotten:
+            self.exception()  # it counts as retrieved
+            if self._limiter.on_event is None:
+                logger.error("a task given to go() failed in pool %r", self._limiter.name, exc_info=error)
+        raise_interrupt(error)
 
     def _abort(self, error: BaseException) -> None:
         """End it: no asyncio task could be made for it."""
         self._stage = RUNNING
-        self._home.end_failed(self, error)
+        self._fail(error)
 
     def __repr__(self) -> str:
         if not self.done():
-            state = ("new", "in line", "running", "ending")[self._stage]
+            state = ("new", "queued", "running", "ending")[self._stage]
         elif self.cancelled():
             state = "cancelled"
         else:
@@ -148,17 +157,17 @@ class AsyncTask(asyncio.Future[T]):
 
 
 class OptionTask(AsyncTask[T]):
-    """A task with options of its own, or one that nobody holds."""
+    """A task with options of its own, or one that nobody holds: without `__slots__`, so that it takes more."""
 
 
-class Remote:
-    """Cancels a task for a `CancelToken`, which may be cancelled in any thread."""
+class CancelLink:
+    """Cancels a task together with a `CancelToken`, which may be cancelled in any thread."""
 
     def __init__(self, task: AsyncTask[Any], token: CancelToken) -> None:
         self._task = task
         self._token = token
         self._thread = threading.get_ident()
-        token._watch(self)  # type: ignore[arg-type]  # it asks for nothing but cancel()
+        token._watch(self)
 
     def cancel(self) -> None:
         """Cancel the task, in its loop's thread."""
@@ -169,5 +178,23 @@ class Remote:
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def detach(self) -> None:
-        """Watch no longer: the task is done."""
-        self._token._unwatch(self)  # type: ignore[arg-type]
+        self._token._unwatch(self)
+
+
+def clean_error(error: BaseException) -> BaseException:
+    """Take our own frame off a user's error, and make it one that asyncio takes."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
+    if isinstance(error, StopIteration):
+        return RuntimeError(f"task raised {error!r}")
+    return error
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise Ctrl-C in the loop too: it is meant for the program, not only for the task that it hit."""
+    if isinstance(error, KeyboardInterrupt):
+        asyncio.get_running_loop().call_soon(_raise, error)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -1,30 +1,54 @@
-"""Waiting for tasks so that none is left behind."""
+"""Waiting for futures so that none is left behind, and waking one that waits."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 
-async def until_done(future: asyncio.Future[Any]) -> None:
-    """Wait until `future` is done; its error is not raised, and it is not cancelled when the wait is."""
-    waiter: asyncio.Future[None] = future.get_loop().create_future()
-    wake = partial(_wake, waiter)
-    future.add_done_callback(wake)
+class Wakeup:
+    """Suspends one waiter until `wake()`; a wake-up that nobody waits for is lost."""
+
+    __slots__ = ("_waiter",)
+
+    def __init__(self) -> None:
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def has_waiter(self) -> bool:
+        return self._waiter is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether somebody waits who was not woken yet."""
+        return self._waiter is not None and not self._waiter.done()
+
+    async def wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def wake(self, _: object = None) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+async def ends_within(timeout: float | None, awaitable: Awaitable[object]) -> bool:
+    """Await something; return False when `timeout` seconds were not enough, which cancels it."""
     try:
-        await waiter
-    finally:
-        future.remove_done_callback(wake)
+        async with asyncio.timeout(timeout) as scope:
+            await awaitable
+    except TimeoutError:
+        if scope.expired():
+            return False
+        raise
+    return True
 
 
-def _wake(waiter: asyncio.Future[None], _: object) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
-
-
-async def until_ended(futures: Iterable[asyncio.Future[Any]]) -> None:
+async def until_all_done(futures: Iterable[asyncio.Future[Any]]) -> None:
     """Wait until all `futures` are done; their errors are not raised.
 
     When the caller is cancelled meanwhile, they are cancelled, waited for all the same, and then `CancelledError` is
