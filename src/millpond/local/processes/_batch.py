@@ -21,7 +21,7 @@ from millpond.local.processes._pickling import Encoder, load_error, unreadable
 from millpond.local.processes._task_records import TaskRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable
 
 
 class Host(Protocol):
@@ -49,7 +49,7 @@ class Batch:
     is_bare = False
     """Whether each of `arguments` is the one argument of a call, not the tuple of all."""
 
-    def __init__(self, host: Host, fns: Sequence[Any], arguments: list[Any], expected: float) -> None:
+    def __init__(self, host: Host, fns: list[Any], arguments: list[Any], expected: float) -> None:
         self._host = host
         self.fns = fns
         self.arguments = arguments
@@ -182,12 +182,7 @@ class TaskBatch(Batch):
     """Tasks from a queue."""
 
     def __init__(
-        self,
-        host: Host,
-        tasks: list[Task[Any]],
-        fns: Sequence[Any],
-        arguments: list[tuple[Any, ...]],
-        expected: float,
+        self, host: Host, tasks: list[Task[Any]], fns: list[Any], arguments: list[Any], expected: float
     ) -> None:
         super().__init__(host, fns, arguments, expected)
         self.tasks: list[Task[Any] | None] = list(tasks)

@@ -1,6 +1,6 @@
-"""The thread that runs users' code of a process pool: done-callbacks of its tasks and `on_event`, in their order.
+"""The thread that runs users' code for the I/O thread of a process pool: done-callbacks and `on_event`, in their order.
 
-The I/O thread must not run them: while one is slow, or waits for another task, no task of the pool would start or end.
+The I/O thread must not run it: while a callback is slow, or waits for a task, no task of the pool would start or end.
 The thread starts with the first call and ends with the pool. Where no thread can be started any more, as at the end of
 the interpreter, the calls are made at once by whoever has them.
 """
@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from millpond._events import logger
+from millpond.local._watchers import here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,6 @@ class CallbackThread:
 
     @property
     def is_here(self) -> bool:
-        """Whether the current thread is this one."""
         return self._thread is threading.current_thread()
 
     def defer(self, call: Callable[[], object]) -> None:
@@ -61,10 +61,16 @@ class CallbackThread:
         self._run_all()
 
     def observer(self, on_event: Observer) -> Observer:
-        """Return an observer that has `on_event` called in this thread."""
+        """Return an observer that has `on_event` called in this thread for what happens in the I/O thread.
+
+        What others do (cancel, purge, close) is reported at once, unless that would overtake an earlier event.
+        """
 
         def observe(event: Event) -> None:
-            self.defer(lambda: on_event(event))
+            if self.is_idle and getattr(here, "defer", None) is None:
+                on_event(event)
+            else:
+                self.defer(lambda: on_event(event))
 
         return observe
 

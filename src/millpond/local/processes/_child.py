@@ -99,7 +99,6 @@ class Child:
         sock.setblocking(True)
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Send one frame."""
         body = pickle.dumps(message, 5)
         if len(body) < 1 << 16:
             self._sock.sendall(LENGTH.pack(len(body)) + body)
@@ -108,7 +107,6 @@ class Child:
             self._sock.sendall(body)
 
     def serve(self) -> None:
-        """Run batches until the pool closes the socket."""
         inbox = Inbox()
         while True:
             frames = inbox.receive(self._sock)
@@ -172,7 +170,6 @@ class Child:
         self.answer(base, values, specials, perf_counter() - began)
 
     def answer(self, base: int, values: list[Any], specials: dict[int, tuple[Any, ...]], seconds: float) -> None:
-        """Send the outcomes of the calls from number `base` on."""
         memory = _memory() if self._reports_memory else 0
         self.send((REPLY, base, values, specials, seconds, memory))
 

@@ -37,19 +37,6 @@ STOPPED_AFTER = 1.0
 """A single call that is not started for this long is looked at, in seconds."""
 
 
-class _Draft:
-    """A batch in the making."""
-
-    __slots__ = ("arguments", "expected", "fns", "is_mixed", "tasks")
-
-    def __init__(self, task: Task[Any], fn: Any) -> None:
-        self.tasks = [task]
-        self.fns = [fn]
-        self.arguments: list[tuple[Any, ...]] = [task._args]
-        self.expected = 0.0
-        self.is_mixed = False
-
-
 def _travels_alone(task: Task[Any]) -> bool:
     return type(task) is OptionTask and (task.timeout is not None or task.token is not None)
 
@@ -139,19 +126,18 @@ class Dispatcher:
                     return map_batch
             else:
                 break
-        draft = _Draft(task, fn)
+        batch = TaskBatch(runner, [task], [fn], [task._args], 0.0)
         if run_time is not None:
-            self._fill(draft, queue, limit, run_time)
-        batch = TaskBatch(runner, draft.tasks, draft.fns if draft.is_mixed else [fn], draft.arguments, draft.expected)
+            self._fill(batch, queue, limit, run_time)
         batch.is_alone = is_alone
         batch.is_keyed = not is_shared
         return batch
 
-    def _fill(self, draft: _Draft, queue: Queue, limit: int, run_time: RunTime) -> None:
-        """Add the next tasks of the queue while they fit. Hot."""
-        runner = self._runner
-        take, last = queue.take, draft.fns[0]
-        tasks, fns, arguments = draft.tasks, draft.fns, draft.arguments
+    def _fill(self, batch: TaskBatch, queue: Queue, limit: int, run_time: RunTime) -> None:
+        """Add the next tasks of the queue to a batch of one while they fit. Hot."""
+        runner, is_mixed = self._runner, False
+        take, last = queue.take, batch.fns[0]
+        tasks, fns, arguments = batch.tasks, batch.fns, batch.arguments
         seconds = expected = run_time.seconds
         limit = run_time.limit(limit, BYTES)
         while len(tasks) < limit and expected + seconds <= TARGET:
@@ -159,16 +145,16 @@ class Dispatcher:
                 task = take()
             except IndexError:
                 break
-            fn = task._fn
             if type(task) is not Task and (task.is_place or _travels_alone(task)):
                 queue.put_back(task)
                 break
+            fn = task._fn
             if fn is not last and fn is not None:
                 known = runner.run_times.of(fn)
                 if known is None:
                     queue.put_back(task)
                     break
-                seconds, last, draft.is_mixed = known.seconds, fn, True
+                seconds, last, is_mixed = known.seconds, fn, True
                 limit = known.limit(limit, BYTES)
             fn, task._fn = task._fn, None
             if fn is None:
@@ -178,7 +164,9 @@ class Dispatcher:
             tasks.append(task)
             fns.append(fn)
             arguments.append(task._args)
-        draft.expected = expected
+        if not is_mixed:
+            del fns[1:]
+        batch.count, batch.expected = len(tasks), expected
 
     def _share(self, waiting: int) -> int:
         """Return how many of the calls that wait one batch may take."""

@@ -64,17 +64,19 @@ class IoHandle:
         return True
 
     def _start(self) -> None:
-        io = self._make()
+        io = None
         try:
             if is_importing_main():
                 raise RuntimeError(
                     f"pool {self._runner.name!r} got work while a worker process imports the main script; put the code "
                     "that uses it under if __name__ == '__main__':"
                 )
+            io = self._make()
             io.thread.start()
-        except RuntimeError:
-            io.close()
+        except BaseException:
             self.is_waiting = True
+            if io is not None:
+                io.close()
             raise
         self.running = io
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 RECALL_TAKES = 0.002
 """How long a recall waits until the worker is sure to have seen it, in seconds (see `_journal`)."""
+LONGEST_SLEEP = 3600.0
+"""Seconds after which it looks at the deadlines again at the latest: no selector can wait for centuries."""
 
 
 class IoThread:
@@ -58,7 +60,6 @@ class IoThread:
             self._wake_sender.send(b"!")
 
     def close(self) -> None:
-        """Close its sockets."""
         self._selector.close()
         self._wake_sender.close()
         self._wake_receiver.close()
@@ -200,7 +201,6 @@ class IoThread:
     def _settle(
         self, worker: ProcessWorker, base: int, values: list[Any], specials: dict[int, Any], seconds: float, memory: int
     ) -> None:
-        """Take in the outcomes of calls."""
         batch = worker.in_flight[0]
         ended, back = batch.settle(base - batch.first, values, specials)
         batch.restore(back)
@@ -227,7 +227,7 @@ class IoThread:
                 nearest = due
             if worker.outbox:
                 self._watch(worker)
-        return None if nearest is None else max(0.0, nearest - now)
+        return None if nearest is None else min(max(0.0, nearest - now), LONGEST_SLEEP)
 
     def _check_deadline(self, worker: ProcessWorker, now: float) -> float | None:
         """Do what is due for one worker; return when something is next."""

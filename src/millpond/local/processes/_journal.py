@@ -47,7 +47,6 @@ class Journal:
         self.words[STARTED] = self.words[BASE] = self.words[SKIP] = 0
 
     def position(self) -> tuple[int, int]:
-        """Return STARTED and BASE."""
         return self.words[STARTED], self.words[BASE]
 
     def outcomes(self) -> tuple[int, list[Any]]:

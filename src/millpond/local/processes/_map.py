@@ -56,7 +56,6 @@ class ProcessMap(Generic[T]):
         return max(0, len(self._items) - (self._place is not None))
 
     def add(self, items: list[Any]) -> None:
-        """Add items at the end."""
         if self._runner.is_closed:
             raise self._runner.refusal()
         if items:
@@ -89,7 +88,6 @@ class ProcessMap(Generic[T]):
             return self._place is not None
 
     def give_back(self, number: int, items: list[Any]) -> None:
-        """Take back items that were not run."""
         if self._is_over:
             self._count_dropped(len(items))
         else:
@@ -111,7 +109,6 @@ class ProcessMap(Generic[T]):
         self._drop_rest(failure)
 
     def stop(self) -> None:
-        """Start nothing more."""
         self._is_over = True
         self._drop_rest()
 

@@ -52,8 +52,8 @@ class ProcessPool(Pool):
 
     Functions and arguments travel by pickle, quick calls many at a time. When a worker process dies, the task it was
     running fails with `WorkerDied` (or is tried again, see `retries`), and a new process takes its place; no other task
-    is lost or run twice. Done-callbacks and `on_event` run one after another in a thread of the pool, so a slow one
-    holds up the others, but no task.
+    is lost or run twice. Done-callbacks, and `on_event` for what the workers do, run one after another in a thread of
+    the pool: a slow one holds up the others, but no task.
 
     Args:
         max_workers: The most processes at once; by default as many as this process may use processors.
@@ -71,7 +71,7 @@ class ProcessPool(Pool):
         max_worker_memory: Replace a worker that has more than this many bytes in memory, between tasks.
         retries: How many times a task is tried again whose worker died.
         name: Shown in process names, statistics and events.
-        on_event: Called with an `Event` for each thing that happens, in order, in the thread that runs callbacks.
+        on_event: Called with an `Event` for each thing that happens, in order.
     """
 
     _runner: ProcessRunner

@@ -58,7 +58,6 @@ class RunTimes:
             known.learn(each)
 
     def learn_size(self, fn: Any, size: int) -> None:
-        """Learn how large a call of `fn` is."""
         known = self._known.get(_name(fn))
         if known is not None:
             known.size = size

@@ -112,7 +112,6 @@ class ProcessRunner:
 
     @property
     def max_workers(self) -> int:
-        """The most tasks that run at once."""
         return self.workers.max_workers
 
     # -- coming in ----------------------------------------------------------------------------------------------------
@@ -134,11 +133,9 @@ class ProcessRunner:
         return self.admission.admit(task)
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
-        """Refuse a task: the pool is closed."""
         raise self.refusal()
 
     def refusal(self) -> Exception:
-        """Return the error for a submit that this pool cannot take any more."""
         if self.broken:
             return BrokenProcessPool(self.broken)
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
@@ -157,7 +154,7 @@ class ProcessRunner:
         """Wake or start the I/O thread for tasks just queued; if nobody will run them, take them back and raise."""
         try:
             error = None if self.io.wake() else self.refusal()
-        except RuntimeError as failure:  # no thread can be started
+        except Exception as failure:  # the system refuses a thread, or its sockets
             error = failure
         if error is not None:
             taken_back = [task for task in tasks if self.backlog.claim(task) is not None]
@@ -218,7 +215,6 @@ class ProcessRunner:
             return items
 
     def statistics(self) -> Statistics:
-        """Return a snapshot of the counts."""
         workers, records = self.workers, self.records
         with self.lock:
             loads = [worker.load for worker in workers.all]
@@ -258,7 +254,6 @@ class ProcessRunner:
                 self.io.call_soon(self.io.running.recall_all)
 
     def resume(self) -> None:
-        """Let tasks start again."""
         with self.lock:
             if not self.is_paused:
                 return
@@ -268,7 +263,6 @@ class ProcessRunner:
         self.admission.let_in()
 
     def purge(self) -> int:
-        """Cancel everything that waits; return how many."""
         with self.lock:
             maps = list(self.maps)
         items: int = sum([each.cancel() for each in maps])
@@ -303,7 +297,6 @@ class ProcessRunner:
         self.admission.let_in()
 
     def reopen(self) -> None:
-        """Take tasks again."""
         with self.lock:
             if not self.is_closed:
                 return
@@ -350,17 +343,17 @@ class ProcessRunner:
             self.resume()
             if self.io.running is None and len(self.backlog):
                 self.wake()
-        except RuntimeError as error:
+        except Exception as error:
             logger.error("pool %r leaves %d tasks undone at exit: %s", self.name, len(self.backlog), error)
             return False
         return True
 
     def finish_queued(self) -> None:
-        """Wait until everything queued has ended."""
         self.drainers.wait(None)
 
     def after_fork(self) -> None:
         """Go on in a forked child: its workers and the tasks submitted before are the parent's."""
+        here.defer = None  # this thread may have been the parent's I/O thread
         self.lock = threading.RLock()
         self.owner.is_forked = True
         self.owner = TaskOwner(self)

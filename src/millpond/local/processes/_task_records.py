@@ -26,7 +26,6 @@ class TokenLink:
         self._end_running = end_running
 
     def cancel(self) -> None:
-        """End the task."""
         task = self._task
         if task is not None and not task.cancel():
             self._end_running(task)
@@ -63,7 +62,6 @@ class TaskRecords:
         task.token._watch(task.link)
 
     def queue_of(self, task: Task[Any]) -> Queue:
-        """Return the queue in which a task waits."""
         queue = task.queue if type(task) is OptionTask else None
         if queue is None:
             return self._backlog.queue
@@ -87,7 +85,6 @@ class TaskRecords:
                 task.link.unlink()
 
     def count_ended(self, number: int, failed: int) -> None:
-        """Count calls that have ended."""
         with self._lock:
             self.completed += number
             self.failed += failed

@@ -89,7 +89,6 @@ class ProcessWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is ready and has nothing to do."""
         return self.is_ready and not self.in_flight and not self.is_leaving and not self.is_killed
 
     @property
@@ -140,7 +139,6 @@ class ProcessWorker:
             self.sock.shutdown(socket.SHUT_WR)
 
     def kill(self) -> None:
-        """End it now, whatever it does."""
         self.is_killed = True
         if self.pidfd is not None and hasattr(signal, "pidfd_send_signal"):
             with contextlib.suppress(ProcessLookupError):

@@ -89,11 +89,8 @@ class Runner(Protocol):
     is_paused: bool
     broken: str | None
 
-    def waiting_calls(self) -> int:
-        """Count the calls that any worker may run."""
-
-    def mark_broken(self, reason: str) -> None:
-        """Refuse everything from now on and fail what waits."""
+    def waiting_calls(self) -> int: ...
+    def mark_broken(self, reason: str) -> None: ...
 
 
 class Workers:
@@ -121,7 +118,6 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """How many workers there are."""
         return len(self.all)
 
     def busy(self) -> int:
@@ -217,7 +213,6 @@ class Workers:
         return max(now, min(times)) if times else None
 
     def remove(self, worker: ProcessWorker) -> None:
-        """Forget a worker whose process has ended."""
         with self._runner.lock:
             self.all.discard(worker)
             self.leaving.discard(worker)
