@@ -170,6 +170,7 @@ async def test_bad_arguments_are_refused_at_the_door() -> None:
         ({"max_workers": 1.5}, TypeError),
         ({"max_queued": -1}, ValueError),
         ({"when_full": "explode"}, ValueError),
+        ({"when_full": "raise"}, ValueError),  # without max_queued it can never apply
         ({"order": "random"}, ValueError),
         ({"context": "mine"}, ValueError),
         ({"on_event": 3}, TypeError),
@@ -179,6 +180,11 @@ async def test_bad_arguments_are_refused_at_the_door() -> None:
             AsyncPool(**bad)
     with ThreadPool(1, max_queued=1) as bounded, pytest.raises(ValueError, match="could block the loop"):
         AsyncPool(threads=bounded)
+    async with AsyncPool(1) as pool:
+        for wait in (pool.drain, lambda timeout: pool.shutdown(timeout=timeout), pool.group().wait):
+            for timeout, error in (("x", TypeError), (-1, ValueError), (float("inf"), ValueError)):
+                with pytest.raises(error, match="timeout must be"):
+                    await wait(timeout)  # type: ignore[arg-type]
 
 
 async def test_wrong_arguments_of_the_call_are_the_tasks_error() -> None:
@@ -951,7 +957,61 @@ async def test_events_tell_what_happens() -> None:
         "pool_closed",
     ]
     assert events[0].pool == "mill" and events[0].data["function"] == "double"
-    assert events[1].data["seconds"] >= 0
+    assert events[0].data["waited"] >= 0 and events[1].data["seconds"] >= 0
+
+
+async def test_how_long_tasks_wait_is_measured() -> None:
+    events: list[Event] = []
+    gate = Gate()
+    async with AsyncPool(1, on_event=events.append) as pool:
+        assert pool.statistics().queueing_delay == 0.0
+        await pool.submit(gate)
+        task = await pool.submit(echo, 1)
+        first = pool.statistics().queueing_delay
+        await asyncio.sleep(0.01)
+        waiting = pool.statistics().queueing_delay
+        assert first is not None and waiting is not None and waiting >= first + 0.01
+        gate.open()
+        await task
+        assert [event.data["waited"] >= 0.01 for event in events if event.name == "task_started"] == [False, True]
+        await pool.drain()
+        assert pool.statistics().queueing_delay == 0.0
+        assert pool.statistics().submitted == 2
+
+
+async def test_what_waits_in_the_parents_queue_is_purged_with_its_subpool() -> None:
+    gate = Gate()
+    async with AsyncPool(1) as pool:
+        small = pool.subpool(2)
+        running = await pool.submit(gate)
+        tasks = await small.submit_many(echo, [(each,) for each in range(4)])
+        await spin()
+        assert small.purge() == 4
+        assert all(task.cancelled() for task in tasks)
+        gate.open()
+        await running
+        assert small.statistics().cancelled == 4
+
+
+async def test_a_function_in_a_thread_sees_that_its_group_failed() -> None:
+    begun = threading.Event()
+
+    def plain() -> str | None:
+        begun.set()
+        assert current_token().wait(60)
+        return current_token().reason
+
+    async def failing() -> None:
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        raise KeyError
+
+    async with AsyncPool(2) as pool:
+        with pytest.raises(KeyError):
+            async with pool.group() as group:
+                task = await group.submit(plain)
+                await group.submit(failing)
+        assert task.cancelled()
 
 
 # -- loops ----------------------------------------------------------------------------------------------------------------------

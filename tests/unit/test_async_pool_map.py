@@ -494,8 +494,39 @@ async def test_progress_shows_a_bar_and_changes_nothing() -> None:
             assert await anext(results) == 0
 
 
+async def test_progress_calls_a_function_with_how_many_results_were_taken() -> None:
+    calls: list[tuple[int, int | None]] = []
+    async with AsyncPool(2) as pool:
+        for take in (pool.map, pool.options().map):
+            calls.clear()
+            assert await take(Work(), range(3), progress=lambda *each: calls.append(each)) == [0, 2, 4]
+            assert calls == [(1, 3), (2, 3), (3, 3)]
+        calls.clear()
+        async for _ in pool.map(Work(), count_to(2), progress=lambda *each: calls.append(each)):
+            assert len(calls) == calls[-1][0]
+        assert calls == [(1, None), (2, None)]
+
+
+async def test_what_a_progress_function_raises_ends_the_map() -> None:
+    def fail_at(number: int) -> Callable[[int, int | None], None]:
+        def progress(done: int, total: int | None) -> None:
+            if done == number:
+                raise KeyError(number)
+
+        return progress
+
+    async with AsyncPool(2) as pool:
+        for number in (1, 3):
+            results = pool.map(Work(), range(5), progress=fail_at(number))
+            with pytest.raises(KeyError):
+                await results
+            assert [each async for each in results] == []
+
+
 async def test_bad_arguments_are_refused() -> None:
     async with AsyncPool(1) as pool:
+        with pytest.raises(TypeError, match="progress must be callable"):
+            pool.map(Work(), [1], progress=3)  # type: ignore[call-overload]
         with pytest.raises(ValueError, match="buffersize"):
             pool.map(Work(), [1], buffersize=0)
         with pytest.raises(TypeError):

@@ -159,7 +159,11 @@ class Backlog:
 
     def take_all(self) -> list[tuple[Task[Any], Callable[..., Any]]]:
         """Claim everything that waits; it is the caller's to settle."""
-        return [each for queue in self.queues() for each in iter(lambda take=queue.take: self.take_next(take), None)]
+        taken = []
+        for queue in self.queues():
+            while (found := self.take_next(queue.take)) is not None:
+                taken.append(found)
+        return taken
 
     def drop_oldest(self) -> bool:
         """Cancel the task that has waited longest; False when none waits."""

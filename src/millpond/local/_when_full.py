@@ -79,10 +79,12 @@ class Host(Protocol):
     name: str
     lock: threading.RLock
     on_event: Observer | None
-    max_workers: int
     is_closed: bool
     owner: Any
     backlog: Backlog
+
+    @property
+    def max_workers(self) -> int: ...
 
     def refusal(self) -> Exception:
         """Return the error for a submit that the pool cannot take any more."""

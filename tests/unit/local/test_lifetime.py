@@ -22,7 +22,7 @@ def test_a_pool_says_once_that_it_is_closed(kind, cancel_futures):
     pool = kind(1, on_event=lambda event: seen.append(event.name))
     pool.shutdown(cancel_futures=cancel_futures)
     pool.shutdown()
-    assert seen.count("pool_closed") == 1
+    becomes(lambda: seen.count("pool_closed"), 1, timeout=10)
 
 
 @pytest.mark.parametrize("kind", [ThreadPool, ProcessPool])
@@ -33,7 +33,8 @@ def test_what_a_map_starts_it_ends_in_the_events_too(kind):
         with pytest.raises(ValueError, match="bad 3"):
             list(pool.map(fail_at, range(10), [3] * 10))
         pool.drain(HANG)
-    assert seen["task_started"] == seen["task_finished"] + seen["task_failed"]
+    until(lambda: seen["pool_closed"])
+    until(lambda: seen["task_started"] == seen["task_finished"] + seen["task_failed"], str(seen), timeout=10)
 
 
 @pytest.mark.parametrize("options", [{"min_workers": 3}, {"sizing": "fixed"}])

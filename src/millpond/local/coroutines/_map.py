@@ -47,6 +47,9 @@ class AsyncMap(AsyncIterator[T]):
             return self._take()
         except StopIteration:
             pass
+        except BaseException:  # of a progress callable
+            await self.aclose()
+            raise
         return await self._refill()
 
     async def _refill(self) -> T:
@@ -56,7 +59,7 @@ class AsyncMap(AsyncIterator[T]):
             while self._is_open:
                 values = self._map.collect()
                 if values:
-                    batch = iter(values if self._report is None else self._reported(values, self._report))
+                    batch = iter(values) if self._report is None else _reported(values, self._report)
                     self._take = batch.__next__
                     return next(batch)
                 if self._map.is_finished:
@@ -67,11 +70,6 @@ class AsyncMap(AsyncIterator[T]):
             raise
         await self.aclose()
         raise StopAsyncIteration
-
-    def _reported(self, values: list[T], report: ProgressReport) -> Iterator[T]:
-        for value in values:
-            report.advance()
-            yield value
 
     def __await__(self) -> Generator[Any, None, list[T]]:
         return self._all().__await__()
@@ -114,3 +112,9 @@ class AsyncMap(AsyncIterator[T]):
         else:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._map.stop)
+
+
+def _reported(values: list[T], report: ProgressReport) -> Iterator[T]:
+    for value in values:
+        report.advance()
+        yield value

@@ -64,7 +64,7 @@ class BaseThreadPool(Pool):
         Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
         """
         # This is the hot path: `_build` and `ThreadRunner.place` for a plain task, written out.
-        if fn.__class__ is not _FUNCTION or fn.__code__.co_flags & _COROUTINE:  # type: ignore[attr-defined]
+        if fn.__class__ is not _FUNCTION or fn.__code__.co_flags & _COROUTINE:
             check_function(fn)
         runner = self._runner
         task: Task[T] = _new_task(Task)
@@ -127,7 +127,7 @@ class BaseThreadPool(Pool):
         runner = self._runner
         if runner.admit is not None or fn.__class__ is not _FUNCTION:
             return self._run(NO_OPTIONS, fn, args, kwargs)
-        if fn.__code__.co_flags & _COROUTINE:  # type: ignore[attr-defined]
+        if fn.__code__.co_flags & _COROUTINE:
             check_function(fn)
         # The hot path once more, as in `submit`.
         task: Task[T] = _new_task(Task)

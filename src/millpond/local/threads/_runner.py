@@ -292,7 +292,8 @@ class ThreadRunner:
         """Cancel everything that waits; return how many."""
         with self.lock:
             maps = list(self.maps)
-        return sum(each.cancel() for each in maps) + self.backlog.cancel_all()
+        dropped: int = sum(each.cancel() for each in maps)
+        return dropped + self.backlog.cancel_all()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

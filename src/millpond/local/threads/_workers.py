@@ -220,7 +220,7 @@ class Workers:
             take = _unless(lambda: self._is_used_up(worker), take)
         if self.count > self.max_workers + self.extra:
             take = _unless(lambda: self.count > self.max_workers + self.extra, take)
-        return take  # type: ignore[no-any-return]
+        return take
 
     def renew_takes(self) -> None:
         """Give every worker its `take` anew, since something about it has changed (under the lock)."""
