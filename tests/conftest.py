@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from millpond.local import _timer
 from millpond.testing._redis import find_redis_server, redis_server
@@ -21,6 +22,10 @@ from waiting import HANG
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _timer.LINGER = 0.02  # the timer's thread ends soon after its last appointment, so that no test waits for it
+
+# How quick an example is, or the making of one, is no fact about the code: a busy machine would turn tests red by it.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 _WORKER = re.compile(r".+_\d+")  # '<pool name>_<n>'
 

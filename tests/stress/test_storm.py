@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from millpond import CancelToken, PoolFull, Priority, Task, ThreadPool, as_completed, wait
+from waiting import HANG, until
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ class Storm:
             thread.join()
         self.is_over.set()
         trouble.join()
-        assert self.pool.drain(60)
+        assert self.pool.drain()  # as long as it takes: the limit of the test tells a hang
 
     def check(self) -> None:
         every = [task for tasks in self.tasks for task in tasks]
@@ -84,7 +85,7 @@ class Storm:
         assert (now.completed, now.cancelled, now.queued, now.running) == (len(self.ran), len(cancelled), 0, 0)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_million_tasks_with_cancels_resizes_and_pauses(seed, tiny_switch_interval):
     with ThreadPool(8, name="storm", idle_timeout=0.005) as pool:
         storm = Storm(pool, 1_000_000, seed)
@@ -93,7 +94,6 @@ def test_a_million_tasks_with_cancels_resizes_and_pauses(seed, tiny_switch_inter
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("storm")]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "options",
     [
@@ -116,7 +116,7 @@ def test_every_strategy_weathers_a_storm(seed, tiny_switch_interval, options):
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("storm")]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_waiters_of_every_kind_never_miss_the_end(seed, tiny_switch_interval):
     """100,000 tasks, each waited for in one of five ways, by several threads at once."""
     import concurrent.futures
@@ -126,14 +126,14 @@ def test_waiters_of_every_kind_never_miss_the_end(seed, tiny_switch_interval):
         def one_round(kind: int) -> int:
             tasks: list[Any] = [pool.submit(int, n) for n in range(200)]
             if kind == 0:
-                return sum(task.result(30) for task in tasks)
+                return sum(task.result(HANG) for task in tasks)
             if kind == 1:
-                return sum(task.result() for task in as_completed(tasks, timeout=30))
+                return sum(task.result() for task in as_completed(tasks, timeout=HANG))
             if kind == 2:
-                return sum(task.result() for task in concurrent.futures.as_completed(tasks, timeout=30))
+                return sum(task.result() for task in concurrent.futures.as_completed(tasks, timeout=HANG))
             if kind == 3:
-                return sum(task.result() for task in wait(tasks, timeout=30).done)
-            return sum(task.result() for task in concurrent.futures.wait(tasks, timeout=30).done)
+                return sum(task.result() for task in wait(tasks, timeout=HANG).done)
+            return sum(task.result() for task in concurrent.futures.wait(tasks, timeout=HANG).done)
 
         def rounds(offset: int) -> None:
             for number in range(100):
@@ -155,7 +155,6 @@ def test_waiters_of_every_kind_never_miss_the_end(seed, tiny_switch_interval):
         assert errors == []
 
 
-@pytest.mark.timeout(120)
 def test_options_weather_a_storm_too(seed, tiny_switch_interval):
     """Keys in order, tokens, time-outs, groups, maps and subpools at the same time."""
     rng = random.Random(seed)
@@ -174,7 +173,7 @@ def test_options_weather_a_storm_too(seed, tiny_switch_interval):
             elif kind == 1:
                 token = CancelToken()
                 tokens.append(token)
-                tasks.append(pool.options(cancel=token, timeout=5).submit(int, number))
+                tasks.append(pool.options(cancel=token, timeout=3600).submit(int, number))
                 if rng.random() < 0.3:
                     token.cancel()
             elif kind == 2:
@@ -188,13 +187,12 @@ def test_options_weather_a_storm_too(seed, tiny_switch_interval):
                 maybe = pool.try_submit(int, number)
                 tasks += [maybe] if maybe is not None else []
         assert sum(mapped) == 5000 * 5001 // 2
-        assert pool.drain(60)
-        assert share.drain(60)
+        assert pool.drain(HANG)
+        assert share.drain(HANG)
         assert all(task.done() for task in itertools.chain(tasks, plain))
     assert all(numbers == sorted(numbers) for numbers in of_key.values())
 
 
-@pytest.mark.timeout(60)
 def test_pools_closed_under_the_hands_of_submitters_lose_nothing(seed, tiny_switch_interval):
     """Every submit either raises or its task runs, whenever the pool closes."""
     rng = random.Random(seed)
@@ -220,9 +218,7 @@ def test_pools_closed_under_the_hands_of_submitters_lose_nothing(seed, tiny_swit
         after = list(ran)
         for thread in threads:
             thread.join()
-        deadline = time.monotonic() + 5
-        while len(ran) < len(taken) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: len(ran) >= len(taken))  # noqa: B023
         assert Counter(ran) == Counter(taken)
         assert len(ran) - len(after) <= 3, "shutdown(wait=True) waited for all but those being submitted"
 
@@ -254,5 +250,5 @@ def test_a_full_pool_under_many_submitters_never_holds_too_much(seed, tiny_switc
             thread.start()
         for thread in threads:
             thread.join()
-        assert pool.drain(10)
+        assert pool.drain(HANG)
         assert len(done) + next(refused) == 8000

@@ -9,10 +9,11 @@ import pytest
 
 import millpond
 import millpond.local
+from waiting import HANG
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG, check=True)
     return done.stdout.strip()
 
 
@@ -36,11 +37,6 @@ with ThreadPool(1) as pool:
 print(sorted({name.split('.')[0] for name in sys.modules} & {'rich', 'click', 'msgspec', 'cloudpickle'}))
 """
     assert run(code) == "[]"
-
-
-def test_importing_millpond_is_quick():
-    code = "import time; t = time.perf_counter(); import millpond; print((time.perf_counter() - t) * 1000)"
-    assert min(float(run(code)) for _ in range(5)) < 60
 
 
 def test_every_public_name_is_there():

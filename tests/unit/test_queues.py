@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millpond import Priority, Task, ThreadPool
 from millpond.local._queues import Fifo, Heap, Lanes, Lifo
 from millpond.local._threads import OptionTask
+from waiting import HANG
 
 
 def task(priority: float = 0) -> Any:
@@ -81,11 +82,11 @@ def run_in_order(pool: ThreadPool, submit: Any) -> list[Any]:
 
     def hold() -> None:
         started.set()
-        go_on.wait(10)
+        go_on.wait(HANG)
 
     with pool:
         pool.submit(hold)
-        started.wait(10)
+        started.wait(HANG)
         submit(pool, ran.append)
         go_on.set()
     return ran
@@ -128,8 +129,8 @@ def test_a_priority_is_refused_where_it_means_nothing():
 def test_cancelled_tasks_are_swept_from_a_long_line():
     started, go_on = threading.Event(), threading.Event()
     with ThreadPool(1) as pool:
-        pool.submit(lambda: (started.set(), go_on.wait(20)))
-        started.wait(10)
+        pool.submit(lambda: (started.set(), go_on.wait(HANG)))
+        started.wait(HANG)
         keep = [pool.submit(int, n) for n in range(100)]
         for _ in range(3):
             for each in [pool.submit(int) for _ in range(5000)]:
@@ -137,15 +138,15 @@ def test_cancelled_tasks_are_swept_from_a_long_line():
         assert len(pool._crew.line) < 6000, "ghosts are swept, so memory does not grow"
         assert pool.statistics().queued == 100
         go_on.set()
-        assert [each.result(10) for each in keep] == list(range(100))
+        assert [each.result(HANG) for each in keep] == list(range(100))
 
 
 def test_cancelling_from_the_end_of_a_long_line_is_quick():
     """`deque.remove` would make this quadratic: 20,000 x 10,000 comparisons."""
     started, go_on = threading.Event(), threading.Event()
     with ThreadPool(1) as pool:
-        pool.submit(lambda: (started.set(), go_on.wait(20)))
-        started.wait(10)
+        pool.submit(lambda: (started.set(), go_on.wait(HANG)))
+        started.wait(HANG)
         tasks: list[Task[int]] = [pool.submit(int) for _ in range(20_000)]
         assert all(each.cancel() for each in reversed(tasks))
         go_on.set()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 
 import pytest
 
 from millpond import Block, PoolClosed, PoolFull, ThreadPool
+from waiting import HANG, becomes
 
 
 class FullPool:
@@ -22,12 +22,12 @@ class FullPool:
 
     def _hold(self) -> str:
         self.started.set()
-        self.go_on.wait(20)
+        self.go_on.wait(HANG)
         return "held"
 
     def __enter__(self):
         self.running = self.pool.submit(self._hold)
-        assert self.started.wait(10)
+        assert self.started.wait(HANG)
         self.queued = self.pool.submit(lambda: "queued")
         return self
 
@@ -35,13 +35,20 @@ class FullPool:
         self.go_on.set()
         self.pool.shutdown()
 
+    def wait_for_blocked(self, number: int = 1) -> None:
+        becomes(lambda: self.pool.statistics().waiting_submitters, number)
+
+    def once_blocked(self, act) -> None:
+        """Call `act` in another thread when a submitter is blocked."""
+        threading.Thread(target=lambda: (self.wait_for_blocked(), act())).start()
+
 
 def test_as_many_tasks_fit_as_there_are_workers_and_places():
     """All of them at once, also before the workers have taken theirs."""
     go_on = threading.Event()
     with ThreadPool(4, max_queued=2, when_full="raise") as pool:
         for _ in range(6):
-            pool.submit(go_on.wait, 10)
+            pool.submit(go_on.wait, HANG)
         with pytest.raises(PoolFull, match="4 workers and 2 queued"):
             pool.submit(int)
         go_on.set()
@@ -50,8 +57,8 @@ def test_as_many_tasks_fit_as_there_are_workers_and_places():
 def test_no_queue_at_all_means_hand_over_only():
     go_on = threading.Event()
     with ThreadPool(2, max_queued=0, when_full="raise") as pool:
-        pool.submit(go_on.wait, 10)
-        pool.submit(go_on.wait, 10)
+        pool.submit(go_on.wait, HANG)
+        pool.submit(go_on.wait, HANG)
         with pytest.raises(PoolFull):
             pool.submit(int)
         go_on.set()
@@ -59,8 +66,8 @@ def test_no_queue_at_all_means_hand_over_only():
 
 def test_block_waits_for_room():
     with FullPool("block") as full:
-        threading.Timer(0.05, full.go_on.set).start()
-        assert full.pool.submit(lambda: "in").result(10) == "in"
+        full.once_blocked(full.go_on.set)
+        assert full.pool.submit(lambda: "in").result(HANG) == "in"
 
 
 def test_blocked_submitters_come_in_in_the_order_they_came():
@@ -70,13 +77,12 @@ def test_blocked_submitters_come_in_in_the_order_they_came():
         for number in range(5):
             thread = threading.Thread(target=lambda n=number: full.pool.submit(ran.append, n))
             thread.start()
-            while full.pool.statistics().waiting_submitters != number + 1:
-                time.sleep(0.001)
+            full.wait_for_blocked(number + 1)
             submitters.append(thread)
         full.go_on.set()
         for thread in submitters:
-            thread.join(10)
-        full.pool.drain(10)
+            thread.join(HANG)
+        full.pool.drain(HANG)
     assert ran == [0, 1, 2, 3, 4]
 
 
@@ -91,12 +97,11 @@ def test_the_number_of_blocked_submitters_can_be_bounded():
     with FullPool(Block(max_waiting=1)) as full:
         blocked = threading.Thread(target=full.pool.submit, args=(int,))
         blocked.start()
-        while full.pool.statistics().waiting_submitters != 1:
-            time.sleep(0.001)
+        full.wait_for_blocked()
         with pytest.raises(PoolFull, match="1 submitters wait already"):
             full.pool.submit(int)
         full.go_on.set()
-        blocked.join(10)
+        blocked.join(HANG)
 
 
 def test_raise_says_what_is_full():
@@ -118,16 +123,16 @@ def test_drop_oldest_cancels_the_one_that_waits_longest():
         newest = full.pool.submit(lambda: "newest")
         assert full.queued.cancelled()
         full.go_on.set()
-        assert newest.result(10) == "newest"
+        assert newest.result(HANG) == "newest"
 
 
 def test_drop_oldest_drops_the_new_one_when_none_waits():
     go_on = threading.Event()
     with ThreadPool(1, max_queued=0, when_full="drop_oldest") as pool:
-        running = pool.submit(go_on.wait, 10)
+        running = pool.submit(go_on.wait, HANG)
         assert pool.submit(int).cancelled()
         go_on.set()
-        assert running.result(10)
+        assert running.result(HANG)
 
 
 def test_caller_runs_runs_it_in_the_submitters_thread():
@@ -156,7 +161,7 @@ def test_a_callable_may_accept_beyond_the_bound():
         extra = full.pool.submit(lambda: "extra")
         assert full.pool.statistics().queued == 2
         full.go_on.set()
-        assert extra.result(10) == "extra"
+        assert extra.result(HANG) == "extra"
 
 
 def test_a_callable_that_returns_nonsense_is_told_so():
@@ -168,16 +173,16 @@ def test_try_submit_never_waits_and_never_drops():
     with FullPool("block") as full:
         assert full.pool.try_submit(int) is None
         full.go_on.set()
-        full.pool.drain(10)
+        full.pool.drain(HANG)
         task = full.pool.try_submit(int)
         assert task is not None
-        assert task.result(10) == 0
+        assert task.result(HANG) == 0
 
 
 def test_a_worker_that_submits_to_its_own_full_pool_runs_the_task_itself():
     with ThreadPool(1, max_queued=0) as pool:
-        outer = pool.submit(lambda: (threading.get_ident(), pool.submit(threading.get_ident).result(5)))
-        mine, inner = outer.result(10)
+        outer = pool.submit(lambda: (threading.get_ident(), pool.submit(threading.get_ident).result(HANG)))
+        mine, inner = outer.result(HANG)
         assert mine == inner
 
 
@@ -191,10 +196,10 @@ def test_cancelling_a_queued_task_makes_room():
 
 def test_a_cancelled_task_lets_a_blocked_submitter_in():
     with FullPool("block") as full:
-        threading.Timer(0.05, full.queued.cancel).start()
+        full.once_blocked(full.queued.cancel)
         task = full.pool.submit(lambda: "in")
         full.go_on.set()
-        assert task.result(10) == "in"
+        assert task.result(HANG) == "in"
 
 
 def test_closing_the_pool_frees_blocked_submitters_with_pool_closed():
@@ -209,10 +214,9 @@ def test_closing_the_pool_frees_blocked_submitters_with_pool_closed():
 
         blocked = threading.Thread(target=submit)
         blocked.start()
-        while full.pool.statistics().waiting_submitters != 1:
-            time.sleep(0.001)
+        full.wait_for_blocked()
         full.pool.shutdown(wait=False)
-        blocked.join(10)
+        blocked.join(HANG)
         assert len(caught) == 1
 
 
@@ -224,7 +228,7 @@ def test_a_paused_pool_is_full_when_its_queue_is():
         with pytest.raises(PoolFull):
             pool.submit(int)
         pool.resume()
-        assert pool.drain(10)
+        assert pool.drain(HANG)
 
 
 def test_a_bounded_pool_never_holds_more_than_it_may():
@@ -233,7 +237,7 @@ def test_a_bounded_pool_never_holds_more_than_it_may():
         for _ in range(3000):
             pool.submit(int)
             most = max(most, pool.statistics().queued)
-        assert pool.drain(10)
+        assert pool.drain(HANG)
         assert pool.statistics().completed == 3000
     assert most <= 8
 
@@ -280,7 +284,7 @@ def test_awaiting_a_full_pool_does_not_hold_up_the_loop():
             return 1
 
         def work() -> int:
-            return asyncio.run_coroutine_threadsafe(one(), loop).result(10)
+            return asyncio.run_coroutine_threadsafe(one(), loop).result(HANG)
 
         with ThreadPool(2, max_queued=2) as pool:
             return await asyncio.gather(*[pool.run(work) for _ in range(20)])

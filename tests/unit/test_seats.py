@@ -9,6 +9,7 @@ from collections import defaultdict
 import pytest
 
 from millpond import ThreadPool
+from waiting import HANG
 
 
 @pytest.mark.parametrize("queues", ["shared", "dedicated"])
@@ -48,7 +49,7 @@ def test_tasks_of_a_key_never_run_at_once_even_when_the_pool_is_resized():
             pool.options(key=key).submit(step, key, number)
             if number % 100 == 0:
                 pool.resize(random_sizes.randrange(1, 9))
-        assert pool.drain(20)
+        assert pool.drain(HANG)
         assert pool.statistics().completed == 1500
     assert wrong == []
 
@@ -56,31 +57,31 @@ def test_tasks_of_a_key_never_run_at_once_even_when_the_pool_is_resized():
 def test_a_slow_key_does_not_hold_up_tasks_without_a_key():
     go_on = threading.Event()
     with ThreadPool(2) as pool:
-        slow = [pool.options(key="slow").submit(go_on.wait, 20) for _ in range(3)]
+        slow = [pool.options(key="slow").submit(go_on.wait, HANG) for _ in range(3)]
         for _ in range(50):
-            pool.submit(int).result(10)
+            pool.submit(int).result(HANG)
         go_on.set()
-        assert all(task.result(10) for task in slow)
+        assert all(task.result(HANG) for task in slow)
 
 
 def test_a_task_of_a_key_that_was_cancelled_does_not_block_the_key():
     go_on = threading.Event()
     with ThreadPool(2) as pool:
         keyed = pool.options(key="k")
-        first, second, third = keyed.submit(go_on.wait, 20), keyed.submit(int), keyed.submit(lambda: "third")
+        first, second, third = keyed.submit(go_on.wait, HANG), keyed.submit(int), keyed.submit(lambda: "third")
         assert second.cancel()
         go_on.set()
-        assert first.result(10)
-        assert third.result(10) == "third"
+        assert first.result(HANG)
+        assert third.result(HANG) == "third"
         assert pool._crew.seats is not None
-        assert pool.drain(10)
+        assert pool.drain(HANG)
         assert pool._crew.seats._keys == {}
 
 
 def test_a_task_may_wait_for_a_later_one_of_its_own_key():
     with ThreadPool(2) as pool:
         keyed = pool.options(key="k")
-        assert keyed.submit(lambda: keyed.submit(lambda: "inner").result()).result(10) == "inner"
+        assert keyed.submit(lambda: keyed.submit(lambda: "inner").result()).result(HANG) == "inner"
 
 
 def test_keys_survive_recycling_idle_timeouts_and_pauses():
@@ -92,13 +93,13 @@ def test_keys_survive_recycling_idle_timeouts_and_pauses():
             pool.options(key="k").submit(ran.append, number)
             if number % 20 == 15:
                 pool.resume()
-        assert pool.drain(10)
+        assert pool.drain(HANG)
     assert ran == list(range(100))
 
 
 def test_dedicated_queues_run_everything():
     with ThreadPool(4, queues="dedicated") as pool:
-        assert [task.result(10) for task in [pool.submit(pow, n, 2) for n in range(2000)]] == [
+        assert [task.result(HANG) for task in [pool.submit(pow, n, 2) for n in range(2000)]] == [
             n * n for n in range(2000)
         ]
         assert list(pool.map(abs, range(-100, 0))) == list(range(100, 0, -1))
@@ -109,8 +110,8 @@ def test_a_dedicated_pool_pushes_tasks_to_workers_own_lines():
     with ThreadPool(2, queues="dedicated") as pool:
         running = threading.Barrier(3)
         for _ in range(2):
-            pool.submit(lambda: (running.wait(10), go_on.wait(20)))
-        running.wait(10)
+            pool.submit(lambda: (running.wait(HANG), go_on.wait(HANG)))
+        running.wait(HANG)
         for _ in range(10):
             pool.submit(int)
         assert pool._crew.seats is not None
@@ -125,15 +126,15 @@ def test_an_idle_worker_steals_from_a_busy_neighbour():
         running = threading.Barrier(3)
 
         def stay() -> None:
-            running.wait(10)
+            running.wait(HANG)
             started.set()
-            go_on.wait(20)
+            go_on.wait(HANG)
 
         blocked = pool.submit(stay)
-        pool.submit(running.wait, 10)
-        running.wait(10)
+        pool.submit(running.wait, HANG)
+        running.wait(HANG)
         tasks = [pool.submit(threading.get_ident) for _ in range(20)]
-        assert len({task.result(10) for task in tasks}) == 1, "all by the one that is free"
+        assert len({task.result(HANG) for task in tasks}) == 1, "all by the one that is free"
         assert not blocked.done()
         go_on.set()
 
@@ -143,20 +144,20 @@ def test_shrinking_a_dedicated_pool_hands_its_tasks_over():
     with ThreadPool(4, queues="dedicated") as pool:
         running = threading.Barrier(5)
         for _ in range(4):
-            pool.submit(lambda: (running.wait(10), go_on.wait(20)))
-        running.wait(10)
+            pool.submit(lambda: (running.wait(HANG), go_on.wait(HANG)))
+        running.wait(HANG)
         tasks = [pool.submit(pow, n, 2) for n in range(40)]
         pool.resize(1)
         go_on.set()
-        assert [task.result(10) for task in tasks] == [n * n for n in range(40)]
+        assert [task.result(HANG) for task in tasks] == [n * n for n in range(40)]
 
 
 def test_purge_empties_every_line():
     go_on = threading.Event()
     with ThreadPool(1, queues="dedicated") as pool:
         running = threading.Barrier(2)
-        pool.submit(lambda: (running.wait(10), go_on.wait(20)))
-        running.wait(10)
+        pool.submit(lambda: (running.wait(HANG), go_on.wait(HANG)))
+        running.wait(HANG)
         tasks = [pool.submit(int), pool.options(key="k").submit(int)]
         assert pool.statistics().queued == 2
         assert pool.purge() == 2

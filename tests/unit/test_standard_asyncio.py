@@ -17,9 +17,7 @@ from typing import Any
 import pytest
 
 from millpond import Task, ThreadPool
-
-PATIENCE = 10.0
-"""Seconds after which something that must happen counts as not happening."""
+from waiting import HANG
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -48,7 +46,7 @@ def run(main: Awaitable[Any], *, debug: bool = True) -> Any:
     """Run a coroutine in a loop of its own, never for ever."""
 
     async def bounded() -> Any:
-        return await asyncio.wait_for(main, PATIENCE)
+        return await asyncio.wait_for(main, HANG)
 
     return asyncio.run(bounded(), debug=debug)
 
@@ -112,7 +110,7 @@ def test_stop_iteration_becomes_a_runtime_error(call: Call, kind: Any, moment: s
         pytest.skip("asyncio itself hangs on it before 3.13")
 
     def stop() -> None:
-        gate.wait(PATIENCE)
+        gate.wait(HANG)
         raise StopIteration("end")
 
     async def main() -> None:
@@ -168,7 +166,7 @@ def test_cancelling_the_waiting_side_cancels_a_task_in_line(call: Call, kind: An
 
     async def main() -> None:
         with kind(1) as pool:
-            blocker = asyncio.ensure_future(call(pool, gate.wait, PATIENCE))
+            blocker = asyncio.ensure_future(call(pool, gate.wait, HANG))
 
             async def wait_for_it() -> None:
                 await call(pool, ran.append, 1)
@@ -191,7 +189,7 @@ def test_cancelling_the_waiting_side_leaves_a_running_task_alone(call: Call, kin
 
     def task() -> None:
         started.set()
-        gate.wait(PATIENCE)
+        gate.wait(HANG)
         ended.set()
 
     async def main() -> None:
@@ -202,7 +200,7 @@ def test_cancelling_the_waiting_side_leaves_a_running_task_alone(call: Call, kin
                 await call(pool, task)
 
             waiter = asyncio.create_task(wait_for_it())
-            await loop.run_in_executor(None, started.wait, PATIENCE)
+            await loop.run_in_executor(None, started.wait, HANG)
             waiter.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiter
@@ -219,7 +217,7 @@ def test_a_wait_for_that_times_out_cancels_a_task_in_line(call: Call, kind: Any,
 
     async def main() -> None:
         with kind(1) as pool:
-            blocker = asyncio.ensure_future(call(pool, gate.wait, PATIENCE))
+            blocker = asyncio.ensure_future(call(pool, gate.wait, HANG))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.ensure_future(call(pool, ran.append, 1)), 0.02)
             gate.set()
@@ -237,7 +235,7 @@ def test_awaiting_a_task_that_somebody_cancels_raises_the_cancelled_error_of_asy
     async def main() -> None:
         loop = asyncio.get_running_loop()
         with ThreadPool(1) as pool:
-            pool.submit(gate.wait, PATIENCE)
+            pool.submit(gate.wait, HANG)
             task = pool.submit(abs, 1)
             if moment == "before the wait":
                 task.cancel()
@@ -258,7 +256,7 @@ def test_a_cancelled_error_of_futures_that_a_function_raises_becomes_that_of_asy
     """As asyncio converts it: a coroutine that waits for another pool's future in there was cancelled with it."""
 
     def fail() -> None:
-        gate.wait(PATIENCE)
+        gate.wait(HANG)
         raise concurrent.futures.CancelledError("inner")
 
     async def main() -> None:
@@ -292,7 +290,7 @@ def test_one_task_can_be_awaited_from_two_loops_in_two_threads(hostile_switching
     for _ in range(30):
         gate = threading.Event()
         with ThreadPool(1) as pool:
-            task = pool.submit(gate.wait, PATIENCE)
+            task = pool.submit(gate.wait, HANG)
             got: list[bool] = []
 
             async def main(task: Task[bool] = task, got: list[bool] = got) -> None:
@@ -304,14 +302,14 @@ def test_one_task_can_be_awaited_from_two_loops_in_two_threads(hostile_switching
                 thread.start()
             gate.set()
             for thread in threads:
-                thread.join(PATIENCE)
+                thread.join(HANG)
         assert got == [True] * 4
 
 
 def test_one_task_can_be_awaited_by_many_coroutines(gate: threading.Event):
     async def main() -> None:
         with ThreadPool(1) as pool:
-            task = pool.submit(gate.wait, PATIENCE)
+            task = pool.submit(gate.wait, HANG)
 
             async def wait_for_it() -> bool:
                 return await task
@@ -332,20 +330,20 @@ def test_a_loop_closed_before_the_task_ends_disturbs_nobody(
         loop = asyncio.new_event_loop()
 
         async def begin() -> asyncio.Future[Any]:
-            return asyncio.ensure_future(call(pool, gate.wait, PATIENCE))
+            return asyncio.ensure_future(call(pool, gate.wait, HANG))
 
         if call is awaited:  # wrapping it in a task would leave that task pending, in every way alike
 
             async def begin() -> asyncio.Future[Any]:
                 from millpond.local._bridge import wrap
 
-                return wrap(pool.submit(gate.wait, PATIENCE))
+                return wrap(pool.submit(gate.wait, HANG))
 
         future = loop.run_until_complete(begin())
         loop.close()
         with caplog.at_level(logging.WARNING):
             gate.set()
-            assert pool.submit(abs, -1).result(PATIENCE) == 1
+            assert pool.submit(abs, -1).result(HANG) == 1
         assert not future.done()
         if kind is ThreadPool and call in (awaited, run_by_pool):  # the standard way logs an error here
             assert caplog.records == []
@@ -366,7 +364,7 @@ def test_a_loop_is_freed_that_was_closed_before_the_task_ended(
         loop = asyncio.new_event_loop()
 
         async def start() -> None:
-            future = call(pool, gate.wait, PATIENCE)
+            future = call(pool, gate.wait, HANG)
             if isinstance(future, Task):
                 next(future.__await__())
 
@@ -429,7 +427,7 @@ def test_to_thread_carries_context_variables_into_our_pool():
 
 def test_awaiting_outside_of_a_loop_says_so(gate: threading.Event):
     with ThreadPool(1) as pool:
-        task = pool.submit(gate.wait, PATIENCE)
+        task = pool.submit(gate.wait, HANG)
         with pytest.raises(RuntimeError, match="no running event loop"):
             next(task.__await__())
         gate.set()
@@ -454,7 +452,7 @@ def test_many_loops_in_many_threads_share_a_pool(hostile_switching):
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(HANG)
             assert not thread.is_alive()
     assert errors == []
 
@@ -464,7 +462,7 @@ def test_async_for_in_the_thread_of_the_loop_is_not_blocked_while_tasks_run(gate
 
     async def main() -> None:
         with ThreadPool(1) as pool:
-            waiting = pool.run(gate.wait, PATIENCE)
+            waiting = pool.run(gate.wait, HANG)
             await asyncio.sleep(0)
             assert not waiting.done()
             gate.set()

@@ -32,9 +32,7 @@ import pytest
 
 from millpond import PoolClosed, Task, ThreadPool
 from millpond.local._worker import run
-
-PATIENCE = 10.0
-"""Seconds after which something that must happen counts as not happening."""
+from waiting import HANG, until
 
 
 @pytest.fixture(params=[ThreadPoolExecutor, ThreadPool], ids=["standard", "millpond"])
@@ -71,19 +69,9 @@ class Thing:
     """Something that can be watched by a weak reference."""
 
 
-def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    """Wait until `condition()` holds; False when it does not within `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
-
-
 def start_and_wait(started: threading.Event, gate: threading.Event) -> bool:
     started.set()
-    return gate.wait(PATIENCE)
+    return gate.wait(HANG)
 
 
 def in_threads(number: int, function: Callable[[int], object]) -> None:
@@ -92,7 +80,7 @@ def in_threads(number: int, function: Callable[[int], object]) -> None:
     errors: list[BaseException] = []
 
     def call(index: int) -> None:
-        barrier.wait(PATIENCE)
+        barrier.wait(HANG)
         try:
             function(index)
         except BaseException as error:
@@ -102,7 +90,7 @@ def in_threads(number: int, function: Callable[[int], object]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(HANG)
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
@@ -123,7 +111,7 @@ def test_a_thread_pool_is_a_standard_executor():
 def test_the_constructor_takes_the_standard_arguments_by_position(kind):
     seen: list[str] = []
     with kind(2, "mill", seen.append, ("ready",)) as pool:
-        name = pool.submit(lambda: threading.current_thread().name).result(PATIENCE)
+        name = pool.submit(lambda: threading.current_thread().name).result(HANG)
     assert name == "mill_0"
     assert seen == ["ready"]
 
@@ -140,7 +128,7 @@ def test_the_default_number_of_workers_is_the_standard_one_when_the_process_is_t
         "from concurrent.futures import ThreadPoolExecutor; from millpond import ThreadPool\n"
         "print(ThreadPool()._max_workers - ThreadPoolExecutor()._max_workers)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG, check=True)
     assert done.stdout.strip() == "0"
 
 
@@ -163,7 +151,7 @@ def test_pickling_a_pool_fails_as_it_does_for_the_standard_pool(kind):
 def test_a_pool_that_got_no_task_has_no_thread(kind):
     before = set(threading.enumerate())
     with kind(4):
-        assert set(threading.enumerate()) == before
+        assert set(threading.enumerate()) <= before
 
 
 # -- submit -----------------------------------------------------------------------------------------------------------
@@ -172,7 +160,7 @@ def test_a_pool_that_got_no_task_has_no_thread(kind):
 def test_submit_returns_a_future_of_the_call(kind):
     with kind(1) as pool:
         future = pool.submit(pow, 2, 5)
-        assert future.result(PATIENCE) == 32
+        assert future.result(HANG) == 32
         assert future.exception() is None
         assert future.done() and not future.running() and not future.cancelled()
 
@@ -184,7 +172,7 @@ def test_submit_passes_every_keyword_on(kind):
         return args, kwargs
 
     with kind(1) as pool:
-        assert pool.submit(echo, "a", "b", **keywords).result(PATIENCE) == (("a", "b"), keywords)
+        assert pool.submit(echo, "a", "b", **keywords).result(HANG) == (("a", "b"), keywords)
 
 
 def test_submit_takes_the_function_by_position_only(kind):
@@ -212,19 +200,19 @@ def test_every_sort_of_callable_can_be_submitted(kind):
 
     with kind(2) as pool:
         calls = [abs, Adder(1), Adder(2).add, Adder.make, Adder.give, partial(pow, 3), lambda number: -number]
-        assert [pool.submit(call, 2).result(PATIENCE) for call in calls] == [2, 3, 4, 3, 2, 9, -2]
-        assert pool.submit(Adder, 5).result(PATIENCE).base == 5
+        assert [pool.submit(call, 2).result(HANG) for call in calls] == [2, 3, 4, 3, 2, 9, -2]
+        assert pool.submit(Adder, 5).result(HANG).base == 5
 
 
 def test_tasks_run_in_threads_named_after_the_prefix(kind):
     barrier = threading.Barrier(3)
 
     def name() -> str:
-        barrier.wait(PATIENCE)
+        barrier.wait(HANG)
         return threading.current_thread().name
 
     with kind(3, thread_name_prefix="mill") as pool:
-        names = {future.result(PATIENCE) for future in [pool.submit(name) for _ in range(3)]}
+        names = {future.result(HANG) for future in [pool.submit(name) for _ in range(3)]}
     assert names == {"mill_0", "mill_1", "mill_2"}
 
 
@@ -237,13 +225,13 @@ def test_as_many_tasks_run_at_once_as_there_are_workers_and_no_more(kind):
         with lock:
             running += 1
             most = max(most, running)
-        barrier.wait(PATIENCE)
+        barrier.wait(HANG)
         with lock:
             running -= 1
 
     with kind(3) as pool:
         for future in [pool.submit(task) for _ in range(30)]:
-            future.result(PATIENCE)
+            future.result(HANG)
     assert most == 3
 
 
@@ -259,7 +247,7 @@ def test_submits_from_many_threads_lose_and_double_nothing(kind, hostile_switchi
     results: list[list[Future[int]]] = [[] for _ in range(4)]
     with kind(3) as pool:
         in_threads(4, lambda i: results[i].extend(pool.submit(int, i * 1000 + n) for n in range(500)))
-        got = [future.result(PATIENCE) for futures in results for future in futures]
+        got = [future.result(HANG) for futures in results for future in futures]
     assert got == [i * 1000 + n for i in range(4) for n in range(500)]
 
 
@@ -272,15 +260,15 @@ def test_each_task_runs_exactly_once_under_contention(kind, hostile_switching):
 
 def test_a_task_can_submit_to_its_own_pool(kind):
     with kind(1) as pool:
-        inner = pool.submit(pool.submit, int, 7).result(PATIENCE)
-        assert inner.result(PATIENCE) == 7
+        inner = pool.submit(pool.submit, int, 7).result(HANG)
+        assert inner.result(HANG) == 7
 
 
 def test_a_task_that_waits_with_a_timeout_for_another_gets_its_timeout_error(kind, gate):
     """The inner task ends only when the outer one goes on: the standard pool copes, since the wait is bounded."""
 
     def outer(pool: Executor) -> str:
-        inner = pool.submit(gate.wait, PATIENCE)
+        inner = pool.submit(gate.wait, HANG)
         try:
             inner.result(timeout=0.05)
         except TimeoutError:
@@ -290,7 +278,7 @@ def test_a_task_that_waits_with_a_timeout_for_another_gets_its_timeout_error(kin
     with kind(1) as pool:
         task = pool.submit(outer, pool)
         try:
-            assert task.result(3) == "timed out"
+            assert task.result(HANG) == "timed out"
         finally:
             gate.set()
 
@@ -307,10 +295,10 @@ def test_tasks_that_wait_for_tasks_each_run_once(hostile_switching):
 
         def parent(number: int) -> int:
             child = pool.submit(leaf, number)
-            return child.result(PATIENCE) if number % 2 else child.result()
+            return child.result(HANG) if number % 2 else child.result()
 
         parents = [pool.submit(parent, number) for number in range(3000)]
-        assert [task.result(PATIENCE) for task in parents] == list(range(3000))
+        assert [task.result(HANG) for task in parents] == list(range(3000))
     assert sorted(ran) == list(range(3000))
 
 
@@ -322,7 +310,7 @@ def test_two_tasks_that_wait_for_the_same_third_run_it_once(hostile_switching):
             box: list[Task[None]] = []
 
             def wait_for_it(start: threading.Barrier = start, box: list[Task[None]] = box) -> None:
-                start.wait(PATIENCE)
+                start.wait(HANG)
                 box[0].result()
 
             pool.pause()
@@ -330,7 +318,7 @@ def test_two_tasks_that_wait_for_the_same_third_run_it_once(hostile_switching):
             box.append(pool.submit(ran.append, number))
             pool.resume()
             for waiter in waiters:
-                waiter.result(PATIENCE)
+                waiter.result(HANG)
     assert ran == list(range(300))
 
 
@@ -342,7 +330,7 @@ def test_a_task_that_is_cancelled_while_another_waits_for_it_either_ran_or_is_ca
             box: list[Task[None]] = []
 
             def wait_for_it(start: threading.Barrier = start, box: list[Task[None]] = box) -> str:
-                start.wait(PATIENCE)
+                start.wait(HANG)
                 try:
                     box[0].result()
                 except CancelledError:
@@ -350,21 +338,21 @@ def test_a_task_that_is_cancelled_while_another_waits_for_it_either_ran_or_is_ca
                 return "ran"
 
             def cancel_it(start: threading.Barrier = start, box: list[Task[None]] = box) -> bool:
-                start.wait(PATIENCE)
+                start.wait(HANG)
                 return box[0].cancel()
 
             pool.pause()
             waiter, canceller = pool.submit(wait_for_it), pool.submit(cancel_it)
             box.append(pool.submit(ran.append, number))
             pool.resume()
-            outcome, was_cancelled = waiter.result(PATIENCE), canceller.result(PATIENCE)
+            outcome, was_cancelled = waiter.result(HANG), canceller.result(HANG)
         assert (outcome, was_cancelled, ran) in [("cancelled", True, []), ("ran", False, [number])]
 
 
 def test_a_task_can_be_taken_out_of_turn_only_once(gate):
     """Two that cancel it, or one that cancels it and one that waits for it, must not both believe to have it."""
     with ThreadPool(1) as pool:
-        pool.submit(gate.wait, PATIENCE)
+        pool.submit(gate.wait, HANG)
         task = pool.submit(int)
         assert pool._crew.claim(task)
         assert not pool._crew.claim(task)
@@ -375,14 +363,14 @@ def test_a_task_can_be_taken_out_of_turn_only_once(gate):
 def test_a_worker_that_meets_a_task_taken_out_of_turn_leaves_it_whole(gate):
     """The one who took it may be about to run it: see `Worker.help_now`."""
     with ThreadPool(1) as pool:
-        pool.submit(gate.wait, PATIENCE)
+        pool.submit(gate.wait, HANG)
         task = pool.submit(int, "5")
         call = pool._crew.claim(task)
         assert call is not None
         gate.set()
-        assert pool.drain(PATIENCE)  # the worker has passed it by
+        assert pool.drain(HANG)  # the worker has passed it by
         run(task, call)
-        assert task.result(PATIENCE) == 5
+        assert task.result(HANG) == 5
 
 
 # -- map --------------------------------------------------------------------------------------------------------------
@@ -428,11 +416,11 @@ def test_map_reads_its_source_at_once_and_in_the_callers_thread(kind, gate):
             yield number
 
     with kind(1) as pool:
-        blocker = pool.submit(gate.wait, PATIENCE)
+        blocker = pool.submit(gate.wait, HANG)
         pool.map(abs, source())
         assert readers == [threading.get_ident()] * 50
         gate.set()
-        blocker.result(PATIENCE)
+        blocker.result(HANG)
 
 
 def test_map_runs_everything_even_if_nobody_takes_the_results(kind):
@@ -471,11 +459,11 @@ def test_an_error_taken_from_a_map_cancels_what_has_not_started(kind, gate):
         if number == 0:
             raise ValueError(number)
         second_runs.set()
-        gate.wait(PATIENCE)
+        gate.wait(HANG)
 
     with kind(1) as pool:
         results = pool.map(task, range(4))
-        assert second_runs.wait(PATIENCE)
+        assert second_runs.wait(HANG)
         with pytest.raises(ValueError, match="0"):
             next(results)
         gate.set()
@@ -490,12 +478,12 @@ def test_closing_the_iterator_of_a_map_cancels_what_has_not_started(kind, gate):
         ran.append(number)
         if number == 1:
             second_runs.set()
-            gate.wait(PATIENCE)
+            gate.wait(HANG)
 
     with kind(1) as pool:
         results = pool.map(task, range(5))
         next(results)
-        assert second_runs.wait(PATIENCE)
+        assert second_runs.wait(HANG)
         results.close()
         gate.set()
     assert ran == [0, 1]
@@ -526,48 +514,45 @@ def test_stop_iteration_in_a_mapped_function_does_not_cut_the_results_short(kind
 @pytest.mark.parametrize("timeout", [0, 0.01, -1])
 def test_map_raises_timeout_error_when_a_result_is_late(kind, gate, timeout):
     with kind(2) as pool:
-        results = pool.map(lambda _: gate.wait(PATIENCE), range(2), timeout=timeout)
+        results = pool.map(lambda _: gate.wait(HANG), range(2), timeout=timeout)
         with pytest.raises(TimeoutError):
             next(results)
         gate.set()
 
 
-def test_the_timeout_of_map_counts_from_the_call(kind, gate):
-    first_is_done = threading.Event()
+def let_an_hour_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(time, "monotonic", lambda: later)
 
-    def task(number: int) -> int:
-        if number:
-            gate.wait(PATIENCE)
-        first_is_done.set()
-        return number
 
+def test_the_timeout_of_map_counts_from_the_call(kind, gate, monkeypatch):
     with kind(1) as pool:
-        began = time.monotonic()
-        results = pool.map(task, range(2), timeout=0.3)
-        assert first_is_done.wait(PATIENCE)
-        eventually(lambda: time.monotonic() - began > 0.25)
+        results = pool.map(lambda number: number and gate.wait(HANG), range(2), timeout=3600)
         assert next(results) == 0
-        with pytest.raises(TimeoutError):
-            next(results)
-        assert time.monotonic() - began < 0.55  # not 0.3 s after the first result
+        with monkeypatch.context() as patch:
+            let_an_hour_pass(patch)
+            with pytest.raises(TimeoutError):  # it hangs when the hour counts from here
+                next(results)
         gate.set()
 
 
-def test_results_that_are_there_are_taken_although_the_timeout_of_map_has_passed(kind):
+def test_results_that_are_there_are_taken_although_the_timeout_of_map_has_passed(kind, monkeypatch):
     with kind(1) as pool:
-        results = pool.map(abs, range(3), timeout=PATIENCE)
+        results = pool.map(abs, range(3), timeout=3600)
         pool.shutdown()
-        assert list(results) == [0, 1, 2]
+        with monkeypatch.context() as patch:
+            let_an_hour_pass(patch)
+            assert list(results) == [0, 1, 2]
 
 
 def test_results_before_a_slow_item_can_be_taken_while_it_runs(kind, gate):
     def task(number: int) -> int:
         if number == 700:
-            gate.wait(PATIENCE)
+            gate.wait(HANG)
         return number
 
     with kind(1) as pool:
-        results = pool.map(task, range(5000), timeout=3)
+        results = pool.map(task, range(5000), timeout=HANG)
         try:
             assert [next(results) for _ in range(700)] == list(range(700))
         finally:
@@ -579,7 +564,7 @@ def test_a_mapped_item_can_wait_for_a_later_one_when_there_is_a_worker_for_each(
 
     def task(number: int) -> bool:
         if number == 700:
-            return later_ran.wait(2)
+            return later_ran.wait(HANG)
         if number == 701:
             later_ran.set()
         return True
@@ -593,7 +578,7 @@ def test_map_does_not_keep_results_alive_that_were_taken(kind, no_gc):
         for thing in pool.map(lambda _: Thing(), range(50)):
             ref = weakref.ref(thing)
             del thing
-            assert eventually(lambda: ref() is None)  # noqa: B023
+            until(lambda: ref() is None)  # noqa: B023
 
 
 def test_map_frees_each_argument_when_its_call_has_ended(kind, gate, no_gc):
@@ -609,12 +594,12 @@ def test_map_frees_each_argument_when_its_call_has_ended(kind, gate, no_gc):
 
     def task(_: Thing) -> None:
         if next(calls) == 10:
-            gate.wait(PATIENCE)
+            gate.wait(HANG)
 
     with kind(1) as pool:
         pool.map(task, source())
         try:
-            assert eventually(lambda: sum(ref() is None for ref in refs) >= 10, 2)
+            until(lambda: sum(ref() is None for ref in refs) >= 10)
         finally:
             gate.set()
 
@@ -631,12 +616,12 @@ def test_shutdown_that_cancels_ends_a_map_with_cancelled_error(kind, gate):
 
     def task(number: int) -> int:
         started.set()
-        gate.wait(PATIENCE)
+        gate.wait(HANG)
         return number
 
     pool = kind(1)
     results = pool.map(task, range(5))
-    assert started.wait(PATIENCE)
+    assert started.wait(HANG)
     pool.shutdown(wait=False, cancel_futures=True)
     gate.set()
     assert next(results) == 0
@@ -676,16 +661,16 @@ def test_shutdown_ends_the_threads(kind):
 
 def test_shutdown_without_wait_returns_at_once_and_the_work_is_still_done(kind, gate):
     pool = kind(1)
-    futures = [pool.submit(gate.wait, PATIENCE) for _ in range(3)]
+    futures = [pool.submit(gate.wait, HANG) for _ in range(3)]
     pool.shutdown(wait=False)
     assert not any(future.done() for future in futures)
     gate.set()
-    assert [future.result(PATIENCE) for future in futures] == [True] * 3
+    assert [future.result(HANG) for future in futures] == [True] * 3
 
 
 def test_shutdown_takes_wait_by_position(kind, gate):
     pool = kind(1)
-    future = pool.submit(gate.wait, PATIENCE)
+    future = pool.submit(gate.wait, HANG)
     pool.shutdown(False)
     assert not future.done()
     gate.set()
@@ -698,12 +683,12 @@ def test_shutdown_can_cancel_what_is_queued_but_not_what_runs(kind, gate):
     pool = kind(1)
     running = pool.submit(start_and_wait, started, gate)
     queued = [pool.submit(abs, number) for number in range(10)]
-    assert started.wait(PATIENCE)
+    assert started.wait(HANG)
     pool.shutdown(wait=False, cancel_futures=True)
     assert all(future.cancelled() for future in queued)
     assert not running.done()
     gate.set()
-    assert running.result(PATIENCE) is True
+    assert running.result(HANG) is True
     pool.shutdown()
 
 
@@ -721,7 +706,7 @@ def test_shutdown_of_an_unused_pool_returns(kind):
 
 def test_shutdown_in_several_threads_waits_in_each(kind, gate):
     pool = kind(1)
-    future = pool.submit(gate.wait, PATIENCE)
+    future = pool.submit(gate.wait, HANG)
     saw: list[bool] = []
 
     def shut(index: int) -> None:
@@ -783,7 +768,7 @@ def test_a_submit_that_races_with_shutdown_is_refused_or_done(kind, hostile_swit
 
         in_threads(3, submit)
         for future in accepted:
-            future.result(PATIENCE)
+            future.result(HANG)
         pool.shutdown()
 
 
@@ -803,7 +788,7 @@ def test_a_submit_that_races_with_a_cancelling_shutdown_is_refused_or_settled(ki
         in_threads(3, submit)
         for future in accepted:
             try:
-                future.result(PATIENCE)
+                future.result(HANG)
             except CancelledError:
                 assert future.cancelled()
         pool.shutdown()
@@ -812,7 +797,7 @@ def test_a_submit_that_races_with_a_cancelling_shutdown_is_refused_or_settled(ki
 def test_a_task_can_shut_its_own_pool_down():
     """The standard pool cannot: it joins the thread that asks."""
     pool = ThreadPool(2)
-    assert pool.submit(pool.shutdown).result(PATIENCE) is True
+    assert pool.submit(pool.shutdown).result(HANG) is True
     pool.shutdown()
 
 
@@ -829,19 +814,19 @@ def test_the_initializer_runs_once_in_each_worker_before_its_first_task(kind):
         local.args = args
 
     def task() -> Any:
-        barrier.wait(PATIENCE)
+        barrier.wait(HANG)
         return local.args
 
     with kind(3, initializer=prepare, initargs=(1, "two")) as pool:
         futures = [pool.submit(task) for _ in range(9)]
-        assert [future.result(PATIENCE) for future in futures] == [(1, "two")] * 9
+        assert [future.result(HANG) for future in futures] == [(1, "two")] * 9
     assert len(calls) == len(set(calls)) == 3
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, KeyboardInterrupt])
 def test_a_failing_initializer_breaks_the_pool_for_pending_and_later_tasks(kind, gate, caplog, error):
     def fail() -> None:
-        gate.wait(PATIENCE)
+        gate.wait(HANG)
         raise error("no database")
 
     with kind(1, initializer=fail) as pool:
@@ -849,7 +834,7 @@ def test_a_failing_initializer_breaks_the_pool_for_pending_and_later_tasks(kind,
         gate.set()
         for future in pending:
             with pytest.raises(BrokenThreadPool):
-                future.result(PATIENCE)
+                future.result(HANG)
         with pytest.raises(BrokenThreadPool) as caught:
             pool.submit(abs, 1)
         assert {BrokenExecutor, RuntimeError} <= set(type(caught.value).__mro__)
@@ -863,7 +848,7 @@ def test_our_broken_pool_says_what_the_initializer_raised():
 
     with ThreadPool(1, initializer=fail, name="mill") as pool:
         try:
-            error = pool.submit(abs, 1).exception(PATIENCE)
+            error = pool.submit(abs, 1).exception(HANG)
         except BrokenThreadPool as refused:
             error = refused
         assert "no database" in str(error) and "mill" in str(error)
@@ -871,7 +856,7 @@ def test_our_broken_pool_says_what_the_initializer_raised():
 
 def test_a_failing_initializer_ends_a_map_with_broken_thread_pool(kind, gate):
     def fail() -> None:
-        gate.wait(PATIENCE)
+        gate.wait(HANG)
         raise ValueError
 
     with kind(1, initializer=fail) as pool:
@@ -898,7 +883,7 @@ def test_no_task_is_forgotten_when_the_initializer_fails_while_others_submit(hos
 
         in_threads(3, submit)
         for task in accepted:
-            assert isinstance(task.exception(3), BrokenThreadPool)
+            assert isinstance(task.exception(HANG), BrokenThreadPool)
         pool.shutdown()
 
 
@@ -915,14 +900,14 @@ def test_whatever_a_task_raises_goes_to_the_future_and_the_worker_lives(kind, er
         raise raised
 
     with kind(1, thread_name_prefix="mill") as pool:
-        first = pool.submit(lambda: threading.current_thread().name).result(PATIENCE)
+        first = pool.submit(lambda: threading.current_thread().name).result(HANG)
         future = pool.submit(fail)
         with pytest.raises(error) as caught:
-            future.result(PATIENCE)
+            future.result(HANG)
         assert caught.value is raised
         assert future.exception() is raised
         assert not future.cancelled()
-        assert pool.submit(lambda: threading.current_thread().name).result(PATIENCE) == first
+        assert pool.submit(lambda: threading.current_thread().name).result(HANG) == first
 
 
 def test_whatever_a_mapped_function_raises_the_worker_lives(kind):
@@ -932,7 +917,7 @@ def test_whatever_a_mapped_function_raises_the_worker_lives(kind):
     with kind(1, thread_name_prefix="mill") as pool:
         with pytest.raises(SystemExit):
             list(pool.map(fail, range(3)))
-        assert pool.submit(lambda: threading.current_thread().name).result(PATIENCE) == "mill_0"
+        assert pool.submit(lambda: threading.current_thread().name).result(HANG) == "mill_0"
 
 
 def test_a_callback_that_raises_system_exit_does_not_stop_the_queue(gate):
@@ -942,11 +927,11 @@ def test_a_callback_that_raises_system_exit_does_not_stop_the_queue(gate):
         raise SystemExit
 
     with ThreadPool(1) as pool:
-        first = pool.submit(gate.wait, PATIENCE)
+        first = pool.submit(gate.wait, HANG)
         first.add_done_callback(leave)
         second = pool.submit(abs, -2)
         gate.set()
-        assert second.result(3) == 2
+        assert second.result(HANG) == 2
 
 
 # -- what a pool keeps alive ------------------------------------------------------------------------------------------
@@ -958,8 +943,8 @@ def test_arguments_are_freed_when_the_task_is_done_although_its_future_lives(kin
         refs = [weakref.ref(positional), weakref.ref(keyword)]
         future = pool.submit(lambda thing, other: None, positional, other=keyword)
         del positional, keyword
-        future.result(PATIENCE)
-        assert eventually(lambda: [ref() for ref in refs] == [None, None])
+        future.result(HANG)
+        until(lambda: [ref() for ref in refs] == [None, None])
 
 
 def test_the_function_is_freed_when_the_task_is_done(kind, no_gc):
@@ -968,17 +953,17 @@ def test_the_function_is_freed_when_the_task_is_done(kind, no_gc):
         ref = weakref.ref(thing)
         future = pool.submit(lambda held=thing: None)
         del thing
-        future.result(PATIENCE)
-        assert eventually(lambda: ref() is None)
+        future.result(HANG)
+        until(lambda: ref() is None)
 
 
 def test_a_result_is_freed_with_its_future_while_the_worker_idles(kind, no_gc):
     with kind(1) as pool:
         future = pool.submit(Thing)
-        ref = weakref.ref(future.result(PATIENCE))
+        ref = weakref.ref(future.result(HANG))
         assert ref() is not None
         del future
-        assert eventually(lambda: ref() is None)
+        until(lambda: ref() is None)
 
 
 def test_a_future_that_was_watched_in_every_way_is_freed_with_its_last_name(kind, no_gc):
@@ -986,7 +971,7 @@ def test_a_future_that_was_watched_in_every_way_is_freed_with_its_last_name(kind
 
     go = threading.Event()
     with kind(1) as pool:
-        future = pool.submit(go.wait, PATIENCE)
+        future = pool.submit(go.wait, HANG)
         future.add_done_callback(lambda _: None)
         standard.wait([future], timeout=0)
         with pytest.raises(TimeoutError):
@@ -994,10 +979,10 @@ def test_a_future_that_was_watched_in_every_way_is_freed_with_its_last_name(kind
         with pytest.raises(TimeoutError):
             future.result(0)
         go.set()
-        assert future.result(PATIENCE) is True
+        assert future.result(HANG) is True
         ref = weakref.ref(future)
         del future
-        assert eventually(lambda: ref() is None)
+        until(lambda: ref() is None)
 
 
 @pytest.mark.parametrize("how", ["result", "exception", "nobody looks"])
@@ -1021,10 +1006,10 @@ def test_an_error_and_its_frames_are_freed_with_the_future(kind, no_gc, how):
         future = pool.submit(fail, Thing())
         if how == "result":
             with pytest.raises(Failure):
-                future.result(PATIENCE)
+                future.result(HANG)
         elif how == "exception":
-            future.exception(PATIENCE)
-        eventually(future.done)
+            future.exception(HANG)
+        until(future.done)
 
     def look_without_pytest(pool: Executor) -> None:  # pytest's own records would keep the error
         if how != "result":
@@ -1032,7 +1017,7 @@ def test_an_error_and_its_frames_are_freed_with_the_future(kind, no_gc, how):
             return
         future = pool.submit(fail, Thing())
         try:
-            future.result(PATIENCE)
+            future.result(HANG)
         except Failure:
             pass
         finally:
@@ -1040,7 +1025,7 @@ def test_an_error_and_its_frames_are_freed_with_the_future(kind, no_gc, how):
 
     with kind(1) as pool:
         look_without_pytest(pool)
-        assert eventually(lambda: [ref() for ref in refs] == [None, None], 3)
+        until(lambda: [ref() for ref in refs] == [None, None])
 
 
 def test_an_error_in_a_map_is_freed_when_it_was_handled(kind, no_gc):
@@ -1058,13 +1043,13 @@ def test_an_error_in_a_map_is_freed_when_it_was_handled(kind, no_gc):
 
     with kind(1) as pool:
         consume(pool)
-        assert eventually(lambda: [ref() for ref in refs if ref() is not None] == [], 3)
+        until(lambda: [ref() for ref in refs if ref() is not None] == [])
 
 
 def test_a_cancelled_task_frees_its_arguments_at_once_although_it_is_still_in_line(no_gc):
     go = threading.Event()
     with ThreadPool(1) as pool:
-        pool.submit(go.wait, PATIENCE)
+        pool.submit(go.wait, HANG)
         thing = Thing()
         ref = weakref.ref(thing)
         task = pool.submit(id, thing)
@@ -1079,19 +1064,19 @@ def test_a_dropped_pool_ends_its_threads_and_still_runs_what_is_queued(kind):
     ran: list[int] = []
     pool = kind(1, thread_name_prefix="dropped")
     ref = weakref.ref(pool)
-    pool.submit(go.wait, PATIENCE)
+    pool.submit(go.wait, HANG)
     for number in range(5):
         pool.submit(ran.append, number)
     del pool
     assert ref() is None, "something keeps the pool alive"
     go.set()
-    assert eventually(lambda: not [t for t in threading.enumerate() if t.name.startswith("dropped_")])
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("dropped_")])
     assert ran == list(range(5))
 
 
 def test_asking_again_and_again_with_a_timeout_costs_no_memory(kind, gate):
     with kind(1) as pool:
-        future = pool.submit(gate.wait, PATIENCE)
+        future = pool.submit(gate.wait, HANG)
 
         def ask(times: int) -> None:
             for _ in range(times):
@@ -1113,7 +1098,7 @@ def test_asking_again_and_again_with_a_timeout_costs_no_memory(kind, gate):
 
 def test_draining_again_and_again_with_a_timeout_costs_no_memory(gate):
     with ThreadPool(1) as pool:
-        pool.submit(gate.wait, PATIENCE)
+        pool.submit(gate.wait, HANG)
         pool.drain(timeout=0)
         tracemalloc.start()
         before = tracemalloc.get_traced_memory()[0]
@@ -1140,6 +1125,7 @@ with ThreadPool(2) as pool:
     assert isinstance(failed.exception(), ZeroDivisionError)
 
 async def main():
+    asyncio.get_running_loop().slow_callback_duration = 3600.0  # a busy machine is no reason to warn
     with ThreadPool(2) as pool:
         assert await pool.run(abs, -1) == 1
         assert await pool.submit(abs, -2) == 2
@@ -1157,6 +1143,6 @@ gc.collect()
 print("done")
 """
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True, timeout=20
+        [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True, timeout=HANG
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -13,7 +13,6 @@ import logging
 import pickle
 import sys
 import threading
-import time
 import traceback
 import tracemalloc
 import weakref
@@ -36,9 +35,7 @@ from hypothesis import strategies as st
 
 import millpond
 from millpond import Task, ThreadPool
-
-PATIENCE = 10.0
-"""Seconds after which something that must happen counts as not happening."""
+from waiting import HANG, until
 
 
 @pytest.fixture(params=[ThreadPoolExecutor, ThreadPool], ids=["standard", "millpond"])
@@ -72,27 +69,18 @@ def gate() -> Iterator[threading.Event]:
     event.set()
 
 
-def eventually(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
-
-
 def start_and_wait(started: threading.Event, gate: threading.Event) -> bool:
     started.set()
-    return gate.wait(PATIENCE)
+    return gate.wait(HANG)
 
 
-def in_threads(number: int, function: Callable[[int], object], patience: float = PATIENCE) -> None:
+def in_threads(number: int, function: Callable[[int], object]) -> None:
     """Call `function(i)` in `number` threads that start together; raise the first error."""
     barrier = threading.Barrier(number)
     errors: list[BaseException] = []
 
     def call(index: int) -> None:
-        barrier.wait(PATIENCE)
+        barrier.wait(HANG)
         try:
             function(index)
         except BaseException as error:
@@ -102,7 +90,7 @@ def in_threads(number: int, function: Callable[[int], object], patience: float =
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(patience)
+        thread.join(HANG)
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
@@ -289,9 +277,9 @@ def test_waiting_for_a_future_that_nobody_ends_can_be_ended_by_another_thread(ma
         thread = threading.Thread(target=end, args=(future,))
         thread.start()
         if see == 3:
-            assert future.result(PATIENCE) == 3
+            assert future.result(HANG) == 3
         else:
-            assert isinstance(future.exception(PATIENCE), KeyError)
+            assert isinstance(future.exception(HANG), KeyError)
         thread.join()
 
 
@@ -304,7 +292,7 @@ def test_cancelling_wakes_those_who_wait(make):
             future.cancel()
             return
         try:
-            future.result(PATIENCE)
+            future.result(HANG)
         except CancelledError:
             outcomes.append("cancelled")
 
@@ -320,18 +308,18 @@ def test_a_task_goes_from_pending_to_running_to_done(kind, gate):
     with kind(1) as pool:
         first = pool.submit(start_and_wait, started, gate)
         second = pool.submit(abs, -1)
-        assert started.wait(PATIENCE)
+        assert started.wait(HANG)
         assert (first.running(), first.done(), first.cancel()) == (True, False, False)
         assert (second.running(), second.done()) == (False, False)
         gate.set()
-        assert second.result(PATIENCE) == 1
+        assert second.result(HANG) == 1
         assert (first.running(), first.done(), first.cancel(), first.cancelled()) == (False, True, False, False)
 
 
 def test_a_queued_task_that_is_cancelled_never_runs(kind, gate):
     ran: list[int] = []
     with kind(1) as pool:
-        pool.submit(gate.wait, PATIENCE)
+        pool.submit(gate.wait, HANG)
         tasks = [pool.submit(ran.append, number) for number in range(10)]
         assert [task.cancel() for task in tasks[::2]] == [True] * 5
         assert [task.cancel() for task in tasks[::2]] == [True] * 5
@@ -349,8 +337,8 @@ def test_a_task_that_is_cancelled_by_many_while_it_starts_ran_or_is_cancelled(ki
             task.add_done_callback(calls.append)
             answers: list[bool] = []
             in_threads(2, lambda _: answers.append(task.cancel()))  # noqa: B023
-            standard.wait([task], PATIENCE)
-            assert eventually(lambda: len(calls) == 1)  # noqa: B023
+            standard.wait([task], HANG)
+            until(lambda: len(calls) == 1)  # noqa: B023
             if task.cancelled():
                 assert ran == [] and answers == [True, True]
             else:
@@ -359,7 +347,7 @@ def test_a_task_that_is_cancelled_by_many_while_it_starts_ran_or_is_cancelled(ki
 
 def test_our_statistics_count_a_task_once_that_two_threads_cancel(hostile_switching, gate):
     with ThreadPool(1) as pool:
-        pool.submit(gate.wait, PATIENCE)
+        pool.submit(gate.wait, HANG)
         for _ in range(300):
             task = pool.submit(int)
             in_threads(2, lambda _: task.cancel())  # noqa: B023
@@ -369,7 +357,7 @@ def test_our_statistics_count_a_task_once_that_two_threads_cancel(hostile_switch
 
 def test_result_and_exception_time_out_while_the_task_goes_on(kind, gate):
     with kind(1) as pool:
-        task = pool.submit(gate.wait, PATIENCE)
+        task = pool.submit(gate.wait, HANG)
         for timeout in (0, 0.01, -5):
             with pytest.raises(TimeoutError):
                 task.result(timeout)
@@ -378,18 +366,18 @@ def test_result_and_exception_time_out_while_the_task_goes_on(kind, gate):
         with pytest.raises(standard.TimeoutError):
             task.result(0)
         gate.set()
-        assert task.result(PATIENCE) is True
+        assert task.result(HANG) is True
 
 
 def test_many_can_wait_for_the_same_task(kind, gate, hostile_switching):
     with kind(1) as pool:
-        task = pool.submit(gate.wait, PATIENCE)
+        task = pool.submit(gate.wait, HANG)
         got: list[bool] = []
 
         def look(index: int) -> None:
             if index == 0:
                 gate.set()
-            got.append(task.result(PATIENCE))
+            got.append(task.result(HANG))
 
         in_threads(8, look)
     assert got == [True] * 8
@@ -410,7 +398,7 @@ def test_the_error_of_a_task_is_the_very_object_that_was_raised(kind):
     with kind(1) as pool:
         task = pool.submit(fails, error)
         with pytest.raises(ValueError, match="with a cause") as caught:
-            task.result(PATIENCE)
+            task.result(HANG)
         assert caught.value is error is task.exception()
         assert caught.value.__cause__ is cause
         assert caught.value.__notes__ == ["a note"]
@@ -424,7 +412,7 @@ def test_an_error_raised_while_handling_another_keeps_its_context(kind):
             raise ValueError("second")  # noqa: B904
 
     with kind(1) as pool:
-        error = pool.submit(handle).exception(PATIENCE)
+        error = pool.submit(handle).exception(HANG)
         assert isinstance(error, ValueError) and isinstance(error.__context__, KeyError)
 
 
@@ -443,12 +431,12 @@ def test_the_traceback_goes_from_result_straight_to_the_users_function():
     with ThreadPool(1) as pool:
         plain = pool.submit(fails, ValueError())
         keywords = pool.submit(fails, error=ValueError())
-        limited = pool.options(timeout=PATIENCE).submit(fails, ValueError())
+        limited = pool.options(timeout=HANG).submit(fails, ValueError())
         keyed = pool.options(key="k").submit(fails, ValueError())
         helped = pool.submit(lambda: frames_below_result(pool.submit(fails, ValueError()).result))
         for task in (plain, keywords, limited, keyed):
             assert frames_below_result(task.result) == ["fails"]
-        assert helped.result(PATIENCE) == ["fails"]
+        assert helped.result(HANG) == ["fails"]
         assert frames_below_result(lambda: list(pool.map(fails, [ValueError()]))) == ["fails"]
     with ThreadPool(1, on_event=lambda event: None) as pool:
         assert frames_below_result(pool.submit(fails, ValueError()).result) == ["fails"]
@@ -458,14 +446,14 @@ def test_the_traceback_goes_from_result_straight_to_the_users_function():
 
 def test_the_traceback_of_an_error_that_nobody_raised_again_starts_in_the_users_function():
     with ThreadPool(1) as pool:
-        error = pool.submit(fails, ValueError()).exception(PATIENCE)
+        error = pool.submit(fails, ValueError()).exception(HANG)
     assert error is not None
     assert [frame.name for frame in traceback.extract_tb(error.__traceback__)] == ["fails"]
 
 
 def test_a_call_with_wrong_arguments_has_no_frame_of_ours_in_its_traceback():
     with ThreadPool(1) as pool:
-        error = pool.submit(fails).exception(PATIENCE)  # type: ignore[call-arg]
+        error = pool.submit(fails).exception(HANG)  # type: ignore[call-arg]
         assert isinstance(error, TypeError)
         assert traceback.extract_tb(error.__traceback__) == []
 
@@ -476,7 +464,7 @@ def test_a_call_with_wrong_arguments_has_no_frame_of_ours_in_its_traceback():
 def test_callbacks_are_called_with_the_future_in_the_order_they_were_added(kind, gate):
     calls: list[tuple[int, object]] = []
     with kind(1) as pool:
-        task = pool.submit(gate.wait, PATIENCE)
+        task = pool.submit(gate.wait, HANG)
         for number in range(20):
             task.add_done_callback(lambda future, number=number: calls.append((number, future)))
         gate.set()
@@ -495,11 +483,11 @@ def test_a_callback_added_twice_is_called_twice(make):
 def test_a_callback_runs_in_the_thread_that_ends_the_task_and_a_late_one_at_once_in_the_callers(kind, gate):
     names: list[str] = []
     with kind(1, thread_name_prefix="mill") as pool:
-        task = pool.submit(gate.wait, PATIENCE)
+        task = pool.submit(gate.wait, HANG)
         task.add_done_callback(lambda _: names.append(threading.current_thread().name))
         gate.set()
-        task.result(PATIENCE)
-        assert eventually(lambda: names)
+        task.result(HANG)
+        until(lambda: names)
         task.add_done_callback(lambda _: names.append(threading.current_thread().name))
     assert names == ["mill_0", threading.current_thread().name]
 
@@ -507,7 +495,7 @@ def test_a_callback_runs_in_the_thread_that_ends_the_task_and_a_late_one_at_once
 def test_a_callback_sees_the_task_as_done(kind, gate):
     saw: list[object] = []
     with kind(1) as pool:
-        for outcome in (lambda: gate.wait(PATIENCE), lambda: gate.wait(PATIENCE) and 1 / 0):
+        for outcome in (lambda: gate.wait(HANG), lambda: gate.wait(HANG) and 1 / 0):
             task = pool.submit(outcome)
             task.add_done_callback(lambda future: saw.append((future.done(), future.running(), future.exception())))
         gate.set()
@@ -518,7 +506,7 @@ def test_a_callback_sees_the_task_as_done(kind, gate):
 def test_a_cancelled_task_calls_its_callbacks_in_the_thread_that_cancels(kind, gate):
     calls: list[tuple[bool, int]] = []
     with kind(1) as pool:
-        pool.submit(gate.wait, PATIENCE)
+        pool.submit(gate.wait, HANG)
         task = pool.submit(abs, 1)
         task.add_done_callback(lambda future: calls.append((future.cancelled(), threading.get_ident())))
         task.cancel()
@@ -555,8 +543,8 @@ def test_a_callback_added_while_the_task_ends_is_called_exactly_once(kind, hosti
                     task.add_done_callback(partial(lambda number, _: calls.append(number), index * 5 + number))
 
             in_threads(2, add)
-            task.result(PATIENCE)
-            assert eventually(lambda: len(calls) == 10)  # noqa: B023
+            task.result(HANG)
+            until(lambda: len(calls) == 10)  # noqa: B023
             assert sorted(calls) == list(range(10))
 
 
@@ -564,8 +552,8 @@ def test_a_callback_can_submit_and_wait_for_another_task(kind):
     got: list[int] = []
     with kind(2) as pool:
         task = pool.submit(int)
-        task.add_done_callback(lambda _: got.append(pool.submit(abs, -3).result(PATIENCE)))
-        assert eventually(lambda: got)
+        task.add_done_callback(lambda _: got.append(pool.submit(abs, -3).result(HANG)))
+        until(lambda: got)
     assert got == [3]
 
 
@@ -583,7 +571,7 @@ def test_a_callback_added_by_a_callback_is_called(make):
 def test_wait_for_all(twin, kind):
     with kind(2) as pool:
         tasks = [pool.submit(abs, number) for number in range(20)]
-        done, not_done = twin.wait(tasks, timeout=PATIENCE)
+        done, not_done = twin.wait(tasks, timeout=HANG)
         assert (done, not_done) == (set(tasks), set())
         named = twin.wait(tasks)
         assert named.done == set(tasks) and named.not_done == set()
@@ -591,7 +579,7 @@ def test_wait_for_all(twin, kind):
 
 def test_wait_for_all_counts_failed_and_cancelled_ones(twin, make):
     futures = [returned(make), raised(make), cancelled(make)]
-    assert twin.wait(futures, timeout=PATIENCE) == (set(futures), set())
+    assert twin.wait(futures, timeout=HANG) == (set(futures), set())
 
 
 def test_wait_for_nothing_returns_at_once(twin):
@@ -601,7 +589,7 @@ def test_wait_for_nothing_returns_at_once(twin):
 
 def test_wait_takes_any_iterable_with_duplicates(twin, make):
     future = returned(make)
-    assert twin.wait(iter([future, future]), PATIENCE, ALL_COMPLETED) == ({future}, set())
+    assert twin.wait(iter([future, future]), HANG, ALL_COMPLETED) == ({future}, set())
 
 
 @pytest.mark.parametrize("return_when", [ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION])
@@ -618,9 +606,9 @@ def test_wait_for_all_at_its_timeout_tells_which_are_done(twin, make):
 
 def test_wait_for_the_first(twin, kind, gate):
     with kind(2) as pool:
-        slow, quick = pool.submit(gate.wait, PATIENCE), pool.submit(abs, 1)
-        assert twin.wait([slow, quick], PATIENCE, FIRST_COMPLETED) == ({quick}, {slow})
-        assert twin.wait([slow, quick], PATIENCE, FIRST_COMPLETED) == ({quick}, {slow})
+        slow, quick = pool.submit(gate.wait, HANG), pool.submit(abs, 1)
+        assert twin.wait([slow, quick], HANG, FIRST_COMPLETED) == ({quick}, {slow})
+        assert twin.wait([slow, quick], HANG, FIRST_COMPLETED) == ({quick}, {slow})
         gate.set()
 
 
@@ -629,7 +617,7 @@ def test_wait_for_the_first_error_goes_past_results_and_cancellations(twin, make
 
     def end(index: int) -> None:
         if index:
-            assert twin.wait([fine, failing, late, gone], PATIENCE, FIRST_EXCEPTION).not_done == {late}
+            assert twin.wait([fine, failing, late, gone], HANG, FIRST_EXCEPTION).not_done == {late}
             return
         gone.cancel()
         gone.set_running_or_notify_cancel()
@@ -641,13 +629,13 @@ def test_wait_for_the_first_error_goes_past_results_and_cancellations(twin, make
 
 def test_wait_for_the_first_error_returns_at_once_when_there_is_one(twin, make):
     failed, pending = raised(make), make()
-    assert twin.wait([failed, pending], PATIENCE, FIRST_EXCEPTION) == ({failed}, {pending})
+    assert twin.wait([failed, pending], HANG, FIRST_EXCEPTION) == ({failed}, {pending})
 
 
 def test_wait_for_the_first_error_waits_for_all_when_there_is_none(twin, kind):
     with kind(2) as pool:
         tasks = {pool.submit(abs, number) for number in range(10)}
-        assert twin.wait(tasks, PATIENCE, FIRST_EXCEPTION) == (tasks, set())
+        assert twin.wait(tasks, HANG, FIRST_EXCEPTION) == (tasks, set())
 
 
 def test_wait_refuses_a_wrong_return_when(twin, make):
@@ -658,31 +646,31 @@ def test_wait_refuses_a_wrong_return_when(twin, make):
 def test_wait_takes_futures_of_several_kinds(twin):
     with ThreadPool(1) as ours, ThreadPoolExecutor(1) as theirs:
         futures = {pool.submit(abs, number) for pool in (ours, theirs) for number in range(10)}
-        assert twin.wait(futures, PATIENCE) == (futures, set())
+        assert twin.wait(futures, HANG) == (futures, set())
         gate = threading.Event()
-        slow = {ours.submit(gate.wait, PATIENCE), theirs.submit(gate.wait, PATIENCE)}
+        slow = {ours.submit(gate.wait, HANG), theirs.submit(gate.wait, HANG)}
         assert twin.wait(slow | {theirs.submit(int)}, 0.05).not_done >= slow
         gate.set()
-        assert twin.wait(slow, PATIENCE).not_done == set()
+        assert twin.wait(slow, HANG).not_done == set()
 
 
 def test_several_threads_wait_for_the_same_tasks_in_every_way(twin, kind, hostile_switching):
     for _ in range(30):
         gate = threading.Event()
         with kind(2) as pool:
-            tasks = {pool.submit(gate.wait, PATIENCE) for _ in range(10)}
+            tasks = {pool.submit(gate.wait, HANG) for _ in range(10)}
 
             def look(index: int, tasks: set[Future[bool]] = tasks, gate: threading.Event = gate) -> None:
                 if index == 0:
                     gate.set()
                 elif index == 1:
-                    assert twin.wait(tasks, PATIENCE).done == tasks
+                    assert twin.wait(tasks, HANG).done == tasks
                 elif index == 2:
-                    assert twin.wait(tasks, PATIENCE, FIRST_COMPLETED).done
+                    assert twin.wait(tasks, HANG, FIRST_COMPLETED).done
                 elif index == 3:
-                    assert set(twin.as_completed(tasks, PATIENCE)) == tasks
+                    assert set(twin.as_completed(tasks, HANG)) == tasks
                 else:
-                    assert all(task.result(PATIENCE) for task in tasks)
+                    assert all(task.result(HANG) for task in tasks)
 
             in_threads(5, look)
 
@@ -718,11 +706,11 @@ def test_threads_that_wait_for_our_and_standard_futures_in_different_orders_do_n
             if threading.current_thread().name != "first":
                 self._lock.acquire()
                 second_has_middle.set()
-                first_wants_middle.wait(PATIENCE)
+                first_wants_middle.wait(HANG)
             else:
                 first_wants_middle.set()
-                second_has_middle.wait(PATIENCE)
-                if not deadlocks and not self._lock.acquire(timeout=2):
+                second_has_middle.wait(HANG)
+                if not deadlocks and not self._lock.acquire(timeout=HANG / 2):
                     deadlocks.append("the other thread waits for a lock that this one has")
             return True
 
@@ -738,7 +726,7 @@ def test_threads_that_wait_for_our_and_standard_futures_in_different_orders_do_n
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(HANG)
         assert not thread.is_alive()
     assert deadlocks == []
 
@@ -753,13 +741,13 @@ def test_a_task_that_ends_between_two_looks_of_the_standard_library_confuses_nob
 
         def late(task: Task[int] = task, ordinary: Any = ordinary, a: Any = about_to_look, b: Any = may_look) -> Any:
             a.set()
-            b.wait(PATIENCE)
+            b.wait(HANG)
             return ordinary(task)
 
         task._look = late  # type: ignore[method-assign]
         slow = threading.Thread(target=lambda task=task: task._condition)
         slow.start()
-        assert about_to_look.wait(PATIENCE)
+        assert about_to_look.wait(HANG)
         task.set_result(1)
         errors: list[BaseException] = []
 
@@ -771,11 +759,11 @@ def test_a_task_that_ends_between_two_looks_of_the_standard_library_confuses_nob
 
         watcher = threading.Thread(target=watch)
         watcher.start()
-        assert eventually(lambda: other._waiters)  # noqa: B023
+        until(lambda: other._waiters)  # noqa: B023
         may_look.set()
-        slow.join(PATIENCE)
+        slow.join(HANG)
         other.set_result(2)
-        watcher.join(PATIENCE)
+        watcher.join(HANG)
         assert not watcher.is_alive()
         assert errors == []
 
@@ -808,7 +796,7 @@ def test_waiting_again_and_again_leaves_nothing_on_the_futures(twin, make):
 def test_as_completed_yields_every_future_once(twin, kind):
     with kind(3) as pool:
         tasks = [pool.submit(abs, number) for number in range(100)]
-        got = list(twin.as_completed(tasks + tasks, timeout=PATIENCE))
+        got = list(twin.as_completed(tasks + tasks, timeout=HANG))
         assert len(got) == 100 and set(got) == set(tasks)
 
 
@@ -820,7 +808,7 @@ def test_as_completed_of_nothing_yields_nothing(twin):
 def test_as_completed_yields_in_the_order_of_completion(twin, make):
     first, *rest = futures = [make() for _ in range(10)]
     first.set_result(0)
-    completed = twin.as_completed(futures, timeout=PATIENCE)
+    completed = twin.as_completed(futures, timeout=HANG)
     assert next(completed) is first
     order = rest[::2] + rest[1::2]
     for future in order:
@@ -845,7 +833,7 @@ def test_as_completed_yields_what_is_done_before_it_times_out(twin, make):
 def test_as_completed_takes_futures_of_several_kinds(twin):
     with ThreadPool(2) as ours, ThreadPoolExecutor(2) as theirs:
         futures = {pool.submit(abs, number) for pool in (ours, theirs) for number in range(50)}
-        assert set(twin.as_completed(futures, PATIENCE)) == futures
+        assert set(twin.as_completed(futures, HANG)) == futures
 
 
 def test_as_completed_drops_what_it_has_yielded(twin, make):
@@ -867,7 +855,7 @@ def test_as_completed_drops_what_it_has_yielded(twin, make):
 def test_as_completed_drops_what_it_has_yielded_while_others_are_pending(twin, make):
     futures = [make() for _ in range(3)]
     futures[0].set_result(object())
-    completed = twin.as_completed(futures, timeout=PATIENCE)
+    completed = twin.as_completed(futures, timeout=HANG)
     next(completed)
     futures[1].set_result(object())
     future = next(completed)
@@ -880,14 +868,14 @@ def test_as_completed_drops_what_it_has_yielded_while_others_are_pending(twin, m
 def test_as_completed_is_quick_with_thousands(twin):
     with ThreadPool(4) as pool:
         tasks = [pool.submit(int) for _ in range(5000)]
-        assert sum(1 for _ in twin.as_completed(tasks, PATIENCE)) == 5000
+        assert sum(1 for _ in twin.as_completed(tasks, HANG)) == 5000
 
 
 def test_as_completed_under_contention_loses_none(twin, kind, hostile_switching):
     with kind(3) as pool:
         for _ in range(50):
             tasks = {pool.submit(int) for _ in range(20)}
-            assert set(twin.as_completed(tasks, PATIENCE)) == tasks
+            assert set(twin.as_completed(tasks, HANG)) == tasks
 
 
 def test_a_wait_with_a_timeout_inside_a_task_keeps_to_it(twin, kind, gate):
@@ -895,7 +883,7 @@ def test_a_wait_with_a_timeout_inside_a_task_keeps_to_it(twin, kind, gate):
     with kind(1) as pool:
 
         def outer() -> str:
-            inner = [pool.submit(gate.wait, PATIENCE) for _ in range(2)]
+            inner = [pool.submit(gate.wait, HANG) for _ in range(2)]
             done = twin.wait(inner, timeout=0.05).done
             done |= twin.wait(inner, 0.05, FIRST_COMPLETED).done
             with contextlib.suppress(TimeoutError):
@@ -904,7 +892,7 @@ def test_a_wait_with_a_timeout_inside_a_task_keeps_to_it(twin, kind, gate):
 
         task = pool.submit(outer)
         try:
-            assert task.result(3) == "timed out"
+            assert task.result(HANG) == "timed out"
         finally:
             gate.set()
 
@@ -980,8 +968,8 @@ def test_our_wait_gives_the_standard_answer_for_futures_that_end_meanwhile(kinds
 
         thread = threading.Thread(target=end)
         thread.start()
-        done, not_done = twin.wait(futures, PATIENCE, return_when)
-        thread.join(PATIENCE)
+        done, not_done = twin.wait(futures, HANG, return_when)
+        thread.join(HANG)
         answers.append((numbered(futures, done), numbered(futures, not_done)))
     assert answers[0] == answers[1] == (sorted(order), sorted(set(range(len(kinds))) - set(order)))
 
@@ -995,7 +983,7 @@ def test_our_as_completed_yields_in_the_standard_order_what_ends_meanwhile(kinds
     for twin in (standard, millpond):
         futures = [make() for make in kinds]
         STATES[outcomes[order[0]]](lambda futures=futures: futures[order[0]])
-        completed = twin.as_completed(futures, PATIENCE)
+        completed = twin.as_completed(futures, HANG)
         got = [futures.index(next(completed))]
         for number in order[1:]:
             STATES[outcomes[number]](lambda futures=futures, number=number: futures[number])
