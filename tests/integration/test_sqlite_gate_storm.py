@@ -69,7 +69,7 @@ class Counters:
 def test_eight_processes_never_meet_inside_and_none_is_left_behind(start, tmp_path):
     """With SQLite's own lock one of them would enter once while another enters thousands of times."""
     counters = Counters(start, tmp_path, 8)
-    counters.wait_until_all_enter(1000)
+    counters.wait_until_all_enter(3000)
     counts = counters.stop()
     print(f"gate storm: {sum(counts):,} entries, max/min per process {max(counts) / min(counts):.2f}")
     assert counters.total() == sum(counts)

@@ -40,6 +40,8 @@ def work(number):
         with database.writing() as transaction:
             for half in (0, 1):
                 transaction.execute("INSERT INTO row VALUES (?, ?, zeroblob(?))", (number, 2 * sequence + half, chance.randrange(300)))
+                if chance.random() < 0.04:
+                    time.sleep(0.001)  # that more are killed in the middle
         os.write(note, b"%d\\n" % (2 * sequence + 1))
         database.checkpoint_if_large(limit=chance.choice((20_000, 100_000, 400_000)))
         if chance.random() < 0.01:
@@ -99,7 +101,7 @@ def storm(start: programs.Starter, path: Path, kills: int, processes: int, seed:
 def test_a_storm_of_writers_checkpoints_and_kills_loses_nothing(start, tmp_path):
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
-    storm(start, tmp_path / "p.db", 80, 6, seed)
+    storm(start, tmp_path / "p.db", 100, 6, seed)
 
 
 @pytest.mark.soak
