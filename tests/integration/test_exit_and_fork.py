@@ -11,22 +11,25 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import tracemalloc
 import weakref
 
 import pytest
 
 from millpond import ThreadPool
+from waiting import HANG, until
 
-TIME_OUT = 10.0
+TIME_OUT = 1.5 * HANG  # longer than what a script waits, so that it can say what hangs
 
-PRELUDE = """
+PRELUDE = (
+    f"""HANG = {HANG}"""
+    + """
 import atexit, os, sys, threading, time
 from millpond import PoolClosed, ThreadPool
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # one write, so that threads do not mix their lines
 """
+)
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -54,7 +57,7 @@ def run(script: str, *, options: tuple[str, ...] = (), code: int = 0, errors: st
 QUEUED = """
 pool = ThreadPool(1)
 gate = threading.Event()
-pool.submit(gate.wait, 5)
+pool.submit(gate.wait, HANG)
 for number in range(5):
     pool.submit(say, number)
 threading.Timer(0.1, gate.set).start()
@@ -223,7 +226,7 @@ def test_a_task_refused_for_want_of_a_thread_is_not_left_in_line():
     except RuntimeError:
         pass
     threading.Thread.start = real
-    pool.submit(say, "accepted").result(5)
+    pool.submit(say, "accepted").result(HANG)
     """
     assert run(script) == ["accepted"]
 
@@ -260,7 +263,7 @@ def test_an_atexit_function_can_wait_for_a_task():
     pool.submit(int).result()
     @atexit.register
     def last():
-        say(pool.submit(abs, -1).result(5))
+        say(pool.submit(abs, -1).result(HANG))
     """
     assert run(script) == ["1"]
 
@@ -285,9 +288,7 @@ def test_an_atexit_function_that_runs_after_ours_is_refused_and_does_not_hang():
 
 
 def test_a_pool_with_idle_threads_does_not_delay_the_exit():
-    began = time.monotonic()
-    assert run("pool = ThreadPool(4, min_workers=4, idle_timeout=None)\nprint('end')") == ["end"]
-    assert time.monotonic() - began < 5
+    assert run("pool = ThreadPool(4, min_workers=4, idle_timeout=None)\nprint('end')") == ["end"]  # not for ever
 
 
 def test_a_broken_pool_does_not_hang_the_exit():
@@ -310,6 +311,7 @@ def test_asyncio_with_our_default_executor_ends_cleanly():
     script = """
     import asyncio
     async def main():
+        asyncio.get_running_loop().slow_callback_duration = 3600.0  # a busy machine is no reason to warn
         asyncio.get_running_loop().set_default_executor(ThreadPool(2))
         await asyncio.gather(*(asyncio.to_thread(abs, n) for n in range(100)))
         asyncio.get_running_loop().run_in_executor(None, say, "last")
@@ -339,7 +341,7 @@ def test_a_dropped_paused_pool_runs_what_it_holds():
         pool.pause()
         return [pool.submit(say, n) for n in range(5)]
     for task in use():
-        task.result(5)
+        task.result(HANG)
     """
     assert run(script) == NUMBERS
 
@@ -347,23 +349,20 @@ def test_a_dropped_paused_pool_runs_what_it_holds():
 def test_a_thousand_dropped_pools_leave_no_threads_and_no_memory():
     def use(number: int) -> None:
         for _ in range(number):
-            ThreadPool(2).submit(int).result(5)
+            ThreadPool(2).submit(int).result(HANG)
 
-    def threads() -> int:
-        deadline = time.monotonic() + 5
-        while threading.active_count() > before and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return threading.active_count()
+    def wait_for_threads() -> None:
+        until(lambda: threading.active_count() <= before, "the end of the threads")
 
     before = threading.active_count()
     use(50)
-    assert threads() <= before
+    wait_for_threads()
     gc.collect()
     tracemalloc.start()
     try:
         start = tracemalloc.get_traced_memory()[0]
         use(1000)
-        assert threads() <= before
+        wait_for_threads()
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - start
     finally:
@@ -383,8 +382,7 @@ def test_a_thousand_pools_that_were_shut_down_leave_no_memory():
     gc.collect()
     kept = len(crews)
     use(1000)
-    gc.collect()
-    assert len(crews) <= kept
+    until(lambda: gc.collect() >= 0 and len(crews) <= kept)
 
 
 def test_the_tasks_of_a_pool_keep_neither_the_pool_nor_its_threads():
@@ -393,7 +391,7 @@ def test_the_tasks_of_a_pool_keep_neither_the_pool_nor_its_threads():
     ref = weakref.ref(pool)
     del pool
     assert ref() is None
-    assert [task.result(5) for task in tasks] == [0] * 5
+    assert [task.result(HANG) for task in tasks] == [0] * 5
 
 
 # -- fork -------------------------------------------------------------------------------------------------------------
@@ -416,7 +414,7 @@ pool = ThreadPool(2)
 gate, started = threading.Event(), threading.Semaphore(0)
 def busy():
     started.release()
-    gate.wait(5)
+    gate.wait(HANG)
 running = [pool.submit(busy) for _ in range(2)]
 started.acquire(); started.acquire()
 queued = [pool.submit(say, "parent") for _ in range(3)]
@@ -428,7 +426,7 @@ queued = [pool.submit(say, "parent") for _ in range(3)]
 def test_a_forked_child_can_use_the_pool_of_its_busy_parent():
     script = """
     def child():
-        say(pool.submit(abs, -1).result(5), *pool.map(abs, [-2, -3]))
+        say(pool.submit(abs, -1).result(HANG), *pool.map(abs, [-2, -3]))
     fork(child)
     gate.set()
     """
@@ -440,7 +438,7 @@ def test_a_forked_child_can_make_a_pool_of_its_own():
     script = """
     def child():
         with ThreadPool(2) as own:
-            say(own.submit(abs, -1).result(5))
+            say(own.submit(abs, -1).result(HANG))
     fork(child)
     gate.set()
     """
@@ -459,7 +457,7 @@ def test_the_futures_that_a_child_inherits_end_with_pool_closed(which):
     def child():
         for task in {which}:
             try:
-                task.result(1)
+                task.result(HANG)
             except PoolClosed:
                 say("closed")
             except TimeoutError:
@@ -479,7 +477,7 @@ def test_the_standard_wait_does_not_hang_for_inherited_futures(look):
     import concurrent.futures as standard
     {look}
     def child():
-        say(len(standard.wait(queued, 3).done), len(list(standard.as_completed(queued, 3))))
+        say(len(standard.wait(queued, HANG).done), len(list(standard.as_completed(queued, HANG))))
     fork(child)
     gate.set()
     """
@@ -493,18 +491,18 @@ def test_the_futures_of_every_sort_of_line_end_with_pool_closed_in_a_child():
     for options in ({"order": "lifo"}, {"order": "priority"}, {"queues": "dedicated"}, {"max_queued": 5}):
         pool = ThreadPool(1, **options)
         started = threading.Event()
-        pool.submit(lambda: started.set() or gate.wait(5))
-        started.wait(5)
+        pool.submit(lambda: started.set() or gate.wait(HANG))
+        started.wait(HANG)
         queued = [pool.submit(int) for _ in range(2)]
         def child():
             for task in queued:
                 try:
-                    task.result(2)
+                    task.result(HANG)
                 except PoolClosed:
                     say("closed")
                 except TimeoutError:
                     say("hung", options)
-            say(pool.submit(abs, -1).result(5))
+            say(pool.submit(abs, -1).result(HANG))
         fork(child)
     gate.set()
     """)
@@ -516,7 +514,7 @@ def test_an_inherited_map_does_not_hang_in_the_child():
     script = """
     results = pool.map(abs, range(5))
     def child():
-        threading.Timer(3, os._exit, (9,)).start()
+        threading.Timer(HANG, os._exit, (9,)).start()
         try:
             list(results)
         except PoolClosed:
@@ -532,9 +530,9 @@ def test_an_inherited_map_does_not_hang_in_the_child():
 def test_a_child_of_a_child_can_use_the_pool():
     script = """
     def grandchild():
-        say(pool.submit(abs, -2).result(5))
+        say(pool.submit(abs, -2).result(HANG))
     def child():
-        say(pool.submit(abs, -1).result(5))
+        say(pool.submit(abs, -1).result(HANG))
         fork(grandchild)
     fork(child)
     gate.set()
@@ -547,14 +545,14 @@ def test_a_task_can_fork_a_child_that_uses_the_pool_and_leaves():
     script = """
     pool = ThreadPool(2)
     gate = threading.Event()
-    pool.submit(gate.wait, 5)
+    pool.submit(gate.wait, HANG)
     def task():
         queued.append(pool.submit(say, "queued"))
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
-                say(pool.submit(abs, -1).result(5))
+                say(pool.submit(abs, -1).result(HANG))
                 say(*pool.map(abs, [-2, -3]))
                 status = 0
             finally:
@@ -562,7 +560,7 @@ def test_a_task_can_fork_a_child_that_uses_the_pool_and_leaves():
                 os._exit(status)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     queued = []
-    say("child", pool.submit(task).result(8))
+    say("child", pool.submit(task).result(HANG))
     gate.set()
     """
     printed = run(FORK + textwrap.dedent(script))
@@ -585,9 +583,9 @@ def test_fork_under_fire_never_hangs_a_child():
     for n in range(30):
         pid = os.fork()
         if pid == 0:
-            threading.Timer(4, os._exit, (9,)).start()
+            threading.Timer(HANG, os._exit, (9,)).start()
             with ThreadPool(2) as own:
-                ok = pool.submit(abs, -1).result(3) == own.submit(abs, -1).result(3) == 1
+                ok = pool.submit(abs, -1).result(HANG) == own.submit(abs, -1).result(HANG) == 1
             os._exit(0 if ok else 1)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if status:
@@ -607,7 +605,7 @@ pool = None
 def child():
     global pool
     pool = pool or ThreadPool(1)
-    assert pool.submit(abs, -1).result(5) == 1
+    assert pool.submit(abs, -1).result(60) == 1
     pool.submit(__import__("time").sleep, 0.05)
     for n in range(5):
         pool.submit(print, n, flush=True)
@@ -616,7 +614,7 @@ if __name__ == "__main__":
     context = multiprocessing.get_context("METHOD")
     if "INHERITED":
         pool = ThreadPool(1)
-        pool.submit(int).result(5)
+        pool.submit(int).result(60)
     process = context.Process(target=child)
     process.start()
     process.join()
@@ -647,7 +645,7 @@ def test_a_multiprocessing_pool_made_by_fork_beside_a_busy_thread_pool_works():
     script = """
     import multiprocessing
     with multiprocessing.get_context("fork").Pool(1) as processes:
-        say(processes.map_async(abs, [-1, -2]).get(5))
+        say(processes.map_async(abs, [-1, -2]).get(HANG))
     gate.set()
     """
     assert run(BUSY + textwrap.dedent(script)) == ["[1,", "2]", "parent", "parent", "parent"]
