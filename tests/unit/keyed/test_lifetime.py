@@ -504,7 +504,7 @@ async def test_a_worker_that_is_cancelled_while_it_joins_is_no_member_for_long(u
     with pytest.raises(asyncio.CancelledError):
         await task
     async with pool.worker() as worker:
-        await auntil(lambda: alone(pool, worker.id))
+        await auntil(lambda: alone(pool, worker.id))  # type: ignore[arg-type,return-value]
     await pool.close()
 
 

@@ -196,7 +196,7 @@ async def test_the_other_colour_sees_the_same(apool: AsyncKeyedPool):
     await apool.admin.pause()
     await do.dispatch("a")
     async with apool.worker() as worker:
-        await auntil(lambda: owns(apool, worker.id))
+        await auntil(lambda: owns(apool, worker.id))  # type: ignore[arg-type,return-value]
         assert [one.key for one in await apool.keys()] == ["a"]
         assert (await apool.statistics()).is_paused
         assert await apool.admin.purge("a") == 1

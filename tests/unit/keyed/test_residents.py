@@ -585,7 +585,7 @@ async def test_the_other_colour(apool: AsyncKeyedPool):
         await watch.notify("a", 1)
         await auntil(lambda: got == [11])
         assert await apool.reconcile(watch, {"b": {"offset": 1}}) == 2
-        await auntil(lambda: apool_keys(apool, ["b"]))
+        await auntil(lambda: apool_keys(apool, ["b"]))  # type: ignore[arg-type,return-value]
         assert await watch.stop("b", timeout=HANG)
         with pytest.raises(NotFound):
             await watch.notify("b", 1)

@@ -606,7 +606,7 @@ async def test_a_worker_whose_task_is_cancelled_leaves_gracefully(apool: AsyncKe
     receipt = await do.dispatch("k")
     await auntil(lambda: log.running("k"))
     task.cancel()
-    await auntil(lambda: leaving(apool))
+    await auntil(lambda: leaving(apool))  # type: ignore[arg-type,return-value]
     assert log.running("k")
     gate.open()
     with pytest.raises(asyncio.CancelledError):
