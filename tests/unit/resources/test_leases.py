@@ -98,8 +98,10 @@ async def test_a_lease_can_be_renewed_by_hand(lab):
 async def test_a_holder_that_is_cut_off_knows_before_the_engine_can_lend_it_again(lab):
     pool, other = await one(lab, on_lost="ignore"), lab.open("lab")
     grant = await pool.acquire(lease=0.3)
+    knows = raw(grant)._case.deadline
     cut_off(getattr(pool, "inner", pool))
     async with other.acquire(timeout=HANG):
+        assert knows is not None and knows < elapsed()
         with pytest.raises(LeaseLost):
             grant.check()
     await eventually(lambda: raw(grant)._case.state != "held")
