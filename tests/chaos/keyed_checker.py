@@ -30,6 +30,8 @@ _FIELDS = {
 _FIELDS |= {"O": 3, "U": 3, "G": 3, "I": 4}
 SIGNAL_SLACK = 0.5
 """Seconds after a process woke in which what was about to begin when it was stopped may still do so."""
+WAKING = 1.0
+"""Seconds after a process woke in which others may take over from it before it has stopped."""
 BLINK = 0.1
 """Seconds between two times of standing still that are none to do anything in."""
 MARGIN = 0.2
@@ -254,7 +256,7 @@ class Checker:
     def _was_still(self, older: Run, newer: Run) -> bool:
         """Tell whether the older one's worker stood still past its lease, and stopped it soon after it woke."""
         for begin, end in self.processes[older.pid].stills:
-            is_past = min(newer.began, end) - begin >= MARGIN * self.lease
+            is_past = min(newer.began, end) - begin >= MARGIN * self.lease and newer.began <= end + WAKING
             if is_past and older.began <= end + SIGNAL_SLACK and older.ended <= end + self.zombie:
                 return True
         return False

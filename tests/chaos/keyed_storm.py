@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,6 +87,7 @@ class Storm:
         self.kills = 0
         """Of processes that had begun: had run or dispatched something."""
         self.notes = 0
+        self._numbers = itertools.count()
         self._read = 0
         self._seen: Counter[tuple[str, int]] = Counter()
         self._fates: list[str] = []
@@ -104,7 +106,7 @@ class Storm:
 
     def join(self) -> subprocess.Popen[bytes]:
         options = {"pool": self.settings, "worker": self.worker_options, "seed": self.random.randrange(1 << 30)}
-        worker = self._spawn("keyed_worker.py", f"worker-{len(self.workers)}", options)
+        worker = self._spawn("keyed_worker.py", f"worker-{next(self._numbers)}", options)
         self.workers.append(worker)
         return worker
 
@@ -203,8 +205,8 @@ class Storm:
             timer.start()
             self.timers.append(timer)
 
-    def outlast(self) -> tuple[subprocess.Popen[bytes], set[str]]:
-        """Stop a worker until others have taken over its residents; return it and them."""
+    def outlast(self) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
+        """Stop a worker until others have taken over its residents; return it, and them with the tokens that it has."""
         patience = 3 * self.lease
         while True:
             victim = self.holder()
@@ -212,7 +214,7 @@ class Storm:
             held = self.held_by(victim)
             others = [one for one in self.workers if one is not victim]
             with contextlib.suppress(AssertionError):
-                until(lambda: held and held <= set().union(*map(self.held_by, others)), timeout=patience)  # noqa: B023
+                until(lambda: held and self.have_all(others, held), timeout=patience)  # noqa: B023
                 return victim, held
             self.thaw(victim)  # who is stopped within a transaction holds up a SQLite file for all: strike again
             patience *= 2
@@ -279,17 +281,15 @@ class Storm:
         members = self.members()
         return [one for one in self.workers if one.pid in members and self._seen["S", one.pid]]
 
-    def held_by(self, worker: subprocess.Popen[bytes]) -> set[str]:
-        """Return the residents that run on a worker."""
+    def held_by(self, worker: subprocess.Popen[bytes]) -> dict[str, int]:
+        """Return the residents that run on a worker, with their tokens."""
         self._listen()
         runs = Checker(self._fates, lease=self.lease).runs
-        return {run.key for run in runs if run.pid == worker.pid and run.ended == inf}
+        return {run.key: run.token for run in runs if run.pid == worker.pid and run.ended == inf}
 
-    def ended_by(self, worker: subprocess.Popen[bytes]) -> set[str]:
-        """Return the residents that a worker has stopped once or more."""
-        self._listen()
-        runs = Checker(self._fates, lease=self.lease).runs
-        return {run.key for run in runs if run.pid == worker.pid and run.ended < inf}
+    def have_all(self, workers: Iterable[subprocess.Popen[bytes]], residents: Iterable[str]) -> bool:
+        """Tell whether these residents run on these workers."""
+        return set(residents) <= set().union(*map(self.held_by, workers))
 
     def holder(self, count: int = 1) -> subprocess.Popen[bytes]:
         """Wait for a worker that runs so many residents while all of them run, and return it."""

@@ -124,6 +124,7 @@ def test_it_may_not_if_it_stood_still_for_less_than_the_margin_of_its_lease():
     log = STILL.replace("P 1.1 1", "P 2.4 1") + "E 3.1 1 j a 1 100 stopped"
     assert "overlap" in faults(log)
     assert "overlap" in faults(STILL.replace("C 3.0 1", "C 1.2 1") + "E 3.1 1 j a 1 100 stopped")
+    assert "overlap" in faults(STILL.replace("C 3.0 1", "C 1.4 1") + "E 3.1 1 j a 1 100 stopped"), "nor long before"
     assert faults(log + "\nI 2.45 1 2.2") == "", "it may have stood still before that was seen"
 
 
