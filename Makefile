@@ -12,7 +12,7 @@ SLOW   := $(BIN)/python -m pytest -q -m 'slow and not soak'
 BESIDE := $(BIN)/python tools/beside.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check slow coverage matrix format bench soak docs clean
+.PHONY: help setup demo test check lint busy coverage matrix format bench soak docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -26,23 +26,31 @@ setup: $(STAMP)  ## make .venv with everything that development needs
 demo: $(STAMP)  ## see the pools at work (ends by itself when there is no terminal)
 	@$(BIN)/millpond demo
 
-test: check slow matrix  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+# The lots of tests, each a pytest of its own. Most of them wait for a server, a process or a clock rather than for a core,
+# so three at a time take little longer than one; the longest come first.
+QUICK_LOTS := "$(TEST) tests/unit --ignore=tests/unit/keyed" "$(TEST) tests/unit/keyed tests/conformance" \
+  "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests"
+SLOW_LOTS  := "$(BIN)/python tools/matrix.py" "$(TEST) tests/integration/test_temporal_*" \
+  "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py" "$(SLOW) tests/chaos/test_keyed_chaos.py" \
+  "$(TEST) tests/integration/test_keyed_*" "$(TEST) tests/property" \
+  "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*'" \
+  "$(TEST) tests/docs tests/replay" "$(TEST) tests/stress"
+
+test: lint  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+	@$(BESIDE) 3 $(SLOW_LOTS) $(QUICK_LOTS)
 	@echo "all green"
 
-check: $(STAMP)  ## format, lint, types, layers, and the quick tests: a minute or two
+check: lint  ## format, lint, types, layers, and the quick tests: two minutes
+	@$(BESIDE) 2 $(QUICK_LOTS)
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/python tools/twins.py --check
 	$(BIN)/lint-imports --no-cache
-	@$(BESIDE) 2 "$(TEST) tests/unit --ignore=tests/unit/keyed" "$(TEST) tests/unit/keyed tests/conformance" \
-	  "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests"
 
-slow: $(STAMP)
-	@$(BESIDE) 3 "$(TEST) tests/integration/test_temporal_*" "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py" \
-	  "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" "$(TEST) tests/property" \
-	  "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*'" \
-	  "$(TEST) tests/docs tests/replay" "$(BIN)/python tools/matrix.py --setup"
-	$(TEST) tests/stress
+busy: $(STAMP)  ## run `make test` beside two processes that use up the cores: it must be green there too
+	$(BIN)/python tools/busy.py $(MAKE) test
 
 coverage: $(STAMP)  ## report the branch coverage of the quick tests
 	$(BIN)/python -m pytest -q -m "not soak and not slow" --cov --cov-report=term:skip-covered --timeout 120 tests/unit

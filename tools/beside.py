@@ -3,7 +3,7 @@
 usage: python tools/beside.py AT_ONCE COMMAND ...   (each is one argument, a line for the shell; the longest first)
 
 Most tests wait for a clock, a server or a process rather than for a core, so some lots of them side by side take little
-more time than one. What measures time, or needs all cores, is run alone.
+more time than one. No test measures time: what does is a benchmark, and runs alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run the tests on every other supported Python of this machine, each in an environment of its own, side by side.
 
-usage: python tools/matrix.py [--setup]        (only make the environments, while something else is going on)
+usage: python tools/matrix.py
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def start(version: str, python: str) -> tuple[str, subprocess.Popen[str], IO[str
     return version, tests, output
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     runs = []
     for version in SUPPORTED:
@@ -74,8 +74,6 @@ def main(arguments: list[str]) -> int:
         python = find(version)
         if python is None:
             print(f"Python {version}: not installed here, skipped", flush=True)
-        elif "--setup" in arguments:
-            set_up(version, python)
         else:
             runs.append(start(version, python))
     failed: list[str] = []
@@ -90,4 +88,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

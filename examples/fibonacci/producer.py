@@ -12,9 +12,10 @@ def main() -> None:
     with pool:
         receipts = [fibonacci.dispatch("key", n) for n in numbers]
         print(f"dispatched {len(receipts)}: they are in the store, whoever comes and goes", flush=True)
+        patience = 60 if pool.workers() else 1  # when nobody is there, they wait in the store for whoever comes
         for n, receipt in zip(numbers, receipts, strict=True):
             try:
-                print(f"fib({n})={receipt.result(timeout=3)}", flush=True)
+                print(f"fib({n})={receipt.result(timeout=patience)}", flush=True)
             except TimeoutError:
                 print(f"fib({n}) is {receipt.status()}: start a worker", flush=True)
                 break

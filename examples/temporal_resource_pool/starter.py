@@ -74,8 +74,17 @@ async def be_a_user(gpus: AsyncResourcePool) -> None:
 async def disturb(gpus: AsyncResourcePool, handle: WorkflowHandle[UseGpu, str], how: str) -> None:
     """Cancel or terminate a workflow in the middle of its work."""
     await until(gpus, handle.id, holds=True)
-    await asyncio.sleep(0.5)
+    await until_it_works(handle)
     await (handle.cancel() if how == "cancel" else handle.terminate("it was in the way"))
+
+
+async def until_it_works(handle: WorkflowHandle[UseGpu, str]) -> None:
+    """Wait until an activity of a workflow has begun."""
+    while True:
+        pending = (await handle.describe()).raw_description.pending_activities
+        if any(activity.HasField("last_started_time") for activity in pending):
+            return
+        await asyncio.sleep(0.05)
 
 
 async def outcome(user: str, handle: WorkflowHandle[UseGpu, str]) -> str:

@@ -45,11 +45,11 @@ async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
         say(f"that took {time.monotonic() - began:.1f} s")
 
         second.send_signal(signal.SIGTERM)
-        code = await asyncio.to_thread(second.wait, 20)
+        code = await asyncio.to_thread(second.wait, 60)
         await until_right([third], f"a worker was asked to leave, and did (exit code {code})")
 
         third.send_signal(signal.SIGTERM)
-        code = await asyncio.to_thread(third.wait, 20)
+        code = await asyncio.to_thread(third.wait, 60)
         say(f"the last worker left (exit code {code}); the tenants wait for the next one")
 
 
@@ -63,7 +63,7 @@ async def busiest_first(workers: list[subprocess.Popen[bytes]]) -> list[subproce
 async def until_right(workers: list[subprocess.Popen[bytes]], what: str) -> None:
     """Wait until every tenant that is in the table runs, with its plan, on a worker that lives; then show it."""
     pids = {f":{worker.pid}" for worker in workers}
-    deadline = time.monotonic() + 25
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         living = {one.id for one in await pool.workers() if any(one.label.endswith(pid) for pid in pids)}
         found = [one for one in await pool.residents() if one.name == "look_after" and one.state == "running"]
@@ -72,7 +72,7 @@ async def until_right(workers: list[subprocess.Popen[bytes]], what: str) -> None
             break
         await asyncio.sleep(0.05)
     else:
-        raise TimeoutError(f"not so after 25 s: {what}")
+        raise TimeoutError(f"not so after 60 s: {what}")
     say(what)
     await print_who_runs_what()
 

@@ -27,11 +27,15 @@ _FIELDS = {
     "T": 3,
     "X": 4,
 }
-_FIELDS |= {"O": 3, "U": 3}
-KILL_SLACK = 0.2
-"""Seconds that SIGKILL may take on a busy machine."""
-SIGNAL_SLACK = 0.05
-"""Seconds after SIGCONT in which what was about to begin at SIGSTOP may still do so."""
+_FIELDS |= {"O": 3, "U": 3, "G": 3, "I": 4}
+SIGNAL_SLACK = 0.5
+"""Seconds after a process woke in which what was about to begin when it was stopped may still do so."""
+WAKING = 1.0
+"""Seconds after a process woke in which others may take over from it before it has stopped."""
+BLINK = 0.1
+"""Seconds between two times of standing still that are none to do anything in."""
+MARGIN = 0.2
+"""The part of a lease for which a worker is silent before others may take over: who stood still for less has no excuse."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,9 +64,14 @@ class Process:
     killed: float = inf
     told: float = inf
     gone: float = inf
-    """When it ended, however that was."""
+    """When it ended, however that was; one that was killed may have lived a little longer."""
+    dead: float = inf
+    """When it had ended for sure."""
     code: int | None = None
     stops: list[tuple[float, float]] = field(default_factory=list)
+    """When it stood still for sure."""
+    stills: list[tuple[float, float]] = field(default_factory=list)
+    """When it may have stood still: those, and what it, or who stopped it, says of the moments before and after."""
     cuts: list[tuple[float, float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     """When it said that it lost its lease."""
@@ -70,16 +79,16 @@ class Process:
 
 class Checker:
     """`lease`: of the pool. `zombie`: seconds in which a worker that stood still past its lease must have stopped what it
-    runs. `shared_fate`: a process that stands still may hold up the store for all (SQLite). `may_lose`: what was
+    runs, on a busy machine too. `shared_fate`: a process that stands still may hold up the store for all (SQLite). `may_lose`: what was
     acknowledged in so many seconds before an outage of the store may be lost, and what was done then may be done again;
-    handlers of before may then overlap with what follows, for a lease."""
+    handlers of before may then overlap with what follows, for a lease and `zombie`."""
 
     def __init__(
         self,
         lines: Iterable[str],
         *,
         lease: float,
-        zombie: float = 1.0,
+        zombie: float = 5.0,
         shared_fate: bool = False,
         may_lose: float = 0.0,
     ) -> None:
@@ -132,11 +141,13 @@ class Checker:
                 self._read_dispatch(moment, words)
             else:
                 self._read_fate(moment, words[0], int(words[2]), words)
+        for process in self.processes.values():
+            process.stills = _merged(process.stills + process.stops)
         for run in running.values():
             run.ended = max(run.began, self.processes[run.pid].gone)
             run.how = "open" if run.ended == inf else "killed"
         for run in self.runs:
-            if self.processes[run.pid].gone + KILL_SLACK < run.began:
+            if self.processes[run.pid].dead < run.began:
                 self.faults.append(f"a process that is gone runs something: {run}")
 
     def _read_handler(self, moment: float, words: list[str], running: dict[tuple[int, str, str, int], Run]) -> None:
@@ -177,14 +188,18 @@ class Checker:
             case "K":
                 process.killed = process.gone = moment
                 _close(process.stops, moment)
+            case "G":
+                process.dead = moment
             case "X":
-                process.gone, process.code = moment, int(words[3])
+                process.gone, process.dead, process.code = moment, moment, int(words[3])
             case "T":
                 process.told = min(process.told, moment)
             case "P" if not process.stops or process.stops[-1][1] < inf:  # else it stands still already
                 process.stops.append((moment, inf))
             case "C":
                 _close(process.stops, moment)
+            case "I":
+                process.stills.append((float(words[3]), moment))
             case "O":
                 (process.cuts if pid else self.outages).append((moment, inf))
             case "U":
@@ -240,8 +255,8 @@ class Checker:
 
     def _was_still(self, older: Run, newer: Run) -> bool:
         """Tell whether the older one's worker stood still past its lease, and stopped it soon after it woke."""
-        for begin, end in self.processes[older.pid].stops:
-            is_past = newer.began - begin >= 0.5 * self.lease  # the last renewal was up to a third of a lease ago
+        for begin, end in self.processes[older.pid].stills:
+            is_past = min(newer.began, end) - begin >= MARGIN * self.lease and newer.began <= end + WAKING
             if is_past and older.began <= end + SIGNAL_SLACK and older.ended <= end + self.zombie:
                 return True
         return False
@@ -250,7 +265,9 @@ class Checker:
         """Tell whether the store has lost all knowledge of the older one."""
         if not self.may_lose:
             return False
-        return any(older.began < over and older.ended <= over + self.lease < inf for _, over in self.outages)
+        return any(
+            older.began < over and older.ended <= over + self.lease + self.zombie < inf for _, over in self.outages
+        )
 
     def _check_tokens(self, runs: list[Run]) -> None:
         highest: Run | None = None
@@ -264,8 +281,10 @@ class Checker:
                 highest = run
 
     def _just_woke(self, run: Run) -> bool:
-        stops = self.processes[run.pid].stops
-        return any(end <= run.began <= end + SIGNAL_SLACK and end - begin >= 0.5 * self.lease for begin, end in stops)
+        stills = self.processes[run.pid].stills
+        return any(
+            begin <= run.began <= end + SIGNAL_SLACK and end - begin >= MARGIN * self.lease for begin, end in stills
+        )
 
     def _check_order(self, runs: list[Run]) -> None:
         """First completions are in the order of the numbers."""
@@ -296,9 +315,9 @@ class Checker:
             return True
         if run.how != "ok" and process.told <= end:
             return True
-        spans = [*process.stops, *process.cuts, *self.outages, *((each, each) for each in process.losses)]
+        spans = [*process.stills, *process.cuts, *self.outages, *((each, each) for each in process.losses)]
         if self.shared_fate:
-            spans += [span for other in self.processes.values() for span in other.stops]
+            spans += [span for other in self.processes.values() for span in other.stills]
         return any(begin <= until and over + self.lease >= run.began for begin, over in spans)
 
     def _check_zombies(self) -> None:
@@ -316,7 +335,7 @@ class Checker:
         for key, numbers in self.notes.items():
             heard = [number for _, number in sorted(self.heard[key])]
             for number in sorted(numbers.keys() - set(heard)):
-                was_stopped = any(0 <= moment - numbers[number] < 10 * self.lease for moment in self.stopped[key])
+                was_stopped = any(0 <= moment - numbers[number] < 30 * self.lease for moment in self.stopped[key])
                 if not was_stopped and not self._is_forgotten(numbers[number]):
                     self.faults.append(f"message {number} to resident {key} was acknowledged and never heard")
             highest = 0
@@ -380,3 +399,14 @@ class Checker:
 def _close(spans: list[tuple[float, float]], moment: float) -> None:
     if spans and spans[-1][1] == inf:
         spans[-1] = (spans[-1][0], moment)
+
+
+def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Join spans with less than a blink between them."""
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1] + BLINK:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged

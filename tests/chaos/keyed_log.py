@@ -12,8 +12,9 @@ of its start after it began and that of its end before it returns, so what the f
     A t pid key number                      it was acknowledged
     N t pid key number                      a message to a resident was acknowledged
     + t pid key       - t pid key           a resident was started, stopped: acknowledged
-    K t pid                                 a process is killed: it writes nothing more, but for a blink
+    K t pid           G t pid               a process is killed, it is dead for sure
     P t pid           C t pid               it stands still (SIGSTOP), it goes on (SIGCONT)
+    I t pid since                           it may have stood still since then, whoever saw to that
     T t pid           X t pid code          it was asked to leave (SIGTERM), it ended by itself
     O t pid           U t pid               the store is out of reach of this process (0: of all), it is back
 """

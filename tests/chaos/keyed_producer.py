@@ -28,6 +28,8 @@ from millpond.errors import EngineUnavailable
 POOL = "storm"
 QUICK = -0.01
 SLOW = 0.6
+AHEAD = 2000
+"""Jobs that may wait: where workers are slow, so are producers."""
 
 
 class Producer:
@@ -59,7 +61,7 @@ class Producer:
         name, rate = self.options["name"], self.options["rate"] / self.options["threads"]
         keys = [f"{name}-{thread}-{index}" for index in range(self.options["keys"] // self.options["threads"])]
         slow = f"{name}-slow-{thread}"
-        began, sent = time.monotonic(), 0
+        began, sent, looked = time.monotonic(), 0, 0
         while not self.is_over.is_set():
             dice = chance.random()
             count = chance.randint(10, 60) if dice < 0.1 else 1
@@ -68,7 +70,17 @@ class Producer:
             hot = keys[: max(1, len(keys) // 20)]
             self.dispatch(chance, [chance.choice(hot if chance.random() < 0.15 else keys) for _ in range(count)], QUICK)
             sent += count
+            if sent > looked + AHEAD / 20:
+                looked = sent
+                while self.waiting() > AHEAD and not self.is_over.wait(0.02):
+                    pass
             self.is_over.wait(max(0.0, began + sent / rate - time.monotonic()))
+
+    def waiting(self) -> int:
+        try:
+            return self.pool.statistics().jobs
+        except EngineUnavailable:
+            return 0
 
     def dispatch(self, chance: random.Random, keys: list[str], seconds: float) -> None:
         calls = []

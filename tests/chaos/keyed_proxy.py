@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from waiting import HANG
+
 HOST = "127.0.0.1"
 
 
@@ -73,7 +75,7 @@ class Proxy:
     # -- in the loop --------------------------------------------------------------------------------------------------
 
     def _ask(self, step: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(step, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(step, self._loop).result(HANG)
 
     def _do(self, step: Callable[[], object]) -> None:
         async def run() -> None:

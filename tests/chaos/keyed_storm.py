@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import random
@@ -10,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,10 +23,12 @@ from keyed_log import Log
 
 from millpond import KeyedPool
 from millpond.errors import EngineUnavailable
+from waiting import HANG, until
 
 HERE = Path(__file__).parent
 POOL = "storm"
 LEASE = 1.0
+ALL = -1
 T = TypeVar("T")
 
 
@@ -49,7 +54,7 @@ class Storm:
         keys: int = 150,
         residents: int = 6,
         lease: float | None = LEASE,
-        grace: float = 10.0,
+        grace: float = 2 * HANG,
         concurrency: int = 20,
         pool: dict[str, Any] | None = None,
         url_of: Callable[[str], str] | None = None,
@@ -67,8 +72,6 @@ class Storm:
         self.size, self.producer_count, self.rate, self.keys = workers, producers, rate, keys
         self.worker_options = {"concurrency": concurrency, "grace": grace}
         self.shared_fate = shared_fate
-        self.patience = grace - 2.0
-        """Seconds to leave in; handlers take less, unless their worker is stopped meanwhile."""
         self.pool = KeyedPool(POOL, url, **self.settings)
         self.residents = [self.pool.declare_resident(name) for name in ("stay", "abide")]
         self.resident_count = residents
@@ -80,10 +83,15 @@ class Storm:
         self.names: dict[int, str] = {}
         """Of every process that there was."""
         self.timers: list[threading.Timer] = []
+        self.frozen: set[int] = set()
         self.kills = 0
+        """Of processes that had begun: had run or dispatched something."""
         self.notes = 0
+        self._numbers = itertools.count()
         self._read = 0
-        self._joined: set[int] = set()
+        self._seen: Counter[tuple[str, int]] = Counter()
+        self._fates: list[str] = []
+        """The lines of the log that tell where residents run."""
         self.complaints = open(folder / "complaints", "ab")
 
     # -- people -------------------------------------------------------------------------------------------------------
@@ -98,7 +106,7 @@ class Storm:
 
     def join(self) -> subprocess.Popen[bytes]:
         options = {"pool": self.settings, "worker": self.worker_options, "seed": self.random.randrange(1 << 30)}
-        worker = self._spawn("keyed_worker.py", f"worker-{len(self.workers)}", options)
+        worker = self._spawn("keyed_worker.py", f"worker-{next(self._numbers)}", options)
         self.workers.append(worker)
         return worker
 
@@ -133,9 +141,9 @@ class Storm:
         self.insist(lambda: self._resident(key).stop(key))
         self.log.write("-", key)
 
-    def insist(self, call: Callable[[], T], timeout: float = 10.0) -> T:
+    def insist(self, call: Callable[[], T]) -> T:
         """Do something that may be done twice, again and again while the store does not answer."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + HANG
         while True:
             try:
                 return call()
@@ -169,34 +177,54 @@ class Storm:
 
     def kill(self, victim: subprocess.Popen[bytes]) -> None:
         """End a process with no time to say anything."""
+        self.kills += self.count("S", victim.pid) + self.count("A", victim.pid) > 0
         now = time.monotonic()  # a store that can prove death is quicker than we are to hear of it
         victim.kill()
         victim.wait()
         self.log.write("K", pid=victim.pid, at=now)
+        self.log.write("G", pid=victim.pid)
         for crowd in (self.workers, self.leaving):
             if victim in crowd:
                 crowd.remove(victim)
         for name, producer in list(self.producers.items()):
             if producer is victim:
                 del self.producers[name]
-        self.kills += 1
 
-    def freeze(self, victim: subprocess.Popen[bytes], seconds: float) -> None:
-        """Let a process stand still for a while."""
+    def freeze(self, victim: subprocess.Popen[bytes], seconds: float | None = None) -> None:
+        """Let a process stand still for a while, or until `thaw`. One that does so already is left alone."""
+        if victim.pid in self.frozen:
+            return
+        self.frozen.add(victim.pid)
+        now = time.monotonic()
         victim.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + 1
-        while _state(victim.pid) not in "TZX" and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: _states(victim.pid) <= set("TZX"), "it stands still")
         self.log.write("P", pid=victim.pid)
-        timer = threading.Timer(seconds, self.thaw, [victim])
-        timer.start()
-        self.timers.append(timer)
+        self.log.write("I", f"{now:.6f}", pid=victim.pid)
+        if seconds is not None:
+            timer = threading.Timer(seconds, self.thaw, [victim])
+            timer.start()
+            self.timers.append(timer)
+
+    def outlast(self) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
+        """Stop a worker until others have taken over its residents; return it, and them with the tokens that it has."""
+        patience = 3 * self.lease
+        while True:
+            victim = self.holder()
+            self.freeze(victim)
+            held = self.held_by(victim)
+            others = [one for one in self.workers if one is not victim]
+            with contextlib.suppress(AssertionError):
+                until(lambda: held and self.have_all(others, held), timeout=patience)  # noqa: B023
+                return victim, held
+            self.thaw(victim)  # who is stopped within a transaction holds up a SQLite file for all: strike again
+            patience *= 2
 
     def thaw(self, victim: subprocess.Popen[bytes]) -> None:
         now = time.monotonic()
         if victim.poll() is None:
             self.log.write("C", pid=victim.pid, at=now)
             victim.send_signal(signal.SIGCONT)
+        self.frozen.discard(victim.pid)
 
     def dismiss(self, worker: subprocess.Popen[bytes]) -> None:
         """Ask a worker to leave."""
@@ -216,38 +244,75 @@ class Storm:
             self.log.write("X", code, pid=worker.pid)
             self.leaving.remove(worker)
 
-    def members(self) -> set[int]:
-        """Return the workers that have joined, are not gone and do not stand still."""
+    def _listen(self) -> None:
+        """Take note of what was written to the log since."""
         with open(self.path, "rb") as file:
             file.seek(self._read)
             new = file.read()
         end = new.rfind(b"\n") + 1
         self._read += end
-        for line in new[:end].splitlines():
-            if line[:1] == b"W" and line.endswith(b" joined"):
-                self._joined.add(int(line.split()[2]))
-        return {one.pid for one in self.workers if one.pid in self._joined and _state(one.pid) != "T"}
+        for line in new[:end].decode().splitlines():
+            words = line.split()
+            for word in {words[0], words[-1]}:
+                self._seen[word, int(words[2])] += 1
+                self._seen[word, ALL] += 1
+            if words[0] in "+-KX" or (words[0] in "SE" and words[3] == "r"):
+                self._fates.append(line)
 
-    def gather(self, count: int, timeout: float = 20.0) -> None:
+    def count(self, what: str, pid: int = ALL) -> int:
+        """Return how many lines with this first or last word stand in the log, of a process or of all."""
+        self._listen()
+        return self._seen[what, pid]
+
+    def members(self) -> set[int]:
+        """Return the workers that have joined, are not gone and do not stand still."""
+        self._listen()
+        return {one.pid for one in self.workers if self._seen["joined", one.pid] and _state(one.pid) != "T"}
+
+    def gather(self, count: int) -> None:
         """Wait until so many workers are members: where cores are few it takes long to start a process."""
-        if not self.wait(lambda: len(self.members()) >= count, timeout):
-            raise AssertionError(f"{len(self.members())} of {count} workers joined in {timeout} s: {self.said()}")
+        try:
+            until(lambda: len(self.members()) >= count)
+        except AssertionError:
+            raise AssertionError(f"{len(self.members())} of {count} workers joined: {self.said()}") from None
+
+    def at_work(self) -> list[subprocess.Popen[bytes]]:
+        """Return the workers that have run something and do not stand still."""
+        members = self.members()
+        return [one for one in self.workers if one.pid in members and self._seen["S", one.pid]]
+
+    def held_by(self, worker: subprocess.Popen[bytes]) -> dict[str, int]:
+        """Return the residents that run on a worker, with their tokens."""
+        self._listen()
+        runs = Checker(self._fates, lease=self.lease).runs
+        return {run.key: run.token for run in runs if run.pid == worker.pid and run.ended == inf}
+
+    def have_all(self, workers: Iterable[subprocess.Popen[bytes]], residents: Iterable[str]) -> bool:
+        """Tell whether these residents run on these workers."""
+        return set(residents) <= set().union(*map(self.held_by, workers))
+
+    def holder(self, count: int = 1) -> subprocess.Popen[bytes]:
+        """Wait for a worker that runs so many residents while all of them run, and return it."""
+
+        def find() -> subprocess.Popen[bytes] | None:
+            if not self.residents_run():
+                return None
+            return next((one for one in self.workers if len(self.held_by(one)) >= count), None)
+
+        found = until(find, f"a worker runs {count} residents")
+        assert found is not None
+        return found
 
     def said(self) -> str:
         """Return the last words of the processes to people."""
         self.complaints.flush()
         return (self.folder / "complaints").read_text()[-3000:]
 
-    def has_happened(self, what: str, pid: int, count: int = 1) -> bool:
-        """Tell whether a line of this kind stands in the log so often, of this process."""
-        lines = (line.split() for line in self.path.read_text().splitlines())
-        return sum(words[2] == str(pid) and what in (words[0], words[-1]) for words in lines) >= count
-
     def strike(self) -> None:
         """Do one thing to somebody."""
         self.fill()
         self.reap()
-        self.gather(self.size // 2)
+        until(lambda: len(self.at_work()) >= self.size // 2, "half of the workers are at work")
         dice = self.random.random()
         worker = self.random.choice(self.workers)
         if dice < 0.55:
@@ -273,27 +338,31 @@ class Storm:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def settle(self, timeout: float = 20.0) -> None:
+    def settle(self) -> None:
         """Let the storm end, everything be done, and everybody go home."""
         self._calm()
         for producer in self.producers.values():
             self.log.write("T", pid=producer.pid)
             producer.terminate()
         for producer in self.producers.values():
-            code = producer.wait(30)
+            code = producer.wait(HANG)
             self.log.write("X", code, pid=producer.pid)
         self.producers.clear()
         while len(self.workers) < min(2, self.size):
             self.join()
-        self.drained = self.wait(lambda: not self.insist(self.pool.statistics).jobs, timeout)
+        self.drained = self._comes(lambda: not self.insist(self.pool.statistics).jobs)
         self.statistics = self.pool.statistics()
         self.stuck = self.pool.keys()[:10]
-        self.settled = self.wait(self.residents_run, timeout / 2)
-        self.alive = {worker.pid for worker in self.workers if worker.poll() is None}
-        self.snapshot = self.path.read_text()
+        self.homeless = [] if self._comes(self.residents_run) else self._where_residents_run()
         for worker in list(self.workers):
             self.dismiss(worker)
-        self.reap(15.0)
+        self.reap(HANG)
+
+    def _comes(self, question: Callable[[], bool]) -> bool:
+        try:
+            return until(question)
+        except AssertionError:
+            return False
 
     def _calm(self) -> None:
         for timer in self.timers:
@@ -305,17 +374,14 @@ class Storm:
 
     def residents_run(self) -> bool:
         """Whether each resident that is wanted runs in one process that lives."""
-        alive = {worker.pid for worker in self.workers}
-        checker = Checker(self.path.read_text().splitlines(), lease=self.lease)
-        return not checker.faults and not checker.check_residents(alive, 0.0)
+        return not self._where_residents_run()
 
-    def wait(self, happens: Callable[[], bool], timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        while not happens():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        return True
+    def _where_residents_run(self) -> list[str]:
+        """Return what is wrong with it."""
+        self._listen()
+        alive = {worker.pid for worker in self.workers if worker.poll() is None}
+        checker = Checker(self._fates, lease=self.lease)
+        return checker.faults + checker.check_residents(alive, 0.0)
 
     def check(self, **allowed: Any) -> Checker:
         """Judge what happened."""
@@ -324,18 +390,13 @@ class Storm:
         checker.check(dead)
         print(checker.summary())
         print(f"recovered {self.statistics.recovered_total} keys, moved {self.statistics.moved_total} slots")
-        snapshot = Checker(self.snapshot.splitlines(), lease=self.lease)
-        snapshot.check_residents(self.alive, 0.0)
-        faults = checker.faults + snapshot.faults
+        faults = checker.faults + self.homeless
         if not self.drained:
             faults.append(f"not drained: {self.statistics}, {self.stuck}")
         faults += [f"worker {one.pid} does not leave" for one in self.leaving]
         for pid, process in checker.processes.items():
             if process.code not in (None, 0) and (process.code != -signal.SIGTERM or pid in checker.heard_of):
                 faults.append(f"process {pid} ended with {process.code}")
-        for pid, process in checker.processes.items():
-            if process.gone - process.told > self.patience and process.killed == inf:
-                faults.append(f"process {pid} took {process.gone - process.told:.1f} s to leave")
         if faults:
             raise AssertionError(f"{len(faults)} faults, at first:\n" + "\n".join(faults[:12]) + f"\n{self.said()}")
         assert "Traceback" not in self.said(), self.said()
@@ -360,9 +421,17 @@ class Storm:
         self.close()
 
 
-def _state(pid: int) -> str:
-    """Return what a process does: R, S, T (stands still), Z, ...; X: it is gone."""
+def _state(pid: int, task: str = "") -> str:
+    """Return what a process does, or a thread of it: R, S, T (stands still), Z, ...; X: it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return Path(f"/proc/{pid}/{task}stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
         return "X"
+
+
+def _states(pid: int) -> set[str]:
+    """Return what the threads of a process do."""
+    try:
+        return {_state(pid, f"task/{thread}/") for thread in os.listdir(f"/proc/{pid}/task")}
+    except FileNotFoundError:
+        return {"X"}

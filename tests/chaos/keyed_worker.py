@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,20 @@ from millpond.errors import EngineUnavailable, LeaseLost
 from millpond.keyed import Job, Resident
 
 POOL = "storm"
+FOR_EVER = 3600.0
+STILL = 0.1
+"""Seconds without time for this process that are worth a line."""
+
+
+def watch(log: Log) -> None:
+    """Write down when this process got no time: stopped, or on a busy machine."""
+    seen = time.monotonic()
+    while True:
+        time.sleep(STILL / 4)
+        now = time.monotonic()
+        if now - seen > STILL:
+            log.write("I", f"{seen:.6f}", at=now)
+        seen = now
 
 
 def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
@@ -37,16 +52,18 @@ def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
 
     pool = KeyedPool(POOL, url, on_event=tell, **options.get("pool", {}))
 
-    def pause(seconds: float) -> float:
+    def pause(job: Job, seconds: float) -> float:
+        """Less than none: up to so many. For ever: the first time only."""
+        if seconds >= FOR_EVER and job.attempt > 1:
+            return 0.0
         return seconds if seconds >= 0 else chance.random() * -seconds
 
     @pool.job(keep_result=0)
     async def flow(job: Job, number: int, seconds: float) -> None:
-        """Sleep for so many seconds; less than none: up to so many."""
         log.write("S", "j", job.key, number, job.token, job.attempt)
         how = "stopped"
         try:
-            await asyncio.sleep(pause(seconds))
+            await asyncio.sleep(pause(job, seconds))
             how = "ok"
         finally:
             log.write("E", "j", job.key, number, job.token, how)
@@ -56,7 +73,7 @@ def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
         log.write("S", "j", job.key, number, job.token, job.attempt)
         how = "stopped"
         try:
-            if job.lost.wait(pause(seconds)):
+            if job.lost.wait(pause(job, seconds)):
                 job.check()
             how = "ok"
         finally:
@@ -94,13 +111,14 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.ERROR, format="%(asctime)s worker %(process)d %(name)s: %(message)s")
     options = json.loads(sys.argv[3])
     log = Log(sys.argv[2])
-    for attempt in range(100):
+    threading.Thread(target=watch, args=(log,), daemon=True).start()
+    for attempt in range(600):
         pool = make(sys.argv[1], log, options)
         try:
             pool.run(**options.get("worker", {}))
             break
         except EngineUnavailable:  # it could not join: one that has joined bears with a store that is away
-            if attempt == 99 or f" {os.getpid()} joined\n" in Path(sys.argv[2]).read_text():
+            if attempt == 599 or f" {os.getpid()} joined\n" in Path(sys.argv[2]).read_text():
                 raise
             time.sleep(0.1)
         finally:

@@ -1,9 +1,13 @@
-"""One process of the chaos: it borrows resources in every way there is, and checks with the kernel that they are its own.
+"""The processes of the chaos: each borrows resources in every way there is, and checks with the kernel that they are its own.
 
 The oracle: each resource has a device file. Whoever holds all units of it must be able to lock that file exclusively,
 whoever holds one unit must be able to share it. The kernel drops those locks with the process, not before and not
 later, and no pool has a say in it. A lock that cannot be had is a violation, written down for the test to find.
 (Record locks: `flock` would live on in a forked child. They do not tell threads apart, so those keep a list.)
+
+An interrupt may strike anywhere but in the oracle: while its books are open it waits, and strikes when they are closed.
+
+Run as a program, this forks one worker for each line that it reads, so that a new one costs no start of Python.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from millpond import AcquireTimeout, LeaseLost, ResourcePool, Unsatisfiable
@@ -26,17 +31,30 @@ SHARED = "shared"  # the one resource with several units
 
 
 class Worker:
-    def __init__(self, url: str, folder: Path, seed: int) -> None:
+    def __init__(self, pool: ResourcePool, folder: Path, name: str, seed: int) -> None:
         self.random = random.Random(seed)
+        self.pool = pool
         self.folder = folder
-        self.pool = ResourcePool("chaos", url, holder=f"worker-{os.getpid()}", on_lost="ignore")
+        self.name = name
+        self.has_begun = False
         self.is_over = False
         self.guard = threading.Lock()
         self.in_use: set[str] = set()
+        self.is_armed = False  # the next alarm interrupts, once
+        self.is_open = False  # the main thread has the oracle's books open
+        self.is_late = False  # an alarm came meanwhile
         signal.signal(signal.SIGTERM, self._stop)
+        signal.signal(signal.SIGALRM, self._interrupt)
 
     def _stop(self, *_: object) -> None:
         self.is_over = True
+
+    def _interrupt(self, *_: object) -> None:
+        if self.is_open:
+            self.is_late = True
+        elif self.is_armed:
+            self.is_armed = False
+            raise KeyboardInterrupt
 
     def run(self) -> None:
         actions = [self.hold, self.hold, self.hold, self.bundle, self.share, self.attempt, self.give_up, self.interrupt]
@@ -44,16 +62,30 @@ class Worker:
         threads = [threading.Thread(target=self.background) for _ in range(2)]
         for thread in threads:
             thread.start()
-        while not self.is_over:
-            self.random.choice(actions)()
+        with self.witnessed():
+            while not self.is_over:
+                self.random.choice(actions)()
         for thread in threads:
             thread.join()
         self.pool.close()
 
     def background(self) -> None:
         """Wait in a thread, so that this process has several places in line."""
-        while not self.is_over:
-            self.hold()
+        with self.witnessed():
+            while not self.is_over:
+                self.hold()
+
+    @contextlib.contextmanager
+    def witnessed(self) -> Iterator[None]:
+        """Write down whatever ends a thread, and end the others with it."""
+        try:
+            yield
+        except LeaseLost as error:
+            self.violate(f"lost a lock: {error}")
+        except BaseException:
+            self.violate(traceback.format_exc())
+        finally:
+            self.is_over = True
 
     # --- ways to borrow ----------------------------------------------------------------------------------------
 
@@ -91,16 +123,18 @@ class Worker:
             self.use(grant)
 
     def interrupt(self) -> None:
-        """Be interrupted while waiting, as by Ctrl-C."""
-        signal.setitimer(signal.ITIMER_REAL, self.random.random() * 0.004 + 0.0001)
+        """Be interrupted at any moment of it, as by Ctrl-C."""
         try:
-            with self.pool.acquire(timeout=1.0) as grant:
-                self.use(grant)
+            try:
+                self.is_armed = True
+                signal.setitimer(signal.ITIMER_REAL, self.random.random() * 0.004 + 0.0001)
+                with self.pool.acquire(timeout=1.0) as grant:
+                    self.use(grant)
+            finally:
+                self.is_armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except (KeyboardInterrupt, AcquireTimeout, Unsatisfiable):
             pass
-        finally:
-            with contextlib.suppress(KeyboardInterrupt):
-                signal.setitimer(signal.ITIMER_REAL, 0)
 
     def fork(self) -> None:
         """Fork while holding: the child has nothing, can borrow for itself, and its end takes nothing from us."""
@@ -140,6 +174,20 @@ class Worker:
     # --- the oracle --------------------------------------------------------------------------------------------
 
     def use(self, grant: Grant) -> None:
+        """Check that nobody else has it, use it for a moment, and note that this worker has begun."""
+        if threading.current_thread() is not threading.main_thread():  # where no signal strikes
+            self._use(grant)
+            return
+        self.is_open = True
+        try:
+            self._use(grant)
+        finally:
+            self.is_open = False
+            if self.is_late:
+                self.is_late = False
+                self._interrupt()
+
+    def _use(self, grant: Grant) -> None:
         units = grant.units
         exclusive = {name for name in units if name != SHARED or units[name] > 1}
         with self.guard:
@@ -155,6 +203,9 @@ class Worker:
                     fcntl.lockf(device, (fcntl.LOCK_EX if name in exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
                 except BlockingIOError:
                     self.violate(f"{name} ({units[name]} units, token {grant.token}) is in use by another process")
+            if not self.has_begun:
+                begun(self.folder, self.name).touch()
+                self.has_begun = True
             if self.random.random() < 0.3:
                 time.sleep(self.random.random() * 0.004)
         finally:
@@ -168,20 +219,27 @@ class Worker:
             file.write(f"process {os.getpid()}: {what}\n")
 
 
-def _raise_interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+def begun(folder: Path, name: str) -> Path:
+    """Return the file that is there as soon as that worker has used a grant."""
+    return folder / f"begun-{name}"
+
+
+def main() -> None:
+    """Fork a worker for each "name seed" and answer its pid; for "wait pid" wait for its end and answer its status."""
+    url, folder = sys.argv[1], Path(sys.argv[2])
+    while line := sys.stdin.readline():
+        name, number = line.split()
+        if name == "wait":
+            answer = os.waitpid(int(number), 0)[1]
+        elif (answer := os.fork()) == 0:
+            with open(os.devnull) as nothing:
+                os.dup2(nothing.fileno(), 0)  # its pipes are not ours
+                os.dup2(nothing.fileno(), 1)
+            pool = ResourcePool("chaos", url, holder=name, on_lost="ignore")
+            Worker(pool, folder, name, seed=int(number)).run()
+            return
+        print(answer, flush=True)
 
 
 if __name__ == "__main__":
-    url, folder, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    signal.signal(signal.SIGALRM, _raise_interrupt)
-    worker = Worker(url, folder, seed)
-    try:
-        worker.run()
-    except KeyboardInterrupt:
-        pass
-    except LeaseLost as error:
-        worker.violate(f"lost a lock: {error}")
-    except BaseException:
-        worker.violate(traceback.format_exc())
-        raise
+    main()

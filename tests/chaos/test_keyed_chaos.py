@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -23,10 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from keyed_proxy import Proxy
 from keyed_storm import Storm, seed
+from keyed_worker import FOR_EVER
 
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
+from waiting import HANG, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 STORES = ["sqlite", "redis"]
 FSYNC = {
     "always": ("--appendonly", "yes", "--appendfsync", "always"),
@@ -52,11 +53,11 @@ def storm_on(store: str, folder: Path, **options: Any) -> Iterator[Storm]:
 
 
 def rage(storm: Storm, kills: int, pause: float) -> None:
-    """Strike at random until so many were killed."""
-    until = storm.kills + kills
-    while storm.kills < until:
+    """Strike at random until so many were killed that had begun."""
+    enough = storm.kills + kills
+    while storm.kills < enough:
         storm.strike()
-        time.sleep(storm.random.random() * pause)
+        time.sleep(storm.random.random() * pause)  # so that strikes come at any point of what goes on
 
 
 # --- kill, stop, leave, join ---------------------------------------------------------------------------------------------
@@ -67,35 +68,46 @@ def test_kills_among_stops_farewells_and_joins_break_no_promise(store: str, tmp_
     with storm_on(store, tmp_path) as storm:
         storm.start()
         rage(storm, kills=35, pause=0.3)
+        until(lambda: storm.count("A") > 1000, "a thousand jobs are acknowledged")
         storm.settle()
-        checker = storm.check()
-    assert len(checker.acknowledged) > 1000
+        storm.check()
     assert storm.statistics.recovered_total > 0
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_join_storm_and_a_rolling_restart_interrupt_nothing(store: str, tmp_path: Path) -> None:
     """Each job runs once, and nothing overlaps, while all workers are replaced; each slot moves about twice."""
-    with storm_on(store, tmp_path, workers=2, rate=250) as storm:
+    with storm_on(store, tmp_path, workers=2, rate=250, lease=HANG) as storm:
         storm.start()
-        storm.gather(2)
+        share(storm, 2)
         storm.size = 5
         storm.fill()
-        storm.gather(5)
+        share(storm, 5)
         moved = storm.pool.statistics().moved_total
         for worker in list(storm.workers):
             storm.join()
-            storm.gather(6)
+            share(storm, 6)
             storm.dismiss(worker)
-        storm.reap(15)
+            share(storm, 5)
+        storm.reap(HANG)
         moves = (storm.pool.statistics().moved_total - moved) / 64
         storm.settle()
         checker = storm.check()
     jobs = [run for run in checker.runs if run.lane == "j"]
-    losses = sum(len(process.losses) for process in checker.processes.values())
-    assert losses or len(jobs) == len(checker.acknowledged), "each ran once"
+    assert len(jobs) == len(checker.acknowledged), "each ran once"
     print(f"each slot moved {moves:.1f} times in a rolling restart of 5")
     assert moves < 3.5
+
+
+def share(storm: Storm, count: int) -> None:
+    """Wait until so many workers own all slots."""
+    storm.gather(count)
+
+    def is_shared() -> bool:
+        owned = [each.slots for each in storm.pool.workers() if each.slots]
+        return len(owned) == count and sum(owned) == 64
+
+    until(is_shared, f"{count} workers share the slots")
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -103,13 +115,14 @@ def test_a_worker_that_stood_still_past_its_lease_stops_what_it_runs_and_comes_b
     with storm_on(store, tmp_path, workers=3, rate=150, residents=12) as storm:
         storm.start()
         storm.gather(3)
-        time.sleep(0.5)
-        victim = next(one for one in storm.workers if storm.has_happened("S", one.pid))
-        storm.freeze(victim, 3.0)
-        time.sleep(3.0)
-        assert storm.wait(lambda: storm.has_happened("lost", victim.pid), 5.0), "it finds out"
-        assert storm.wait(lambda: storm.has_happened("joined", victim.pid, 2), 5.0), "it comes back"
-        time.sleep(0.5)
+        victim, held = storm.outlast()
+        lost, joined = (storm.count(word, victim.pid) for word in ("lost", "joined"))
+        storm.thaw(victim)
+        until(lambda: storm.count("lost", victim.pid) > lost, "it finds out")
+        until(lambda: storm.count("joined", victim.pid) > joined, "it comes back")
+        until(lambda: not held.items() & storm.held_by(victim).items(), "it stops what others run")
+        begun = storm.count("S")
+        until(lambda: storm.count("S") > begun + 50, "all goes on")
         storm.settle()
         checker = storm.check()
     assert checker.excused, "others took over meanwhile"
@@ -120,10 +133,9 @@ def test_a_strict_worker_that_stood_still_past_its_lease_ends(tmp_path: Path) ->
         storm.worker_options["strict"] = True
         storm.start()
         storm.gather(2)
-        victim = storm.workers[0]
-        storm.freeze(victim, 2.0)
-        time.sleep(2.0)
-        assert victim.wait(2.0) == -signal.SIGALRM
+        victim, _ = storm.outlast()
+        storm.thaw(victim)
+        assert victim.wait(HANG) == -signal.SIGALRM
         storm.log.write("K", pid=victim.pid)
         storm.workers.remove(victim)
         woken = storm.path.read_text().splitlines()
@@ -137,46 +149,38 @@ def test_a_strict_worker_that_stood_still_past_its_lease_ends(tmp_path: Path) ->
 @pytest.mark.parametrize(("store", "job"), [("sqlite", "flow"), ("redis", "call")])
 def test_a_worker_killed_while_it_drains_holds_back_only_what_it_ran(store: str, job: str, tmp_path: Path) -> None:
     """All keys share one slot. Its owner is asked to leave while a handler runs, and killed before that has ended."""
-    with storm_on(store, tmp_path, workers=2, producers=0, residents=2, pool={"slots": 1}) as storm:
+    with storm_on(store, tmp_path, workers=1, producers=0, residents=2, lease=3.0, pool={"slots": 1}) as storm:
         storm.start()
-        storm.gather(2)
-        storm.dispatch(job, "long", 4.0)
+        owner = storm.holder(2)
+        storm.dispatch(job, "long", FOR_EVER)
         storm.dispatch(job, "long", 0.0)
-
-        def runs_it() -> list[subprocess.Popen[bytes]]:
-            return [one for one in storm.workers if storm.has_happened("S", one.pid, 3)]
-
-        assert storm.wait(lambda: bool(runs_it()), 10.0)
-        (owner,) = runs_it()
-        (heir,) = [one for one in storm.workers if one is not owner]
-        storm.size = 1
+        until(lambda: storm.count("S", owner.pid) == 3, "it runs")
+        heir = storm.join()
+        storm.gather(2)
         storm.dismiss(owner)
-        told = time.monotonic()
         storm.dispatch(job, "neighbour", 0.0)
-        assert storm.wait(lambda: storm.has_happened("ok", heir.pid), 2.0), "its neighbours go on"
-        assert storm.wait(lambda: storm.has_happened("S", heir.pid, 3), 2.0), "its residents have moved"
-        assert time.monotonic() - told < 2.0
+        until(lambda: storm.count("ok", heir.pid), "its neighbours go on")
+        until(lambda: len(storm.held_by(heir)) == 2, "its residents have moved")
         storm.kill(owner)
         storm.settle()
         checker = storm.check()
     assert [run.pid for run in checker.runs if run.key == "long"] == [owner.pid, heir.pid, heir.pid]
-    (late,) = checker.failovers()
-    assert late < 3.0
+    assert len(checker.failovers()) == 1
 
 
-def test_on_defaults_the_keys_of_a_killed_worker_run_elsewhere_within_ten_seconds(tmp_path: Path) -> None:
+def test_on_defaults_the_keys_of_a_killed_worker_run_elsewhere_when_its_lease_is_over(tmp_path: Path) -> None:
     with storm_on("redis", tmp_path, workers=3, rate=100, residents=30, lease=None) as storm:
         storm.start()
         storm.gather(3)
-        assert storm.wait(storm.residents_run, 10.0)
-        time.sleep(0.5)
-        storm.kill(next(one for one in storm.workers if storm.has_happened("S", one.pid)))
-        assert storm.wait(storm.residents_run, 10.0)
+        victim = storm.holder(6)
+        held = storm.held_by(victim)
+        storm.kill(victim)
+        until(storm.residents_run, "they run elsewhere")
         storm.settle()
         checker = storm.check()
     late = checker.failovers()
-    assert len(late) > 5
-    assert late[-1] < 10.0, late
+    assert len(late) >= len(held)
+    assert late[0] > 5.0 * (1 - 1 / 3) - 1.0, "nobody takes over from one that may live"
 
 
 # --- the store goes away -------------------------------------------------------------------------------------------------
@@ -187,29 +191,27 @@ def test_redis_killed_and_restarted(fsync: str, tmp_path: Path) -> None:
     """With `always` nothing is lost; with `everysec` what came in the last moments; without, all: the pool is made anew."""
     with redis(*FSYNC[fsync]) as server, Storm(tmp_path, server.url, seed(), workers=4, rate=250) as storm:
         storm.start()
-        storm.gather(3)
+        until(lambda: len(storm.at_work()) >= 3)
         for away in (0.3, 2.2):
             rage(storm, kills=2, pause=0.5)
             restart(storm, server, away, fsync)
             rage(storm, kills=1, pause=0.3)
         storm.settle()
-        checker = storm.check(may_lose={"always": 0.0, "everysec": 3.0, "none": 1e9}[fsync])
-        after = max(end for _, end in checker.outages)
-        assert sum(moment > after for moment in checker.acknowledged.values()) > 20, "it works again"
+        storm.check(may_lose={"always": 0.0, "everysec": 5.0, "none": 1e9}[fsync])
 
 
 def restart(storm: Storm, server: RedisServer, away: float, fsync: str) -> None:
     storm.log.write("O", pid=0)
     server.kill()
-    time.sleep(away)
+    time.sleep(away)  # less than a lease, or more
     server.restart()
     back = time.monotonic()
     storm.log.write("U", pid=0)
     if fsync == "none":
         for index in range(storm.resident_count):
             storm.start_resident(f"resident-{index}")
-    lines = storm.path.stat().st_size
-    assert storm.wait(lambda: b" ok\n" in storm.path.read_bytes()[lines:], 10.0), "jobs run again"
+    sent, ended = storm.count("A"), storm.count("E")
+    until(lambda: storm.count("A") > sent + 20 and storm.count("E") > ended + 20, "jobs run again")
     print(f"away for {away} s, jobs run {time.monotonic() - back:.2f} s after it is back")
 
 
@@ -227,7 +229,7 @@ def test_connections_cut_delayed_and_doubled(tmp_path: Path) -> None:
 
         storm = ends.enter_context(Storm(tmp_path, server.url, chance, workers=5, rate=250, url_of=url_of))
         storm.start()
-        storm.gather(3)
+        until(lambda: len(storm.at_work()) >= 3)
         for proxy in proxies:
             proxy.lose_request = proxy.lose_answer = 0.008
             proxy.double, proxy.delay = 0.1, 0.01
@@ -236,11 +238,14 @@ def test_connections_cut_delayed_and_doubled(tmp_path: Path) -> None:
             if storm.random.random() < 0.5:
                 proxy.cut()
             else:
-                behind = [pid for pid, name in storm.names.items() if proxy_of(name) is proxy]
+                behind = {pid for pid, name in storm.names.items() if proxy_of(name) is proxy}
                 for pid in behind:
                     storm.log.write("O", pid=pid)
                 proxy.block()
-                time.sleep(storm.random.choice([0.3, 1.5]))
+                if storm.random.random() < 0.5:
+                    time.sleep(0.3)  # less than a lease
+                else:
+                    take_over(storm, behind)
                 proxy.unblock()
                 for pid in behind:
                     storm.log.write("U", pid=pid)
@@ -250,6 +255,14 @@ def test_connections_cut_delayed_and_doubled(tmp_path: Path) -> None:
         storm.settle()
         print(f"{sum(each.cuts for each in proxies)} cuts, {sum(each.doubles for each in proxies)} doubles")
         storm.check()
+
+
+def take_over(storm: Storm, cut: set[int]) -> None:
+    """Wait until others run the residents of those who are cut off, if there are any others."""
+    held = {key for one in storm.workers if one.pid in cut for key in storm.held_by(one)}
+    others = [one for one in storm.workers if one.pid not in cut]
+    if others:
+        until(lambda: storm.have_all(others, held), "others take over")
 
 
 # --- for long ------------------------------------------------------------------------------------------------------------
@@ -262,5 +275,5 @@ def test_six_hundred_kills_break_no_promise(store: str, tmp_path: Path) -> None:
     with storm_on(store, tmp_path, workers=6) as storm:
         storm.start()
         rage(storm, kills=int(os.environ.get("CHAOS_KILLS") or 600), pause=0.45)
-        storm.settle(60.0)
+        storm.settle()
         storm.check()

@@ -20,6 +20,7 @@ from temporalio.worker import Worker
 with workflow.unsafe.imports_passed_through():
     from millpond import AsyncResourcePool
     from millpond.resources import temporal as pools_in_workflows
+    from waiting import HANG, auntil
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "temporal.md"
 SECTION = re.search(r"^## Look and intervene\n(.*?)^## ", PAGE.read_text(), re.S | re.M)
@@ -47,7 +48,7 @@ def type_in(command: str, expected: str, known: dict[str, str], address: str, fo
         command = command.replace(old, new)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "TEMPORAL_ADDRESS": address, "PATH": path, "NO_COLOR": "1"}
-    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     shown: list[str] = []
     pattern = ""
@@ -66,7 +67,12 @@ def type_in(command: str, expected: str, known: dict[str, str], address: str, fo
     known |= {old: found[f"x{number}"] for number, old in enumerate(shown)}
 
 
-@pytest.mark.timeout(60)
+async def is_visible(client: Client) -> bool:
+    """Tell whether Temporal's visibility, which lags, knows of the pool."""
+    query = "WorkflowId = 'millpond:gpus' AND ExecutionStatus = 'Running'"
+    return bool([one async for one in client.list_workflows(query)])
+
+
 def test_an_operator_types_what_the_page_says(pools):
     commands = typed()
     assert len(commands) == 7
@@ -79,18 +85,16 @@ def test_an_operator_types_what_the_page_says(pools):
                 await gpus.admin.remove(one.name)
             await gpus.add("gpu-0", labels={"model": "a100"})
             trained = await client.start_workflow(Train.run, id="train-v8", task_queue="operators")
-            while not await gpus.holders():
-                await asyncio.sleep(0.01)
+            await auntil(gpus.holders)
             waiting = asyncio.ensure_future(gpus.acquire({"model": "a100"}, reason="look again"))
-            while not await gpus.waiters():
-                await asyncio.sleep(0.01)
+            await auntil(gpus.waiters)
             known: dict[str, str] = {}
             for number, (command, expected) in enumerate(commands):
                 if "workflow list" in command:
-                    await asyncio.sleep(1.0)  # for Temporal's visibility
+                    await auntil(lambda: is_visible(client))
                 await asyncio.to_thread(type_in, command, expected, known, pools.address, os.path.dirname(pools.binary))
                 if number == 2:  # the release by key: the next in line has it
-                    await (await asyncio.wait_for(waiting, 10)).release()
+                    await (await asyncio.wait_for(waiting, HANG)).release()
             with pytest.raises(Exception, match="failed"):
                 await trained.result()
             assert [one.name for one in await gpus.resources()] == ["gpu-0", "gpu-8", "gpu-9"]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import time
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 import temporal_flows as flows
+import temporal_pools
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 
 from millpond.resources import AsyncResourcePool
+from waiting import auntil
 
 
 async def start(client: Client, flow: Any, *args: Any, **options: Any) -> WorkflowHandle[Any, Any]:
@@ -21,26 +23,35 @@ async def start(client: Client, flow: Any, *args: Any, **options: Any) -> Workfl
     return await client.start_workflow(flow.run, args=list(args), **options)
 
 
-async def until(question: Any, patience: float = 10.0) -> float:
-    """Wait until an answer is true; return how long that took."""
-    began = time.monotonic()
-    while not await question():
-        if time.monotonic() - began > patience:
-            pytest.fail("that never came true")
-        await asyncio.sleep(0.01)
-    return time.monotonic() - began
+async def until(question: Callable[[], Awaitable[object]]) -> None:
+    """Wait until an answer is true; a call that nobody answered in time is made again."""
+
+    async def ask() -> object:
+        try:
+            return await question()
+        except RPCError as error:
+            if not temporal_pools.is_late(error):
+                raise
+            return None
+
+    await auntil(ask)
 
 
-async def holds(flow: WorkflowHandle[Any, Any], patience: float = 10.0) -> dict[str, Any]:
-    """Wait until a workflow holds, and return what."""
+async def stands(flow: WorkflowHandle[Any, Any], is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Wait until a workflow stands as wanted, and return how."""
     found: dict[str, Any] = {}
 
-    async def is_held() -> bool:
+    async def look() -> object:
         found.update(await flow.query("standing"))
-        return bool(found["held"])
+        return is_so(found)
 
-    await until(is_held, patience)
+    await until(look)
     return found
+
+
+async def holds(flow: WorkflowHandle[Any, Any]) -> dict[str, Any]:
+    """Wait until a workflow holds, and return what."""
+    return await stands(flow, lambda found: found["held"])
 
 
 async def waits(pool: AsyncResourcePool, count: int = 1) -> None:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
+from millpond.resources import ResourcePool
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Want
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._place import Place
 from millpond.testing._temporal import TemporalServer
+from waiting import HANG
+from waiting import until as wait_until
 
 T = TypeVar("T")
 
@@ -39,7 +43,7 @@ def run(address: str, main: Callable[[Client], Awaitable[T]]) -> T:
 def cli(server: TemporalServer, *args: str) -> str:
     """Run Temporal's own tool as a person would."""
     command = [server.binary, *args, "--address", server.address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -80,7 +84,8 @@ class Desk:
 
     async def exchange(self, batch: say.Batch, update: str | None = None) -> say.Answer:
         """Send a batch until it is answered, as a lane does."""
-        for _ in range(200):
+        deadline = time.monotonic() + HANG
+        while time.monotonic() < deadline:
             try:
                 found = await self.handle.execute_update(
                     say.APPLY, raw(say.write(batch)), id=update, result_type=RawValue
@@ -92,7 +97,7 @@ class Desk:
                     raise
             except RPCError:
                 await self.place.start()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
         raise AssertionError("the pool does not answer")
 
     async def held(self) -> dict[str, Any]:
@@ -105,28 +110,39 @@ class Desk:
             try:
                 return await self.handle.query(name, args=args)
             except Exception as error:
-                if "moving on" not in str(error):
+                if "moving on" not in str(error) and not is_late(error):
                     raise
                 return _NOT_YET
 
         return await until(ask_once, lambda found: found is not _NOT_YET)
 
     async def runs(self) -> int:
-        """Return in which run the pool is, by following the chain back."""
-        count, run_id = 1, (await self.handle.describe()).run_id
-        while True:
+        """Return in which run the pool is."""
+        return len([one async for one in self.run_ids()])
+
+    async def run_ids(self) -> AsyncIterator[str]:
+        """Follow the chain back, from the run that it is in; visibility would lag behind."""
+        run_id = (await self.handle.describe()).run_id
+        while run_id:
+            yield run_id
             handle = self.client.get_workflow_handle(self.id, run_id=run_id)
             start = await anext(aiter(handle.fetch_history_events()))
             run_id = start.workflow_execution_started_event_attributes.continued_execution_run_id
-            if not run_id:
-                return count
-            count += 1
 
     async def events(self, run_id: str | None = None) -> Counter[str]:
         """Return how many events of each type a run has."""
         handle = self.client.get_workflow_handle(self.id, run_id=run_id)
         names = [EventType.Name(event.event_type) async for event in handle.fetch_history_events()]
         return Counter(name.removeprefix("EVENT_TYPE_") for name in names)
+
+    async def broken_tasks(self) -> list[str]:
+        """Return why tasks of this run failed; that a busy machine let one take 2 s is no reason."""
+        failed = [
+            event.workflow_task_failed_event_attributes.failure.message
+            async for event in self.handle.fetch_history_events()
+            if event.HasField("workflow_task_failed_event_attributes")
+        ]
+        return [why for why in failed if "Potential deadlock" not in why]
 
 
 class Ledger:
@@ -138,7 +154,6 @@ class Ledger:
         self.tokens: dict[str, int] = {}
         self.problems: list[str] = []
         self.cycles = 0
-        self.ends = 0
 
     def enter(self, resource: str, token: int) -> None:
         with self.lock:
@@ -153,6 +168,11 @@ class Ledger:
             del self.inside[resource]
             self.cycles += 1
 
+    def progress(self, cycles: int) -> None:
+        """Wait for so many more cycles."""
+        goal = self.cycles + cycles
+        wait_until(lambda: self.cycles >= goal, f"{cycles} more cycles")
+
 
 def engines(url: str, count: int) -> list[str]:
     """Return URLs that mean the same, each of which has an engine of its own, as another process would."""
@@ -160,13 +180,51 @@ def engines(url: str, count: int) -> list[str]:
     return [f"{base}?{'&'.join([option or 'task_queue=millpond'] * number)}" for number in range(1, count + 1)]
 
 
+@contextlib.contextmanager
+def load(url: str, name: str, *, threads: int = 6, resources: int = 3, processes: int = 2) -> Iterator[Ledger]:
+    """Use a pool, as several processes would, while the block does its worst; then ask whether all is well."""
+    ledger, is_over = Ledger(), threading.Event()
+    members = [ResourcePool(name, one) for one in engines(url, processes)]
+    for number in range(resources):
+        members[0].add(f"gpu-{number}", exist_ok=True)
+
+    def work(pool: ResourcePool) -> None:
+        while not is_over.is_set():
+            with pool.acquire() as grant:
+                ledger.enter(grant.resource, grant.token)
+                ledger.leave(grant.resource)
+
+    workers = [threading.Thread(target=work, args=(members[n % processes],), daemon=True) for n in range(threads)]
+    for one in workers:
+        one.start()
+    try:
+        yield ledger
+        is_over.set()
+        for one in workers:
+            one.join(HANG)
+        assert not any(one.is_alive() for one in workers)
+        assert ledger.problems == []
+        assert members[0].holders() == []
+        assert members[0].waiters() == []
+    finally:
+        is_over.set()
+        for pool in members:
+            pool.close()
+
+
+def is_late(error: Exception) -> bool:
+    """Tell whether a call failed only because nobody answered in time."""
+    late = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.FAILED_PRECONDITION)
+    return isinstance(error, RPCError) and error.status in late
+
+
 _NOT_YET = object()
 
 
-async def until(look: Callable[[], Awaitable[T]], good: Callable[[T], bool], seconds: float = 10.0) -> T:
+async def until(look: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
     """Look until it is good."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + HANG
     while not good(found := await look()):
         assert time.monotonic() < deadline, f"it stays {found!r}"
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.01)
     return found

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millpond import KeyedPool
+from waiting import HANG
 
 APP = """
 from millpond import AsyncKeyedPool, Job, KeyedPool
@@ -35,9 +36,9 @@ def test_a_worker_works_until_it_is_told_to_end(tmp_path, kind):
     process = start(tmp_path, "app:pool", "--concurrency", "4", "--grace", "1")
     try:
         with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", slots=16) as pool:
-            assert pool.declare_job("double").dispatch("k", 21).result(15) == 42
+            assert pool.declare_job("double").dispatch("k", 21).result(HANG) == 42
             os.kill(process.pid, signal.SIGTERM)
-            output, _ = process.communicate(timeout=10)
+            output, _ = process.communicate(timeout=HANG)
             assert process.returncode == 0, output
             assert pool.workers() == [] and "numbers" in output
     finally:
@@ -52,5 +53,5 @@ def test_a_worker_works_until_it_is_told_to_end(tmp_path, kind):
 def test_what_names_no_pool_is_said_clearly(tmp_path, target, words):
     (tmp_path / "app.py").write_text(APP.format(kind="KeyedPool"))
     process = start(tmp_path, target)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=HANG)
     assert process.returncode == 2 and words in output and "Traceback" not in output

@@ -24,6 +24,8 @@ from millpond.resources import ResourcePool
 sys.path.insert(0, str(Path(__file__).parent))
 from keyed_sqlite_tools import SETTINGS, SLOTS, Hand, check_rows, end, ids, open_store, order, resident
 
+from waiting import HANG, until
+
 
 @pytest.fixture
 def url(tmp_path):
@@ -277,10 +279,10 @@ def test_two_objects_of_a_pool_are_one_pool(url):
     heard = threading.Event()
     ear = two.listen("w", heard.set)
     hand = Hand(one)
-    assert heard.wait(5)
+    assert heard.wait(HANG)
     heard.clear()
     two.dispatch("b", [order("k", "1")])
-    assert heard.wait(5)
+    assert heard.wait(HANG)
     ear.close()
     assert len(hand.work().takes) == 1
     one.close()
@@ -345,7 +347,7 @@ def test_a_file_that_is_replaced_is_a_pool_that_is_gone(url, tmp_path):
     store.open(SETTINGS)
     assert store.counts().jobs == 0
     Hand(store)
-    assert heard.wait(5)
+    assert heard.wait(HANG)
     store.close()
 
 
@@ -376,10 +378,9 @@ def test_one_call_that_fails_spoils_no_other(store):
         threads = [threading.Thread(target=call, args=(step,)) for step in steps]
         for thread in threads:
             thread.start()
-        while len(home._desk._queue) < 3:
-            pass
+        until(lambda: len(home._desk._queue) == 3)
     for thread in threads:
-        thread.join(10)
+        thread.join(HANG)
     assert sorted(map(str, results)) == ["'mine'", "fine", "good"]
     assert store.counts().jobs == 0
 
@@ -391,15 +392,16 @@ def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
     def hold():
         with store._home.database.gate:
             entered.set()
-            over.wait(10)
+            over.wait(HANG)
 
     holder = threading.Thread(target=hold, name="the holder")
     holder.start()
-    entered.wait(10)
+    entered.wait(HANG)
     with pytest.raises(EngineUnavailable, match="the holder"):
         store.dispatch("b", [order("k", "1")])
+    monkeypatch.setattr(_desk, "STUCK", HANG)
     over.set()
-    holder.join(10)
+    holder.join(HANG)
     store.dispatch("b2", [order("k", "2")])
     assert store.counts().dispatched == 1
 

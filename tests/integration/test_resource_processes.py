@@ -9,14 +9,17 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
-from millpond._sqlite import Bell
+from millpond._sqlite import Bell, Gate
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, StaleToken
 from millpond.resources import ResourcePool
+from millpond.resources._desk import AUDIT
+from millpond.resources.engines.sqlite._engine import SAFETY
+from waiting import HANG, until
 
 PRELUDE = """
 import os, sys, threading, time
@@ -32,6 +35,7 @@ pool = ResourcePool("p", sys.argv[1], holder="child")
 
 class Child:
     def __init__(self, script: str, url: str) -> None:
+        self.database = url.removeprefix("sqlite:///")
         command = [sys.executable, "-c", PRELUDE + textwrap.dedent(script), url]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -47,9 +51,10 @@ class Child:
         self.process.stdin.flush()
 
     def stop(self) -> None:
-        """SIGSTOP, and return when it has stopped."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        """SIGSTOP, and return when it has stopped: outside of the gate, for inside it would stop all others, too."""
+        with Gate(self.database):
+            self.process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -80,13 +85,6 @@ def url(tmp_path) -> str:
     return f"sqlite:///{tmp_path}/p.db"
 
 
-def soon(question: Callable[[], object], timeout: float = 5.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not question():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.005)
-
-
 WAIT = """
 def wait():
     try:
@@ -110,21 +108,21 @@ def test_a_request_of_a_process_that_died_keeps_its_place_for_who_asks_again(url
         order: list[str] = []
 
         def work(name: str, request_id: str | None) -> None:
-            with pool.acquire(request_id=request_id, timeout=15):
+            with pool.acquire(request_id=request_id, timeout=HANG):
                 order.append(name)
 
         later = threading.Thread(target=work, args=("later", None))
         later.start()
-        soon(lambda: len(pool.waiters()) == 2)
+        until(lambda: len(pool.waiters()) == 2)
         child.kill()
-        soon(lambda: [one.state for one in pool.waiters()] == ["away", "waiting"])
+        until(lambda: [one.state for one in pool.waiters()] == ["away", "waiting"])
         assert "it is away: its process is gone" in pool.waiters()[0].why
         again = threading.Thread(target=work, args=("again", "job-7"))
         again.start()
-        soon(lambda: [one.state for one in pool.waiters()] == ["waiting", "waiting"])
+        until(lambda: [one.state for one in pool.waiters()] == ["waiting", "waiting"])
         held.release()
-        later.join(10)
-        again.join(10)
+        later.join()
+        again.join()
         assert order == ["again", "later"]
         assert not pool.holders() and not pool.waiters()
 
@@ -137,11 +135,11 @@ def test_a_dead_process_can_be_replaced_at_once(url, start):
         child = start(WAIT, url)
         assert child.line() == "waiting"
         child.kill()
-        heir = threading.Thread(target=lambda: pool.acquire(request_id="job-7", timeout=10).release())
+        heir = threading.Thread(target=lambda: pool.acquire(request_id="job-7", timeout=HANG).release())
         heir.start()
-        soon(lambda: [one.state for one in pool.waiters()] == ["waiting"])
+        until(lambda: [one.state for one in pool.waiters()] == ["waiting"])
         held.release()
-        heir.join(10)
+        heir.join()
         assert not pool.holders()
 
 
@@ -155,16 +153,14 @@ def test_the_id_of_a_living_process_is_taken(url, start):
                 pool.acquire(request_id="job-7")
 
 
-def test_a_grant_of_a_dead_process_is_free_within_a_moment(url, start):
+def test_a_grant_of_a_dead_process_is_free_for_the_next(url, start):
     with ResourcePool("p", url) as pool:
         pool.add("a")
         child = start("grant = pool.acquire(request_id='x'); say(grant.token); hear()", url)
         token = int(child.line())
         assert pool.try_acquire() is None
         child.process.send_signal(signal.SIGKILL)
-        begun = time.monotonic()
-        with pool.acquire(timeout=5):
-            assert time.monotonic() - begun < 1
+        pool.acquire(timeout=HANG).release()
         with pool.acquire(request_id="x") as again:  # the one who had this id is proved dead
             assert again.token > token
 
@@ -186,7 +182,7 @@ def test_a_grant_is_passed_on_to_another_process(url, start):
             child.tell(str(grant.transfer()))
             token, resource = child.line().split()
             assert int(token) > grant.token and resource == "a"
-            soon(lambda: not grant.is_held)
+            until(lambda: not grant.is_held)
             with pytest.raises(LeaseLost, match="transferred by child"):
                 grant.check()
         [holder] = pool.holders()
@@ -196,17 +192,20 @@ def test_a_grant_is_passed_on_to_another_process(url, start):
         assert not pool.holders()
 
 
-def test_a_revoked_holder_in_another_process_is_told_at_once(url, start):
+def test_a_revoked_holder_in_another_process_is_told_by_a_bell(url, start):
+    """It looks by itself only after an hour here, so nothing else can tell it."""
     with ResourcePool("p", url) as pool:
         pool.add("a")
         child = start(
             """
+            from millpond.resources.engines.sqlite import _engine
+            _engine.SAFETY = 3600
+            pool._engine._ears.nudge()  # that its thread, too, sleeps so long from now on
             lost = threading.Event()
             pool = ResourcePool("p", sys.argv[1], on_lost=lambda grant: lost.set())
             grant = pool.acquire()
-            say(grant.token)
-            lost.wait(10)
-            say(time.time())
+            say(pool._engine.session, grant.token)
+            lost.wait()
             try:
                 grant.check()
             except LeaseLost as error:
@@ -214,10 +213,10 @@ def test_a_revoked_holder_in_another_process_is_told_at_once(url, start):
             """,
             url,
         )
-        token = int(child.line())
-        revoked = time.time()
+        session, token = map(int, child.line().split())
+        engine: Any = pool._engine
+        until(lambda: session in engine._peers.others())  # a bell is rung for those one knows
         pool.admin.release("a", token=token, reason="broom")
-        assert float(child.line()) - revoked < 0.5
         assert "was lost: revoked by" in child.line()
         with pytest.raises(StaleToken):
             pool.admin.release("a", token=token, reason="again")
@@ -225,7 +224,8 @@ def test_a_revoked_holder_in_another_process_is_told_at_once(url, start):
 
 @pytest.mark.parametrize("silent", ["parent", "child"])
 def test_a_lost_wake_up_costs_a_waiter_a_second_at_most(url, start, silent, monkeypatch):
-    """G5: with no bell rung, whoever was granted something still returns within a second and a round trip."""
+    """G5: with no bell rung, whoever was granted something looks by itself after a second, and returns."""
+    assert max(SAFETY, AUDIT) <= 1.0  # two nets: the engine looks by itself, and so does whoever waits
     with ResourcePool("p", url) as pool:
         pool.add("a")
         if silent == "child":
@@ -237,25 +237,20 @@ def test_a_lost_wake_up_costs_a_waiter_a_second_at_most(url, start, silent, monk
                 say("held")
                 while not pool.waiters():
                     time.sleep(0.005)
-                say(time.time())
                 grant.release()
                 hear()
                 """,
                 url,
             )
             assert child.line() == "held"
-            with pool.acquire(timeout=5):
-                took = time.time() - float(child.line())
+            pool.acquire(timeout=HANG).release()
         else:
             monkeypatch.setattr(Bell, "ring", lambda self, numbers: None)
             grant = pool.acquire()
-            child = start("say('here'); grant = pool.acquire(); say(time.time()); hear()", url)
-            assert child.line() == "here"
-            soon(lambda: pool.waiters())
-            released = time.time()
+            child = start("grant = pool.acquire(); say('held'); hear()", url)
+            until(pool.waiters)
             grant.release()
-            took = float(child.line()) - released
-        assert took < 1.5, f"it took {took:.2f} s"
+            assert child.line() == "held"
 
 
 def test_a_process_that_is_stopped_does_not_keep_what_it_was_offered(url, start):
@@ -267,24 +262,28 @@ def test_a_process_that_is_stopped_does_not_keep_what_it_was_offered(url, start)
         assert child.line() == "waiting"
         child.stop()
         held.release()
-        with pool.acquire(timeout=5):
-            pass
+        pool.acquire(timeout=HANG).release()
         child.process.send_signal(signal.SIGCONT)
-        soon(lambda: [one.request_id for one in pool.holders()] == ["job-7"])
+        until(lambda: [one.request_id for one in pool.holders()] == ["job-7"])
 
 
 def test_a_process_that_is_stopped_keeps_its_lock(url, start):
+    """Also when somebody looks for deaths, and finds one."""
     with ResourcePool("p", url) as pool:
         pool.add("a")
-        child = start("grant = pool.acquire(); say('held'); hear(); grant.check(); grant.release(); say('fine')", url)
-        assert child.line() == "held"
-        child.stop()
-        assert pool.try_acquire() is None
-        time.sleep(1.2)
-        assert pool.try_acquire() is None
-        child.process.send_signal(signal.SIGCONT)
-        child.tell()
-        assert child.line() == "fine"
+        pool.add("b")
+        script = "grant = pool.acquire(name=hear()); say('held'); hear(); grant.check(); grant.release(); say('fine')"
+        stopped, killed = start(script, url), start(script, url)
+        for child, name in ((stopped, "a"), (killed, "b")):
+            child.tell(name)
+            assert child.line() == "held"
+        stopped.stop()
+        killed.kill()
+        pool.acquire(name="b", timeout=HANG).release()
+        assert pool.try_acquire(name="a") is None
+        stopped.process.send_signal(signal.SIGCONT)
+        stopped.tell()
+        assert stopped.line() == "fine"
 
 
 def test_a_lease_of_a_stopped_process_is_lost_and_it_knows_when_it_goes_on(url, start):
@@ -305,7 +304,7 @@ def test_a_lease_of_a_stopped_process_is_lost_and_it_knows_when_it_goes_on(url, 
         )
         assert child.line() == "held"
         child.stop()
-        with pool.acquire(timeout=5):
+        with pool.acquire(timeout=HANG):
             child.tell()
             child.process.send_signal(signal.SIGCONT)
             assert child.line() == "knows"
@@ -356,8 +355,7 @@ def test_a_process_that_is_stopped_as_soon_as_it_has_what_it_waited_for_keeps_it
             url,
         )
         child.line()
-        while not pool.waiters():
-            time.sleep(0.001)
+        until(pool.waiters)
         grant.release()
         os.waitid(os.P_PID, child.process.pid, os.WSTOPPED | os.WNOWAIT)
         with pytest.raises(AcquireTimeout):
@@ -365,4 +363,4 @@ def test_a_process_that_is_stopped_as_soon_as_it_has_what_it_waited_for_keeps_it
         assert [one.id for one in pool.holders()] == ["child"]
         child.process.send_signal(signal.SIGCONT)
         assert child.line() == "still mine"
-        pool.acquire(timeout=5).release()
+        pool.acquire(timeout=HANG).release()

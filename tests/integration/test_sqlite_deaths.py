@@ -1,7 +1,7 @@
 """The death matrix: real processes that are stopped, killed, forked, hidden in namespaces, or robbed of their file.
 
 The rule under test: a process that lives is never called dead, whatever happens to its locks and files; and one that
-was killed is called dead at once.
+was killed is called dead as soon as the kernel says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import select
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import pytest
 
 from millpond._sqlite import CONFIRM, Database, DeathWatch, LiveFile, Passport, Verdict, enrolled, verdict
 from millpond._sqlite._process import read_stat
+from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "sqlite"))
 import sqlite_programs as programs
@@ -48,7 +48,7 @@ while command := hear():
         os.waitpid(pid, 0)
     elif command == "leave a child":
         if os.fork() == 0:
-            time.sleep(60)
+            signal.pause()
     say("done")
 """
 
@@ -171,7 +171,7 @@ def test_over_pid_namespaces_only_the_kernels_lock_counts(scene, options):
     began = time.monotonic()
     os.killpg(program.pid, signal.SIGKILL)
     while (dead := watch.dead(eager=True)) == []:
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < HANG
         time.sleep(watch.patience(eager=True) or 0)
     took = time.monotonic() - began
     print(f"death in another pid namespace noticed after {took * 1000:.1f} ms")
@@ -202,42 +202,33 @@ def test_a_process_in_a_namespace_does_not_take_those_outside_for_dead(scene):
     assert inside.ask("?") == "FREED"
 
 
-def test_a_kill_is_noticed_at_once(scene):
-    """The time from kill(2) to the verdict in the thread that waits for it."""
-    times = []
-    for number in range(30):
-        process = subprocess.Popen(["sleep", "60"])
-        stat = read_stat(process.pid)
-        assert stat is not None
-        passport = dataclasses.replace(Passport.of_this_process(scene.live), pid=process.pid, start=stat.start)
-        watch = DeathWatch(scene.live)
-        watch.update({number: passport})
-        began = time.perf_counter()
-        process.kill()
-        assert select.select([watch], [], [], 10)[0] == [watch]
+def test_a_kill_is_told_by_the_kernel_and_not_by_a_poll(scene):
+    for number in range(5):
+        process = subprocess.Popen(["sleep", "3600"])
+        try:
+            stat = read_stat(process.pid)
+            assert stat is not None
+            passport = dataclasses.replace(Passport.of_this_process(scene.live), pid=process.pid, start=stat.start)
+            watch = DeathWatch(scene.live)
+            watch.update({number: passport})
+            assert watch.patience(eager=True) is None  # it need not look by itself
+        finally:
+            process.kill()
+        assert select.select([watch], [], [], HANG)[0] == [watch]
         assert watch.dead() == [number]
-        times.append(time.perf_counter() - began)
         assert verdict(passport, number, scene.live) is Verdict.DEAD
         watch.close()
         process.wait()
-    times.sort()
-    print(f"kill -9 noticed: p50 {times[15] * 1e3:.2f} ms, p90 {times[27] * 1e3:.2f} ms, max {times[-1] * 1e3:.2f} ms")
-    assert statistics.median(times) < 0.005
-    assert times[27] < 0.020  # a busy machine may be late now and then
 
 
-def test_the_kill_of_a_python_process_with_sessions_is_noticed_at_once(scene):
-    times = []
-    for _ in range(8):
+def test_the_kill_of_a_python_process_with_sessions_is_told_when_its_lock_is_free(scene):
+    for _ in range(3):
         program, number, passport = scene.holder()
         watch = DeathWatch(scene.live)
         watch.update({number: passport})
-        began = time.perf_counter()
+        assert watch.patience(eager=True) is None
         program.signal(signal.SIGKILL)
-        assert select.select([watch], [], [], 10)[0] == [watch]
+        assert select.select([watch], [], [], HANG)[0] == [watch]
         assert watch.dead() == [number]
-        times.append(time.perf_counter() - began)
         assert not scene.live.is_locked(number)
         watch.close()
-    print(f"kill -9 of python noticed: p50 {statistics.median(times) * 1e3:.2f} ms, max {max(times) * 1e3:.2f} ms")
-    assert statistics.median(times) < 0.020

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -24,6 +23,7 @@ from millpond.resources.engines.temporal._messages import News
 from millpond.resources.engines.temporal._place import Place
 from millpond.testing import hosted_pools
 from millpond.testing._redis import _free_port
+from waiting import HANG, until
 
 _numbers = itertools.count(1)
 
@@ -33,16 +33,9 @@ def name():
     return f"engine-{next(_numbers)}"
 
 
-def until(question, timeout=5.0):
-    deadline = time.monotonic() + timeout
-    while not question():
-        assert time.monotonic() < deadline, "not so in time"
-        time.sleep(0.01)
-
-
 def in_loop(pool, work):
     """Run a coroutine in the engine's loop."""
-    return asyncio.run_coroutine_threadsafe(work, pool._engine._loop).result(20)
+    return asyncio.run_coroutine_threadsafe(work, pool._engine._loop).result(HANG)
 
 
 def lane_of(pool):
@@ -66,8 +59,8 @@ def test_without_a_server_the_error_says_what_to_do(monkeypatch, name):
 
 
 def test_without_a_worker_the_error_says_what_to_run(monkeypatch, temporal, name):
-    monkeypatch.setattr(_lane, "PATIENCE", 1.0)
-    monkeypatch.setattr(_place, "ATTEMPT", timedelta(seconds=0.5))
+    monkeypatch.setattr(_lane, "PATIENCE", 0.4)
+    monkeypatch.setattr(_place, "ATTEMPT", timedelta(seconds=0.2))
     url = f"{temporal.url()}?task_queue=nobody-listens&prefix=lonely:"
     with (
         ResourcePool(name, url) as pool,
@@ -123,7 +116,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_batch_takes_effect_once(monkey
         pool.add("b")
         tokens = []
         for _ in range(5):
-            with pool.acquire(timeout=10) as grant:
+            with pool.acquire(timeout=HANG) as grant:
                 tokens.append(grant.token)
         assert tokens == sorted(set(tokens))
         assert pool.statistics().grants_total == 5
@@ -133,10 +126,10 @@ def test_a_lost_answer_is_asked_for_again_and_the_batch_takes_effect_once(monkey
 
 
 def test_what_a_given_up_batch_asked_for_is_taken_back(monkeypatch, pools, name):
-    monkeypatch.setattr(_lane, "PATIENCE", 0.1)
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
-        Lossy(monkeypatch, lambda lost: lost < 6)
+        monkeypatch.setattr(_lane, "PATIENCE", 0.1)
+        Lossy(monkeypatch, lambda lost: True)
         with pytest.raises(EngineUnavailable):
             pool.acquire()
         monkeypatch.undo()
@@ -166,7 +159,7 @@ def test_more_processes_than_updates_in_flight_are_all_served(pools, name):
 
             def work(pool):
                 for _ in range(3):
-                    with pool.acquire(timeout=30):
+                    with pool.acquire(timeout=HANG):
                         assert held.acquire(blocking=False), "more than two hold two resources"
                         held.release()
                     served.append(1)
@@ -195,7 +188,7 @@ def test_tasks_of_two_loops_share_a_pool(pools, name):
             await pool.add("a", exist_ok=True)
 
             async def one():
-                async with pool.acquire(timeout=20) as grant:
+                async with pool.acquire(timeout=HANG) as grant:
                     return grant.token
 
             return await asyncio.gather(*(one() for _ in range(20)))
@@ -235,21 +228,19 @@ async def _hold(pool):
 
 
 def test_a_waiter_is_woken_by_the_tail_of_the_history(monkeypatch, pools, name):
-    monkeypatch.setattr("millpond.resources._desk.AUDIT", 60.0)  # nothing else wakes it
+    monkeypatch.setattr("millpond.resources._desk.AUDIT", 3600.0)  # nothing else wakes it, or has the pool say more
+    monkeypatch.setattr(_engine, "BEAT", 3600.0)
     other = _other(pools.url(), name)
     with ResourcePool(name, pools.url()) as pool, other as there:
         pool.add("a")
-        took = []
         for _ in range(5):
             grant = there.acquire()
-            thread = threading.Thread(target=lambda: pool.acquire(timeout=20).release())
+            thread = threading.Thread(target=lambda: pool.acquire().release())
             thread.start()
             until(lambda: len(there.waiters()) == 1)
-            start = time.monotonic()
             grant.release()
-            thread.join()
-            took.append(time.monotonic() - start)
-        assert min(took) < 0.25, took
+            thread.join(HANG)
+            assert not thread.is_alive()
 
 
 @contextlib.contextmanager
@@ -280,19 +271,22 @@ def test_what_an_operator_does_by_signal_is_heard(pools, name):
 def test_a_pool_that_is_terminated_goes_on_and_waiters_keep_their_place(pools, name):
     with ResourcePool(name, pools.url()) as pool, _other(pools.url(), name) as there:
         pool.add("a")
+        pool.admin.configure(claim_within=3600)  # else one that is slow to claim loses its place
         grant = there.acquire()
         order = []
 
         def wait(number):
-            with pool.acquire(timeout=30):
+            with pool.acquire(timeout=HANG):
                 order.append(number)
 
         threads = [threading.Thread(target=wait, args=(number,)) for number in range(3)]
         for number, thread in enumerate(threads):
             thread.start()
             until(lambda number=number: len(pool.waiters()) == number + 1)
+        ended = in_loop(pool, handle_of(pool).describe()).run_id
         in_loop(pool, handle_of(pool).terminate())
-        time.sleep(0.5)
+        until(lambda: in_loop(pool, handle_of(pool).describe()).run_id != ended)
+        until(lambda: len(there.waiters()) == 3)
         assert not order, "a terminated pool lent what was held"
         token = grant.token
         grant.release()
@@ -341,7 +335,7 @@ from millpond.resources import ResourcePool
 pool = ResourcePool(sys.argv[1], sys.argv[2], holder="doomed")
 grant = pool.acquire(lease=float(sys.argv[3]) or None)
 print("held", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 
@@ -359,12 +353,12 @@ def test_a_silent_lock_is_shown_as_suspect_and_stays(monkeypatch, pools, name):
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
         _killed(pools, name)
-        until(lambda: "not heard of" in pool.holders()[0].suspect, 10)
+        until(lambda: "not heard of" in pool.holders()[0].suspect)
         with pytest.raises(AcquireTimeout):
             pool.acquire(timeout=0.3)
         [holder] = pool.holders()
         pool.admin.release("a", token=holder.token, reason="its process was killed")
-        with pool.acquire(timeout=5):
+        with pool.acquire(timeout=HANG):
             pass
 
 
@@ -372,36 +366,36 @@ def test_a_silent_lease_expires(pools, name):
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
         _killed(pools, name, lease=1.0)
-        start = time.monotonic()
-        with pool.acquire(timeout=10):
-            assert time.monotonic() - start < 2.5
+        with pool.acquire(timeout=HANG):
+            pass
 
 
 def test_a_process_that_beats_is_not_suspect(monkeypatch, pools, name):
     monkeypatch.setattr(_keeper, "SILENT", 1_000_000)
-    monkeypatch.setattr(_engine, "BEAT", 0.3)
+    monkeypatch.setattr(_engine, "BEAT", 0.1)
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
         with pool.acquire():
-            for _ in range(10):
-                time.sleep(0.25)
-                assert not pool.holders()[0].suspect
+            silent_for_long = elapsed() + 1.5
+            until(lambda: lane_of(pool).last > silent_for_long)
+            until(lambda: not pool.holders()[0].suspect)  # it may be, between two beats on a busy machine
 
 
 def test_a_dead_waiter_holds_nobody_up_and_is_forgotten(monkeypatch, pools, name):
-    monkeypatch.setattr(_keeper, "SILENT", 500_000)
-    monkeypatch.setattr(_keeper, "FORGOTTEN", 1_500_000)
-    monkeypatch.setattr(_engine, "BEAT", 0.2)
+    monkeypatch.setattr(_engine, "BEAT", 0.1)
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
+        pool.admin.configure(claim_within=0.5)
         grant = pool.acquire()
         with subprocess.Popen([sys.executable, "-c", _HOLD, name, pools.url(), "0"], stdout=subprocess.PIPE) as doomed:
-            until(lambda: len(pool.waiters()) == 1, 10)
+            until(lambda: len(pool.waiters()) == 1)
             doomed.kill()
         grant.release()
-        with pool.acquire(timeout=10):  # the offer to the dead one lapses
-            pass
-        until(lambda: not pool.waiters(), 10)
+        with pool.acquire(timeout=HANG):  # the offer to the dead one lapses
+            assert len(pool.waiters()) == 1
+            monkeypatch.setattr(_keeper, "SILENT", 500_000)
+            monkeypatch.setattr(_keeper, "FORGOTTEN", 1_000_000)
+            until(lambda: not pool.waiters())
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
@@ -442,7 +436,7 @@ def test_a_forked_child_is_told_to_be_spawned(pools, name):
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
     done = subprocess.run(
-        [sys.executable, "-c", _FORK, name, pools.url()], capture_output=True, text=True, timeout=20, check=True
+        [sys.executable, "-c", _FORK, name, pools.url()], capture_output=True, text=True, timeout=HANG, check=True
     )
     assert "'spawn'" in done.stdout and done.stdout.endswith("released\n")
 
@@ -471,7 +465,7 @@ def test_programs_that_come_and_go_under_load_all_end(pools, name):
         pool.add("b")
         for _ in range(3):
             programs = [subprocess.Popen([sys.executable, "-c", _CHURN, name, pools.url()]) for _ in range(4)]
-            assert [program.wait(30) for program in programs] == [0] * 4
+            assert [program.wait(HANG) for program in programs] == [0] * 4
         assert not pool.holders() and not pool.waiters()
 
 
@@ -481,7 +475,7 @@ def test_what_travels_goes_through_the_users_codec(temporal, name, monkeypatch):
     with hosted_pools(url), ResourcePool(name, url) as pool, _other(url, name) as there:
         pool.add("a-secret-name")
         grant = there.acquire()
-        thread = threading.Thread(target=lambda: pool.acquire(timeout=20).release())
+        thread = threading.Thread(target=lambda: pool.acquire(timeout=HANG).release())
         thread.start()
         until(lambda: len(pool.waiters()) == 1)
         grant.release()
@@ -493,21 +487,19 @@ def test_what_travels_goes_through_the_users_codec(temporal, name, monkeypatch):
 def test_a_time_limit_holds_although_the_pool_does_not_answer(monkeypatch, temporal, name):
     monkeypatch.setattr(_engine, "LEAVE", 0.3)
     url = f"{temporal.url()}?task_queue=nobody-listens-here&prefix=silent:"
-    start = time.monotonic()
+    monkeypatch.setattr(_lane, "PATIENCE", 3600.0)  # it does not wait for an answer for so long
     with ResourcePool(name, url) as pool, pytest.raises(AcquireTimeout, match="did not answer within 0.5 s"):
         pool.acquire(timeout=0.5)
-    assert time.monotonic() - start < 5
 
 
 def test_a_namespace_that_is_not_there_is_told_at_once(monkeypatch, temporal, name):
     monkeypatch.setattr(_engine, "LEAVE", 0.3)
-    start = time.monotonic()
+    monkeypatch.setattr(_lane, "PATIENCE", 3600.0)  # it does not try again for so long
     with (
         ResourcePool(name, temporal.url("no-such-namespace")) as pool,
         pytest.raises(EngineUnavailable, match="no-such-namespace"),
     ):
         pool.add("a")
-    assert time.monotonic() - start < 5
 
 
 def test_a_program_may_name_a_placement_of_the_pools_worker(temporal, name):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import sys
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -27,7 +25,7 @@ from millpond.testing._temporal import TUNED, TemporalServer, temporal_server
 from millpond.testing._temporal_host import hosted_pools
 
 sys.path.insert(0, str(Path(__file__).parent))
-from temporal_pools import Desk, Ledger, ask, engines, run, until
+from temporal_pools import Desk, ask, load, run, until
 
 
 @pytest.fixture(scope="module")
@@ -44,41 +42,21 @@ def small(temporal: TemporalServer) -> Iterator[TemporalServer]:
 
 
 def test_3_a_pool_continues_as_new_under_steady_load(small):
-    ledger, name = Ledger(), "steady"
-    pools = [ResourcePool(name, url) for url in engines(small.url(), 4)]
-    for number in range(6):
-        pools[0].add(f"gpu-{number}")
+    name = "steady"
 
-    def work(pool: ResourcePool, seed: int) -> None:
-        dice = random.Random(seed)
-        for _ in range(25):
-            with pool.acquire(timeout=60) as grant:
-                ledger.enter(grant.resource, grant.token)
-                if dice.random() < 0.3:
-                    threading.Event().wait(dice.random() * 0.01)
-                ledger.leave(grant.resource)
-
-    threads = [threading.Thread(target=work, args=(pools[n % 4], n)) for n in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    try:
-        assert ledger.problems == []
-        assert ledger.cycles == 400
-        assert pools[0].holders() == []
-        assert pools[0].waiters() == []
-    finally:
-        for pool in pools:
-            pool.close()
+    async def third_run(client: Client) -> None:
+        await until(Desk(client, name).runs, lambda runs: runs >= 3)
 
     async def main(client: Client) -> None:
         desk = Desk(client, name)
-        assert await desk.runs() >= 3
-        assert (await desk.events())["WORKFLOW_TASK_FAILED"] == 0
-        async for one in client.list_workflows(f"WorkflowId = '{desk.id}'"):
-            assert (await desk.events(one.run_id)).total() < 1000
+        assert await desk.broken_tasks() == []
+        async for run_id in desk.run_ids():
+            assert (await desk.events(run_id)).total() < 1000
 
+    with load(small.url(), name, threads=16, resources=6, processes=4) as ledger:
+        ledger.progress(20)
+        run(small.address, third_run)
+        ledger.progress(20)
     run(small.address, main)
 
 
@@ -87,10 +65,12 @@ def test_3_signals_do_not_hold_continue_as_new_off(small):
         desk = Desk(client, "signalled")
         await desk.start("a")
         token = (await desk.send(ask("1")))[0].token
-        for _ in range(20):
-            await asyncio.gather(*(desk.handle.signal("release_resource", {"release_key": "1"}) for _ in range(50)))
-        assert await desk.runs() >= 3
-        assert await desk.held() == {"a": "p:test"}
+        while await desk.runs() < 3:
+            for _ in range(4):
+                await asyncio.gather(*(desk.handle.signal("release_resource", {"release_key": "1"}) for _ in range(50)))
+            assert await desk.held() == {
+                "a": "p:test"
+            }  # when it has heard them all, which it must before there are 1000
         await desk.handle.signal("release_resource", {"release_key": str(token)})
         await until(desk.held, lambda held: held == {"a": None})
 
@@ -184,9 +164,12 @@ def crowd(count: int) -> list[list[do.Command]]:
 
 
 @pytest.mark.slow
-def test_9_twenty_thousand_waiters_continue_as_new(pools, monkeypatch):
+@pytest.mark.timeout(300)
+def test_9_twenty_thousand_waiters_continue_as_new(temporal, monkeypatch):
+    name = f"crowd-{uuid.uuid4().hex[:8]}"
+
     async def main(client: Client) -> None:
-        desk = Desk(client, f"crowd-{uuid.uuid4().hex[:8]}")
+        desk = Desk(client, name, queue=name)
         await desk.start("a")
         [first] = await desk.send(ask("first"))
         for commands in crowd(20_000):
@@ -194,23 +177,25 @@ def test_9_twenty_thousand_waiters_continue_as_new(pools, monkeypatch):
             assert {one.kind for one in replies} == {"waiting"}
         monkeypatch.setattr(_workflow, "UPDATES", 1)
         await desk.send()
-        await until(desk.runs, lambda runs: runs >= 2, 30)
+        await until(desk.runs, lambda runs: runs >= 2)
         monkeypatch.setattr(_workflow, "UPDATES", 1500)
         await desk.send(do.Release("p:test", first.token))
         held = await desk.held()
         assert held["a"] not in (None, "p:test")
         assert len(await desk.query("get_waiters")) == 500
-        assert "WORKFLOW_TASK_FAILED" not in await desk.events()
+        assert await desk.broken_tasks() == []
         # and the whole of it is inherited, too
         await desk.handle.terminate()
         await desk.place.start()
-        assert await until(desk.held, lambda _: True, 30) == held
+        assert await desk.held() == held
         found = await desk.handle.query(say.NEWS, raw(b"{}"), result_type=RawValue)
         news = say.read(found.payload.data, say.News)
         assert news.image is not None
         assert len(news.image.requests) == 20_000
 
-    run(pools.address, main)
+    # the SDK gives up on a task after 2 s, of which a busy machine may need more; not in debug mode
+    with hosted_pools(f"{temporal.url()}?task_queue={name}", debug_mode=True):
+        run(temporal.address, main)
 
 
 def test_9_a_pool_on_a_server_with_smaller_payloads_is_full_earlier(temporal):
@@ -233,14 +218,14 @@ def test_9_a_pool_on_a_server_with_smaller_payloads_is_full_earlier(temporal):
             [full] = await desk.send(ask("one more", reason="x" * 200))
             assert full.kind == "full"
             assert await desk.held() == {"a": "p:test"}
-            assert "WORKFLOW_TASK_FAILED" not in await desk.events()
+            assert await desk.broken_tasks() == []
             await desk.handle.terminate()
             [full] = await desk.send(ask("one more", reason="x" * 200))
             assert full.kind == "full"
 
         run(server.address, main)
         with ResourcePool("narrow", server.url()) as pool, pytest.raises(PoolFull, match="all that Temporal can carry"):
-            pool.acquire(timeout=5, reason="x" * 200)
+            pool.acquire(reason="x" * 200)
 
 
 def test_9_a_pool_that_is_too_large_to_continue_as_new_goes_on(temporal, monkeypatch):
@@ -258,6 +243,6 @@ def test_9_a_pool_that_is_too_large_to_continue_as_new_goes_on(temporal, monkeyp
             held = (await desk.query("get_current_holders"))["a"]
             await desk.send(do.Release("p:test", held["token"]))
             assert (await desk.query("get_current_holders"))["a"]["token"] > held["token"]
-            assert "WORKFLOW_TASK_FAILED" not in await desk.events()
+            assert await desk.broken_tasks() == []
 
         run(server.address, main)

@@ -26,7 +26,10 @@ from temporal_pools import Desk, ask, run, until
 
 async def replay(history: WorkflowHistory) -> None:
     with ThreadPoolExecutor(1) as executor:  # whose threads end with the block
-        await Replayer(workflows=[PoolWorkflow], workflow_task_executor=executor).replay_workflow(history)
+        replayer = Replayer(
+            workflows=[PoolWorkflow], workflow_task_executor=executor, debug_mode=True
+        )  # without a limit of 2 s
+        await replayer.replay_workflow(history)
 
 
 def fresh(name: str) -> str:

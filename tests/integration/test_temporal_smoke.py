@@ -21,7 +21,7 @@ class Two:
     async def run(self, pool: str) -> list[str]:
         async with temporal.acquire(pool, reason="one of two") as grant:
             first = grant.resource
-            async with temporal.acquire(pool, timeout=5) as other:
+            async with temporal.acquire(pool, timeout=60) as other:
                 return [first, other.resource]
 
 
@@ -36,7 +36,7 @@ def test_a_program_and_a_workflow_share_a_pool(pools):
             client = await Client.connect(pools.address)
             async with Worker(client, task_queue="smoke", workflows=[Two], plugins=[temporal.Plugin()]):
                 return await client.execute_workflow(
-                    Two.run, "smoke", id="smoke-two", task_queue="smoke", execution_timeout=timedelta(seconds=20)
+                    Two.run, "smoke", id="smoke-two", task_queue="smoke", execution_timeout=timedelta(seconds=100)
                 )
 
         assert asyncio.run(main()) == ["a", "b"]

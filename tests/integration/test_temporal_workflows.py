@@ -16,6 +16,7 @@ from temporalio.common import RetryPolicy
 from millpond.resources import AsyncResourcePool
 from millpond.testing._temporal import TUNED, temporal_server
 from millpond.testing._temporal_host import hosted_pools
+from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))
 import temporal_flows as flows
@@ -35,7 +36,10 @@ from temporal_play import (
 )
 
 pytest_plugins = ["temporal_fixtures"]
-pytestmark = pytest.mark.asyncio
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.filterwarnings("ignore:Cannot find activity to cancel"),  # as an error it would end the SDK's worker
+]
 
 
 # --- the defects, by number --------------------------------------------------------------------------------------
@@ -97,7 +101,7 @@ async def test_6_a_waiter_terminated_and_restarted_under_its_id_gets_one(client,
         new = await start(client, flows.Hold, pool.name, {}, id=old.id)
         await until(lambda: waits_for(pool, new))
     await holds(new)
-    await until(lambda: has_holders(pool, 1), 2.5)
+    await until(lambda: has_holders(pool, 1))
     await let_go(new)
     assert await is_free(pool)
 
@@ -171,8 +175,7 @@ async def test_12_a_repeated_request_is_the_same_request(client, pool):
         await flow.signal(
             "millpond", {"pool": pool.name, "chain": "x", "kind": "granted", "request": waiter.request_id}
         )
-        await asyncio.sleep(0.2)
-        assert not (await flow.query("standing"))["held"]
+        assert not (await flow.query("standing"))["held"]  # when it has heard all three
         assert [one.request_id for one in await pool.waiters()] == [waiter.request_id]
     await holds(flow)
     await let_go(flow)
@@ -215,7 +218,7 @@ async def test_15_programs_activities_and_workflows_queue_in_one_line(client, po
     await waits(pool, 3)
     assert [one.kind for one in await pool.waiters()] == ["process", "workflow", "process"]
     await let_go(first)
-    await asyncio.wait_for(program, 10)
+    await asyncio.wait_for(program, HANG)
     await holds(second)
     await let_go(second)
     assert await third.result() == "a"
@@ -228,7 +231,7 @@ async def _hold(pool: AsyncResourcePool) -> None:
 
 
 async def test_16_cancelled_while_holding_it_waits_for_its_activity(client, pool):
-    flow = await start(client, flows.Cancelled, pool.name, 10.0)
+    flow = await start(client, flows.Cancelled, pool.name, 3600.0)
     await holds(flow)
     await until(lambda: has_pending_activity(flow))
     next_one = await start(client, flows.Using, pool.name, 0.01)
@@ -293,7 +296,7 @@ async def test_all_or_nothing(client, pool):
     async with pool.acquire(name="b"):
         flow = await start(client, flows.HoldAll, pool.name, ["@a", "@b"], {})
         await waits(pool)
-        async with pool.acquire(name="a", timeout=1):
+        async with pool.acquire(name="a", timeout=HANG):
             pass
     await holds(flow)
     [found] = await let_go(flow)
@@ -344,7 +347,7 @@ async def test_a_wait_that_takes_too_long_fails_the_workflow(client, pool):
         began = time.monotonic()
         error = await failure(await start(client, flows.Hold, pool.name, {"timeout": 0.4}))
         assert error.type == "AcquireTimeout" and "within 0.4 s" in str(error)
-        assert 0.4 <= time.monotonic() - began < 3
+        assert time.monotonic() - began >= 0.4
         assert await pool.waiters() == []
 
 

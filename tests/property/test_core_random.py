@@ -6,7 +6,7 @@ import os
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.testing import _script
@@ -34,7 +34,7 @@ def test_long_scripts_keep_every_promise():
     _script.search(fresh_seeds(5), 1000)
 
 
-@settings(max_examples=60, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 @given(st.lists(MOVE, max_size=40))
 def test_scripts_that_hypothesis_writes_keep_every_promise(moves):
     _script.run(moves)

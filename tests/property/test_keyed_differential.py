@@ -80,17 +80,14 @@ def _fresh() -> Iterator[int]:
     return itertools.count(int(os.environ.get("MILLPOND_SEED", random.SystemRandom().randrange(1 << 40))))
 
 
-@pytest.mark.timeout(60)
 def test_a_store_answers_known_scripts_as_the_rules_do(store):
     _search(store, iter(range(40)), 30, 50)
 
 
-@pytest.mark.timeout(60)
 def test_a_store_answers_fresh_scripts_as_the_rules_do(store):
     _search(store, _fresh(), 10, 60)
 
 
-@pytest.mark.timeout(60)
 def test_a_store_answers_what_hypothesis_writes_as_the_rules_do(store):
     @settings(
         max_examples=60,

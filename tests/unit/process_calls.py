@@ -78,6 +78,13 @@ def fail_at(x: int, bad: int) -> int:
     return x
 
 
+def fail_at_or_wait(x: int, bad: int, last: int, path: str) -> int:
+    """Return `x`; those after `last` wait until the file is there."""
+    while x > last and not os.path.exists(path):
+        time.sleep(0.002)
+    return fail_at(x, bad)
+
+
 def fail_with_note() -> None:
     error = ValueError("bad")
     error.add_note("look here")
@@ -118,11 +125,6 @@ def write_line(path: str, line: Any) -> Any:
 
 def write_pid(path: str) -> None:
     write_line(path, os.getpid())
-
-
-def write_pid_and_hold(path: str, gate: str) -> None:
-    write_pid(path)
-    hold(gate)
 
 
 def remember(value: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from millpond.local.coroutines._pool import AsyncPool
 from millpond.local.coroutines._task import AsyncTask
+from waiting import HANG
 
 
 async def echo(value: Any) -> Any:
@@ -32,7 +33,7 @@ def test_ctrl_c_in_a_task_stops_the_loop_and_settles_the_task() -> None:
     async def main() -> None:
         pool = AsyncPool(1)
         tasks.append(await pool.submit(fail, KeyboardInterrupt()))
-        await asyncio.sleep(10)
+        await asyncio.sleep(3600)
 
     loop = asyncio.new_event_loop()
     try:
@@ -55,7 +56,7 @@ def test_a_pool_used_from_another_loop_or_thread_says_what_to_do() -> None:
             await pool.submit(echo, 1)
 
     async def main() -> None:
-        await pool.submit(gate.wait, 5)
+        await pool.submit(gate.wait, HANG)
         thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
         thread.start()
         await asyncio.to_thread(thread.join)

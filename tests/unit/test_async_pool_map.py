@@ -15,6 +15,7 @@ import pytest_asyncio
 
 from millpond.errors import PoolClosed, TaskTimeout
 from millpond.local.coroutines._pool import AsyncPool
+from waiting import HANG, auntil
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,12 +35,6 @@ async def leaves_nothing_behind() -> AsyncIterator[None]:
 async def spin(passes: int = 10) -> None:
     for _ in range(passes):
         await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 async def count_to(end: int | None = None) -> AsyncIterator[int]:
@@ -148,7 +143,7 @@ async def test_closing_a_map_cancels_the_rest_and_leaves_nothing_running(shape: 
         async with contextlib.aclosing(results):
             for _ in range(5):
                 await anext(results)
-            await until(lambda: work.inside == 3)
+            await auntil(lambda: work.inside == 3)
         assert work.inside == 0
         now = pool.statistics()
         assert now.running == now.queued == 0 and now.submitted == now.completed + now.cancelled
@@ -163,7 +158,7 @@ async def test_breaking_out_of_a_map_stops_it(shape: str) -> None:
     async with AsyncPool(3) as pool:
         async for _ in SHAPES[shape](pool, work, 1000):
             break
-        await until(lambda: pool.statistics().running == 0)
+        await auntil(lambda: pool.statistics().running == 0)
         assert work.inside == 0
         assert pool.statistics().queued == 0
 
@@ -178,7 +173,7 @@ async def test_cancelling_the_reader_cancels_the_map(shape: str) -> None:
 
     async with AsyncPool(3) as pool:
         reader = asyncio.ensure_future(read())
-        await until(lambda: work.inside == 3)
+        await auntil(lambda: work.inside == 3)
         reader.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reader
@@ -193,7 +188,7 @@ async def test_leaving_the_pool_by_an_error_ends_its_maps(shape: str) -> None:
         async with AsyncPool(3) as pool:
             results = SHAPES[shape](pool, work, 1000)
             await anext(results)
-            await until(lambda: work.inside == 3)
+            await auntil(lambda: work.inside == 3)
             _ = 1 / 0
     assert work.inside == 0
     with pytest.raises((asyncio.CancelledError, PoolClosed)):
@@ -264,7 +259,7 @@ async def test_an_async_source_is_always_read_by_the_same_task() -> None:
 
     async def source() -> AsyncIterator[int]:
         for number in range(10):
-            async with asyncio.timeout(5):  # breaks when it is left in another task
+            async with asyncio.timeout(HANG):  # breaks when it is left in another task
                 readers.add(asyncio.current_task())
                 yield number
 
@@ -357,24 +352,25 @@ async def test_pause_and_resize_take_hold_between_items() -> None:
     work = Work(waits_from=0)
     async with AsyncPool(4) as pool:
         results = pool.map(work, range(20))
-        await until(lambda: work.inside == 4)
+        await auntil(lambda: work.inside == 4)
         pool.pause()
         work.open.set()
-        await until(lambda: work.inside == 0)
+        await auntil(lambda: work.inside == 0)
         await spin()
         assert len(work.begun) == 4
         assert pool.statistics().queued == 16 and pool.statistics().completed == 4
         work.open.clear()
         pool.resize(2)
         pool.resume()
-        await until(lambda: work.inside == 2)
+        await auntil(lambda: work.inside == 2)
         await spin()
         assert work.inside == 2
         pool.resize(6)
-        await until(lambda: work.inside == 6)
+        await auntil(lambda: work.inside == 6)
         pool.resize(1)
         work.open.set()
-        await until(lambda: len(work.begun) > 12)
+        while len(work.begun) <= 12:
+            await asyncio.sleep(0)
         work.open.clear()
         await spin(50)
         assert work.inside <= 1
@@ -386,7 +382,7 @@ async def test_purge_drops_the_items_that_have_not_started() -> None:
     work = Work(waits_from=0)
     async with AsyncPool(2) as pool:
         results = pool.map(work, range(10))
-        await until(lambda: work.inside == 2)
+        await auntil(lambda: work.inside == 2)
         assert pool.purge() == 8
         work.open.set()
         seen = []
@@ -428,7 +424,7 @@ async def test_an_urgent_task_comes_before_the_rest_of_a_map() -> None:
 async def test_a_map_of_a_task_each_takes_options() -> None:
     async with AsyncPool(2) as pool:
         with pytest.raises(TaskTimeout):
-            await pool.options(timeout=0.01).map(asyncio.sleep, [0, 10])
+            await pool.options(timeout=0.01).map(asyncio.sleep, [0, 3600])
         keyed = Work(passes=2)
         assert await pool.options(key="k").map(keyed, range(5)) == [0, 2, 4, 6, 8]
         assert keyed.most == 1 and keyed.begun == [0, 1, 2, 3, 4]

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -18,11 +17,10 @@ import psutil
 import pytest
 
 from millpond import PoolClosed, ProcessPool
+from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))
 import process_calls as calls
-
-pytestmark = pytest.mark.timeout(90)
 
 HERE = Path(__file__).parent
 
@@ -31,7 +29,7 @@ HERE = Path(__file__).parent
 def leaves_no_process_behind() -> Iterator[None]:
     yield
     gc.collect()
-    left = [child for child in multiprocessing.active_children() if (child.join(5), child.is_alive())[1]]
+    left = [child for child in multiprocessing.active_children() if (child.join(HANG), child.is_alive())[1]]
     assert not left
 
 
@@ -58,7 +56,7 @@ def start(tmp_path: Path, script: str) -> subprocess.Popen[str]:
 def run(tmp_path: Path, script: str) -> tuple[int, str, str]:
     program = start(tmp_path, script)
     try:
-        out, err = program.communicate(timeout=60)
+        out, err = program.communicate(timeout=HANG)
     except subprocess.TimeoutExpired:
         os.killpg(program.pid, signal.SIGKILL)
         raise
@@ -71,31 +69,29 @@ def run(tmp_path: Path, script: str) -> tuple[int, str, str]:
 def test_a_failing_initializer_breaks_the_pool_and_shows_why():
     with ProcessPool(2, initializer=calls.fail, initargs=("no database",)) as pool:
         tasks = [pool.submit(calls.noop) for _ in range(10)]
-        error = tasks[0].exception(20)
+        error = tasks[0].exception(HANG)
         assert isinstance(error, BrokenProcessPool)
         assert "ValueError('no database')" in str(error) and "in fail" in str(error)
-        assert all(isinstance(task.exception(20), BrokenProcessPool) for task in tasks)
+        assert all(isinstance(task.exception(HANG), BrokenProcessPool) for task in tasks)
         with pytest.raises(BrokenProcessPool):
             pool.submit(calls.noop)
         assert pool.statistics().state == "broken"
 
 
 def test_workers_that_die_before_they_are_ready_break_the_pool_instead_of_starting_for_ever():
-    started = time.monotonic()
     with ProcessPool(1, initializer=calls.die) as pool:
-        error = pool.submit(calls.noop).exception(20)
+        error = pool.submit(calls.noop).exception(HANG)
         assert isinstance(error, BrokenProcessPool)
         assert "3 worker processes" in str(error) and "exit code 3" in str(error) and "__main__" in str(error)
-    assert time.monotonic() - started < 20
 
 
 def test_a_broken_pool_can_be_restarted(tmp_path):
     with ProcessPool(1, initializer=calls.die_once, initargs=(str(tmp_path / "x"),)) as pool:
-        assert pool.submit(calls.square, 2).result(20) == 4  # the first worker died at its start, the second lived
+        assert pool.submit(calls.square, 2).result(HANG) == 4  # the first worker died at its start, the second lived
     with ProcessPool(1, initializer=calls.fail) as pool:
-        pool.submit(calls.noop).exception(20)
+        pool.submit(calls.noop).exception(HANG)
         pool.restart()
-        assert isinstance(pool.submit(calls.noop).exception(20), BrokenProcessPool)
+        assert isinstance(pool.submit(calls.noop).exception(HANG), BrokenProcessPool)
 
 
 def test_an_unguarded_script_ends_with_an_error_that_says_what_to_do(tmp_path):
@@ -140,7 +136,7 @@ def test_a_function_typed_into_a_console_is_sent_by_value(tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[1:])},
     )
     assert (program.returncode, program.stdout, program.stderr) == (0, "9900\n", "")
@@ -195,9 +191,9 @@ def test_ctrl_c_leaves_promptly_and_leaves_nobody_behind(tmp_path, gate, style):
     family = alive_children(program)
     assert family
     os.killpg(program.pid, signal.SIGINT)
-    _, err = program.communicate(timeout=20)
+    _, err = program.communicate(timeout=HANG)
     assert err.count("Traceback") == 1 and err.endswith("KeyboardInterrupt\n")
-    psutil.wait_procs(family, timeout=20)
+    psutil.wait_procs(family, timeout=HANG)
     assert not [member for member in family if member.is_running() and member.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -208,13 +204,13 @@ def test_workers_end_when_the_program_is_killed(tmp_path, method):
         "from millpond import ProcessPool\nimport process_calls as calls, time\n"
         "if __name__ == '__main__':\n"
         f"    pool = ProcessPool(2, min_workers=2, start_method={method!r})\n"
-        "    pool.submit(calls.noop).result(); print('ready'); time.sleep(60)\n",
+        "    pool.submit(calls.noop).result(); print('ready'); time.sleep(3600)\n",
     )
     assert program.stdout is not None and program.stdout.readline() == "ready\n"
     family = alive_children(program)
     program.kill()
     program.communicate()
-    gone, left = psutil.wait_procs(family, timeout=20)
+    gone, left = psutil.wait_procs(family, timeout=HANG)
     assert family and not left
 
 
@@ -228,17 +224,17 @@ def test_a_pool_is_usable_in_a_forked_child(gate):
         if child == 0:
             try:
                 ok = isinstance(running.exception(0), PoolClosed) and isinstance(waiting.exception(0), PoolClosed)
-                ok = ok and pool.submit(calls.square, 4).result(20) == 16
-                ok = ok and pool.shutdown(timeout=20)
+                ok = ok and pool.submit(calls.square, 4).result(HANG) == 16
+                ok = ok and pool.shutdown(timeout=HANG)
                 with ProcessPool(1) as another:
-                    ok = ok and another.submit(calls.square, 5).result(20) == 25
+                    ok = ok and another.submit(calls.square, 5).result(HANG) == 25
                 os._exit(0 if ok else 1)
             finally:
                 os._exit(2)
         _, status = os.waitpid(child, 0)
         gate.open()
         assert os.waitstatus_to_exitcode(status) == 0
-        assert waiting.result(20) == 9
+        assert waiting.result(HANG) == 9
 
 
 def test_importing_the_pool_costs_a_worker_little():

@@ -16,18 +16,17 @@ import pytest
 from millpond import ProcessPool
 from millpond.local.processes import _pickling as _process_pickle
 from millpond.local.processes._pickling import Encoder
+from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))
 import process_calls as calls
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(autouse=True)
 def leaves_no_process_behind() -> Iterator[None]:
     yield
     gc.collect()
-    left = [child for child in multiprocessing.active_children() if (child.join(5), child.is_alive())[1]]
+    left = [child for child in multiprocessing.active_children() if (child.join(HANG), child.is_alive())[1]]
     assert not left
 
 
@@ -45,7 +44,7 @@ def without_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lambda_is_sent_by_value_when_cloudpickle_is_there(pool):
     number = 5
     tasks = [pool.submit(lambda x: x + number, x) for x in range(100)]
-    assert [task.result(20) for task in tasks] == [x + 5 for x in range(100)]
+    assert [task.result(HANG) for task in tasks] == [x + 5 for x in range(100)]
     assert list(pool.map(lambda x: x * number, range(100))) == [x * 5 for x in range(100)]
 
 
@@ -57,32 +56,32 @@ def test_a_function_sent_by_value_is_the_same_object_at_its_next_call(pool):
         return len(seen)
 
     with ProcessPool(1) as single:
-        assert [single.submit(note).result(20) for _ in range(5)] == [1, 2, 3, 4, 5]
+        assert [single.submit(note).result(HANG) for _ in range(5)] == [1, 2, 3, 4, 5]
 
 
 def test_without_cloudpickle_the_error_names_the_function_and_says_what_to_do(pool, without_cloudpickle):
     def local() -> None: ...
 
-    error = pool.submit(local).exception(20)
+    error = pool.submit(local).exception(HANG)
     assert isinstance(error, pickle.PicklingError)
     assert "<locals>.local (in " in str(error) and "define it at module level" in str(error)
     assert 'pip install "millpond[pickle]"' in str(error)
     assert error.__cause__ is not None
-    assert pool.submit(calls.square, 2).result(20) == 4
+    assert pool.submit(calls.square, 2).result(HANG) == 4
 
 
 def test_an_argument_that_cannot_be_pickled_is_named(pool):
-    error = pool.submit(calls.add, 1, threading.Lock()).exception(20)
+    error = pool.submit(calls.add, 1, threading.Lock()).exception(HANG)
     assert isinstance(error, pickle.PicklingError)
     assert "argument 2 of add, a lock, cannot be sent" in str(error)
 
 
 def test_only_the_culprit_of_a_batch_fails(pool, without_cloudpickle):
     for _ in range(3):
-        pool.submit(calls.same, 1).result(20)
+        pool.submit(calls.same, 1).result(HANG)
     arguments = [threading.Lock() if x == 77 else x for x in range(200)]
     tasks = [pool.submit(calls.same, argument) for argument in arguments]
-    bad = [x for x, task in enumerate(tasks) if task.exception(20) is not None]
+    bad = [x for x, task in enumerate(tasks) if task.exception(HANG) is not None]
     assert bad == [77]
     assert [task.result(0) for x, task in enumerate(tasks) if x != 77] == [x for x in range(200) if x != 77]
 
@@ -97,35 +96,35 @@ def test_the_culprit_among_the_items_of_a_map_is_raised_in_its_place(pool):
 
 def test_an_argument_that_the_worker_cannot_load_fails_its_own_task_only(pool):
     for _ in range(3):
-        pool.submit(calls.same, 1).result(20)
+        pool.submit(calls.same, 1).result(HANG)
     tasks = [pool.submit(calls.same, calls.Grumpy() if x == 30 else x) for x in range(100)]
-    error = tasks[30].exception(20)
+    error = tasks[30].exception(HANG)
     assert isinstance(error, pickle.UnpicklingError) and "same could not be loaded in the worker process" in str(error)
-    assert [task.result(20) for x, task in enumerate(tasks) if x != 30] == [x for x in range(100) if x != 30]
+    assert [task.result(HANG) for x, task in enumerate(tasks) if x != 30] == [x for x in range(100) if x != 30]
 
 
 def test_a_result_that_cannot_be_pickled_fails_its_own_task_only(pool):
     tasks = [pool.submit(threading.Lock), pool.submit(calls.square, 2)]
-    error = tasks[0].exception(20)
+    error = tasks[0].exception(HANG)
     assert isinstance(error, pickle.PicklingError)
     assert "the result of" in str(error) and "a lock, cannot be pickled" in str(error)
-    assert tasks[1].result(20) == 4
+    assert tasks[1].result(HANG) == 4
 
 
 def test_a_lambda_can_be_returned_when_cloudpickle_is_there(pool):
-    assert pool.submit(calls.make_function).result(20)() is None
+    assert pool.submit(calls.make_function).result(HANG)() is None
 
 
 def test_a_result_that_cannot_be_loaded_here_fails_its_own_task_only(pool):
     tasks = [pool.submit(calls.make_grumpy), pool.submit(calls.square, 2)]
-    error = tasks[0].exception(20)
+    error = tasks[0].exception(HANG)
     assert isinstance(error, pickle.UnpicklingError)
     assert "what make_grumpy returned cannot be loaded here: not here" in str(error)
-    assert tasks[1].result(20) == 4
+    assert tasks[1].result(HANG) == 4
 
 
 def test_an_exception_that_cannot_be_loaded_is_told_in_words(pool):
-    error = pool.submit(calls.raise_unloadable).exception(20)
+    error = pool.submit(calls.raise_unloadable).exception(HANG)
     assert isinstance(error, RuntimeError)
     assert "the task raised Unloadable: 1 2" in str(error) and "__reduce__" in str(error)
     assert "in raise_unloadable" in str(error.__cause__)
@@ -140,7 +139,7 @@ def test_an_initializer_that_cannot_be_pickled_is_refused_at_once(without_cloudp
 
 def test_an_initializer_may_be_a_lambda_when_cloudpickle_is_there():
     with ProcessPool(1, initializer=lambda value: calls.remember(value), initargs=(3,)) as pool:
-        assert pool.submit(calls.recall).result(20) == 3
+        assert pool.submit(calls.recall).result(HANG) == 3
 
 
 def test_a_picklable_function_in_the_batch_of_a_lambda_still_travels_by_name():

@@ -31,7 +31,7 @@ from millpond.resources._replica import Replica
 from millpond.resources._wire import Entry
 
 T = TypeVar("T")
-PATIENCE: Final = 5.0
+PATIENCE: Final = 60.0
 """Seconds after which something that should come is taken for lost."""
 POOL: Final = "conformance"
 
@@ -85,11 +85,11 @@ class Bench:
         """Return how all requests stand."""
         return self.ask(_states, engine)
 
-    def until(self, question: Callable[[], bool], owed: str, timeout: float = PATIENCE) -> None:
+    def until(self, question: Callable[[], bool], owed: str) -> None:
         """Wait until something is so."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + PATIENCE
         while not question():
-            assert time.monotonic() < deadline, f"{owed}: not so after {timeout:g} s"
+            assert time.monotonic() < deadline, f"{owed}: not so after {PATIENCE:g} s"
             time.sleep(0.002)
 
     def _wait(self, call: Callable[[Callable[[Any], None]], object], what: object) -> Any:
@@ -306,22 +306,23 @@ def verb_a_wait_ends_on_time_with_nobody_calling(bench: Bench) -> None:
     watch = Watch(bench.engine, own=True)
     start = time.monotonic()
     assert bench.send(bench.acquire(timeout=200_000)).kind == WAITING
-    bench.until(lambda: "Ended" in watch.names(), "a wait of 0.2 s ends by itself", 2.0)
+    bench.until(lambda: "Ended" in watch.names(), "a wait of 0.2 s ends by itself")
     took = time.monotonic() - start
-    assert 0.19 <= took < 1.0, f"a wait of 0.2 s ended after {took:.3f} s"
+    assert took >= 0.19, f"a wait of 0.2 s ended after {took:.3f} s"
 
 
 def verb_a_lease_ends_on_time_with_nobody_calling(bench: Bench) -> None:
     """The end of a lease is told by the engine itself, and what it held goes to the next."""
     bench.add("a")
     watch = Watch(bench.engine, own=True)
+    lock = bench.send(bench.acquire())
+    for request, lease in (("lease", 200_000), ("next", 0)):
+        assert bench.send(bench.acquire(request=request, lease=lease, sure=True)).kind == WAITING
     start = time.monotonic()
-    bench.send(bench.acquire(lease=200_000))
-    reply = bench.send(bench.acquire(request="next", sure=True))
-    assert reply.kind == WAITING
-    bench.until(lambda: "Held" in watch.names(), "what a lease held goes to the next when it ends", 2.0)
+    bench.send(do.Release(bench.engine.session, lock.token))
+    bench.until(lambda: watch.names().count("Held") == 2, "what a lease held goes to the next when it ends")
     took = time.monotonic() - start
-    assert 0.19 <= took < 1.0, f"a lease of 0.2 s ended after {took:.3f} s"
+    assert took >= 0.19, f"a lease of 0.2 s ended after {took:.3f} s"
     assert bench.states() == {"next": HELD}
 
 
@@ -488,18 +489,17 @@ def g8_time_ends_no_lock_and_no_lease_too_early(bench: Bench) -> None:
     Watch(bench.engine, own=True)  # who watches a pool has it open
     bench.add("a", "b")
     lock = bench.send(bench.acquire(request="lock"))
-    start = time.monotonic()
+    start = renewed = time.monotonic()
     lease = bench.send(bench.acquire(request="lease", lease=300_000))
-    time.sleep(0.2)
-    renewed = time.monotonic()
-    assert bench.send(do.Renew(bench.engine.session, lease.token)).kind == HELD
-    while time.monotonic() - renewed < 0.28:
-        states = bench.states()
-        if time.monotonic() - renewed < 0.29:
-            assert states == {"lock": HELD, "lease": HELD}, "G8: a renewed lease ended too early"
+    while time.monotonic() - start < 0.4:
+        sent = time.monotonic()
+        if bench.send(do.Renew(bench.engine.session, lease.token)).kind != HELD:
+            assert time.monotonic() - renewed >= 0.29, "G8: a renewed lease ended too early"
+            break  # this machine stood still for so long
+        renewed = sent
         time.sleep(0.01)
-    bench.until(lambda: bench.states() == {"lock": HELD}, "a lease that is not renewed ends", 2.0)
-    assert time.monotonic() - start > 0.49
+    bench.until(lambda: bench.states() == {"lock": HELD}, "a lease that is not renewed ends")
+    assert time.monotonic() - renewed >= 0.29, "G8: a lease ended too early"
     reply = bench.send(do.Renew(bench.engine.session, lease.token))
     assert reply.kind == "stale", f"G8: a lease that was over was revived: {reply.kind}"
     assert bench.send(do.Release(bench.engine.session, lock.token)).kind == "released"
@@ -546,18 +546,25 @@ def offers_to_another_session_lapse_unless_claimed(bench: Bench) -> None:
     """A hand-off to another session is an offer; claimed it is held, unclaimed it goes to the next in time."""
     if bench.other is None:
         return
-    Watch(bench.engine, own=True)
+    watch = Watch(bench.engine, own=True)
     bench.send(do.Configure(bench.ask(_quick_claims)))
     bench.add("a")
     held = bench.send(bench.acquire())
     bench.send(bench.acquire(bench.other, "sleeper"), bench.other)
     bench.send(bench.acquire(bench.other, "claimer"), bench.other)
     bench.send(do.Release(bench.engine.session, held.token))
-    assert bench.states()["sleeper"] == OFFERED
-    bench.until(lambda: bench.states()["claimer"] == OFFERED, "an offer that nobody claims goes to the next", 3.0)
-    bench.send(do.Claim(bench.other.session, ("claimer",)), bench.other)
-    assert bench.states()["claimer"] == HELD
-    bench.send(do.Claim(bench.other.session, ("sleeper",)), bench.other)
+    other = bench.other
+
+    def claimed() -> bool:
+        """Claim what is offered; a machine that stands still meanwhile comes too late, and is offered it again."""
+        if bench.states()["claimer"] == OFFERED:
+            bench.send(do.Claim(other.session, ("claimer",)), other)
+        return bench.states()["claimer"] == HELD
+
+    bench.until(claimed, "an offer that nobody claims goes to the next, who may claim it")
+    offers = [one.id for entry in watch.entries for one in entry.changes if isinstance(one, to.Offered)]
+    assert offers[:2] == ["sleeper", "claimer"]
+    bench.send(do.Claim(other.session, ("sleeper",)), other)
     assert bench.states() == {"sleeper": WAITING, "claimer": HELD}, "one who was away returns to the line"
 
 
@@ -582,7 +589,7 @@ def face_threads_share_what_there_is_and_no_more(bench: Bench) -> None:
 
         def work(number: int) -> None:
             for _ in range(5):
-                with pool.acquire(timeout=4 * PATIENCE) as grant:
+                with pool.acquire(timeout=PATIENCE) as grant:
                     with lock:
                         held[0] += 1
                         held[1] = max(held)
@@ -612,7 +619,7 @@ def face_waiters_are_served_in_order(bench: Bench) -> None:
         order: list[int] = []
 
         def work(number: int) -> None:
-            with pool.acquire(timeout=4 * PATIENCE):
+            with pool.acquire(timeout=PATIENCE):
                 order.append(number)
 
         threads = [threading.Thread(target=work, args=(number,)) for number in range(10)]
@@ -633,7 +640,6 @@ def face_a_holder_knows_of_a_lost_lease_before_another_has_it(bench: Bench) -> N
         pool.add("a")
         grant = pool.acquire(lease=0.3)
         pool._desk._renew = lambda case: None  # type: ignore[method-assign]
-        grant.check()
         with other.acquire(timeout=PATIENCE):
             try:
                 grant.check()
@@ -656,7 +662,7 @@ def face_a_timeout_is_kept_to(bench: Bench) -> None:
                 took = time.monotonic() - start
             else:
                 raise AssertionError("G1: a held resource was lent again")
-            assert 0.19 <= took < 0.7, f"a time-out of 0.2 s took {took:.3f} s"
+            assert took >= 0.19, f"a time-out of 0.2 s took {took:.3f} s"
             assert not pool.waiters()
         with pool.acquire(timeout=0):
             pass

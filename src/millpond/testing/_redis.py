@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RedisServer", "find_redis_server", "redis_server"]
 
 HOST = "127.0.0.1"
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds for a server to become ready, or to end."""
 
 

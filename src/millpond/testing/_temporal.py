@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import EngineUnavailable
-from millpond.testing._redis import HOST, PATIENCE, _free_port, _stop
+from millpond.testing._redis import HOST, _free_port, _stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,6 +45,9 @@ TUNED: dict[str, object] = {
     "matching.rps": 50_000,
 }
 """The dynamic configuration of a server with quick signals and precise timers."""
+
+PATIENCE = 60.0
+"""Seconds after which a server that does not answer is given up: a busy machine is slow."""
 
 _NOBODY = "/api/v1/namespaces/default/workflows/nobody"
 
@@ -119,7 +122,7 @@ def _start(binary: str, folder: Path, port: int | None, options: list[str]) -> T
             )
         deadline = time.monotonic() + PATIENCE
         try:
-            while process.poll() is None and time.monotonic() < deadline:
+            while (is_running := process.poll() is None) and time.monotonic() < deadline:
                 if _answers(door):
                     return TemporalServer(server_port, folder, process, binary)
                 time.sleep(0.005)
@@ -127,13 +130,15 @@ def _start(binary: str, folder: Path, port: int | None, options: list[str]) -> T
             _stop(process)
             raise
         _stop(process)
+        if is_running:
+            break
     raise EngineUnavailable(
         f"{binary} did not get ready in {PATIENCE:.0f} s; its log ends with:\n{log.read_text()[-2000:]}"
     )
 
 
 def _answers(door: int) -> bool:
-    connection = http.client.HTTPConnection(HOST, door, timeout=1)  # not urllib, which may go through a proxy
+    connection = http.client.HTTPConnection(HOST, door, timeout=5)  # not urllib, which may go through a proxy
     try:
         connection.request("GET", _NOBODY)
         return connection.getresponse().status == 404

@@ -61,4 +61,4 @@ def running(make: Callable[[], Awaitable[Worker]]) -> Iterator[None]:
     finally:
         with contextlib.suppress(RuntimeError):  # it is over already
             loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+        thread.join(60)

@@ -49,13 +49,13 @@ def make(url: str) -> Iterator[Callable[..., KeyedPool]]:
 
 @pytest.fixture
 def pool(make: Callable[..., KeyedPool]) -> KeyedPool:
-    """A pool with few slots and a short lease."""
-    return make(slots=16, lease=1.0, drain=5.0)
+    """A pool with few slots, and a lease that does not end."""
+    return make(slots=16, lease=keyed_play.LONG, drain=keyed_play.LONG)
 
 
 @pytest_asyncio.fixture
 async def apool(url: str) -> AsyncIterator[AsyncKeyedPool]:
     """The same, in the other colour."""
-    made = AsyncKeyedPool("p", url, slots=16, lease=1.0, drain=5.0)
+    made = AsyncKeyedPool("p", url, slots=16, lease=keyed_play.LONG, drain=keyed_play.LONG)
     yield made
     await made.close()

@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-import keyed_play as play
 import msgspec
 import pytest
 
 from millpond.errors import JobFailed
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
+from waiting import HANG, until
 
 
 @dataclasses.dataclass
@@ -64,7 +64,7 @@ def test_a_plain_value_comes_back_as_it_went(pool: KeyedPool, value: Any):
 
     with pool.worker():
         for one in (echo, aecho):
-            got = one.dispatch("k", value).result(5)
+            got = one.dispatch("k", value).result(HANG)
             assert got == value and type(got) is type(value)
 
 
@@ -85,11 +85,11 @@ def test_typed_values_keep_their_types(pool: KeyedPool):
         return maybe
 
     with pool.worker():
-        assert place.dispatch("k", Point(1), Order("nail", 2), Colour.RED).result(5) == Point(3)
+        assert place.dispatch("k", Point(1), Order("nail", 2), Colour.RED).result(HANG) == Point(3)
         now, one = datetime.datetime.now(datetime.UTC), uuid.uuid4()
-        assert when.dispatch("k", now, one, decimal.Decimal("1.10")).result(5) is not None
-        assert sets.dispatch("k", {1, 2}, (1, "a")).result(5) is None
-        assert sets.dispatch("k", {1, 2}, (1, "a"), Order("x")).result(5) == Order("x")
+        assert when.dispatch("k", now, one, decimal.Decimal("1.10")).result(HANG) is not None
+        assert sets.dispatch("k", {1, 2}, (1, "a")).result(HANG) is None
+        assert sets.dispatch("k", {1, 2}, (1, "a"), Order("x")).result(HANG) == Order("x")
 
 
 def test_all_kinds_of_parameters_are_filled_as_python_would(pool: KeyedPool):
@@ -114,13 +114,13 @@ def test_all_kinds_of_parameters_are_filled_as_python_would(pool: KeyedPool):
         return [found, table]
 
     with pool.worker():
-        assert kinds.dispatch("k", 1, c=3).result(5) == [1, 2, 3, 4]
-        assert kinds.dispatch("k", b=9, a=1, c=3, d=0).result(5) == [1, 9, 3, 0]
-        assert only.dispatch("k", 1, b=2).result(5) == [1, 2]
-        assert rest.dispatch("k", 1, 2, 3, x=4).result(5) == [1, [2, 3], {"x": 4}]
-        assert nothing.dispatch("k").result(5) == "k"
-        assert mutable.dispatch("k").result(5) == [[], {"a": 1}]
-        assert mutable.dispatch("k", [1], table={}).result(5) == [[1], {}]
+        assert kinds.dispatch("k", 1, c=3).result(HANG) == [1, 2, 3, 4]
+        assert kinds.dispatch("k", b=9, a=1, c=3, d=0).result(HANG) == [1, 9, 3, 0]
+        assert only.dispatch("k", 1, b=2).result(HANG) == [1, 2]
+        assert rest.dispatch("k", 1, 2, 3, x=4).result(HANG) == [1, [2, 3], {"x": 4}]
+        assert nothing.dispatch("k").result(HANG) == "k"
+        assert mutable.dispatch("k").result(HANG) == [[], {"a": 1}]
+        assert mutable.dispatch("k", [1], table={}).result(HANG) == [[1], {}]
 
 
 def test_parameters_may_have_awkward_names(pool: KeyedPool):
@@ -129,7 +129,7 @@ def test_parameters_may_have_awkward_names(pool: KeyedPool):
         return [self, cls, _x, key, id, name, timeout]
 
     with pool.worker():
-        got = awkward.dispatch("k", self=1, cls=2, _x=3, key=4, id=5, name=6, timeout=7).result(5)
+        got = awkward.dispatch("k", self=1, cls=2, _x=3, key=4, id=5, name=6, timeout=7).result(HANG)
         assert got == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -139,7 +139,7 @@ def test_a_struct_may_be_a_default(pool: KeyedPool):
         return [order.item, point.x]
 
     with pool.worker():
-        assert book.dispatch("k").result(5) == ["nail", 1]
+        assert book.dispatch("k").result(HANG) == ["nail", 1]
 
 
 BAD_CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
@@ -188,7 +188,7 @@ def test_the_annotations_of_a_handler_with_a_rest_count(pool: KeyedPool):
         return point.x
 
     with pool.worker():
-        assert rest.dispatch("k", Point(3), y=1).result(5) == 3
+        assert rest.dispatch("k", Point(3), y=1).result(HANG) == 3
 
 
 class Unsendable:
@@ -234,7 +234,7 @@ def test_a_result_that_cannot_travel_fails_its_job_with_a_reason(pool: KeyedPool
     with pool.worker():
         for one in (give, agive):
             with pytest.raises(JobFailed) as caught:
-                one.dispatch("k").result(5)
+                one.dispatch("k").result(HANG)
             assert caught.value.status == "failed" and caught.value.error
         assert len(pool.admin.dead_letters()) == 2
 
@@ -246,7 +246,7 @@ def test_a_result_that_nobody_keeps_need_not_travel(pool: KeyedPool):
 
     with pool.worker():
         give.dispatch("k")
-        play.until(lambda: pool.statistics().done_total == 1)
+        until(lambda: pool.statistics().done_total == 1)
     assert pool.statistics().dead == 0
 
 
@@ -267,7 +267,7 @@ def test_a_payload_that_is_too_large_is_refused(make: Callable[..., KeyedPool]):
     with pytest.raises(ValueError, match="1000"):
         stay.start("k", b"x" * 1001)
     with pool.worker():
-        assert take.dispatch("k", b"x" * 900).result(5) == 900
+        assert take.dispatch("k", b"x" * 900).result(HANG) == 900
 
 
 def test_a_message_that_is_too_large_is_refused(make: Callable[..., KeyedPool]):
@@ -315,14 +315,14 @@ def test_any_text_is_a_key(pool: KeyedPool, key: str):
 
     @pool.resident
     def stay(resident: Resident) -> None:
-        resident.lost.wait(5)
+        resident.lost.wait(HANG)
 
     with pool.worker():
-        assert do.dispatch(key).result(5) == key
+        assert do.dispatch(key).result(HANG) == key
         assert stay.start(key)
-        play.until(lambda: [one.state for one in pool.residents()] == ["running"])
+        until(lambda: [one.state for one in pool.residents()] == ["running"])
         assert pool.residents()[0].key == key
-        assert stay.stop(key, timeout=5)
+        assert stay.stop(key, timeout=HANG)
 
 
 def test_arguments_of_another_type_make_a_dead_letter_that_says_so(pool: KeyedPool):
@@ -341,15 +341,15 @@ def test_arguments_of_another_type_make_a_dead_letter_that_says_so(pool: KeyedPo
     with pool.worker():
         for args, kwargs in calls:
             with pytest.raises(JobFailed) as caught:
-                stranger.dispatch("k", *args, **kwargs).result(5)
+                stranger.dispatch("k", *args, **kwargs).result(HANG)
             assert caught.value.status == "failed"
         letters = pool.admin.dead_letters()
         assert len(letters) == len(calls)
         for letter in letters:
             assert letter.key == "k" and letter.name == "need" and "do not fit" in letter.reason.splitlines()[0]
         assert letters[0].arguments == {"number": "x"}
-        assert stranger.dispatch("k", 7).result(5) == 7
-        assert stranger.dispatch("k", number=8).result(5) == 8
+        assert stranger.dispatch("k", 7).result(HANG) == 7
+        assert stranger.dispatch("k", number=8).result(HANG) == 8
 
 
 def test_a_declared_job_reaches_every_kind_of_parameter(pool: KeyedPool):
@@ -367,12 +367,12 @@ def test_a_declared_job_reaches_every_kind_of_parameter(pool: KeyedPool):
 
     with pool.worker():
         declared = pool.declare_job("kinds")
-        assert declared.dispatch("k", 1).result(5) == [1, 2, 3]
-        assert declared.dispatch("k", 1, 5, c=6).result(5) == [1, 5, 6]
-        assert declared.dispatch("k", 1, b=5).result(5) == [1, 5, 3]
-        assert pool.declare_job("rest").dispatch("k", 1, 2, x=3).result(5) == [1, [2], {"x": 3}]
-        assert pool.declare_job("point").dispatch("k", Point(1, 2)).result(5) == {"x": 1, "y": 2}
-        assert pool.declare_job("point").dispatch("k", {"x": 1, "y": 0}).result(5) == {"x": 1, "y": 0}
+        assert declared.dispatch("k", 1).result(HANG) == [1, 2, 3]
+        assert declared.dispatch("k", 1, 5, c=6).result(HANG) == [1, 5, 6]
+        assert declared.dispatch("k", 1, b=5).result(HANG) == [1, 5, 3]
+        assert pool.declare_job("rest").dispatch("k", 1, 2, x=3).result(HANG) == [1, [2], {"x": 3}]
+        assert pool.declare_job("point").dispatch("k", Point(1, 2)).result(HANG) == {"x": 1, "y": 2}
+        assert pool.declare_job("point").dispatch("k", {"x": 1, "y": 0}).result(HANG) == {"x": 1, "y": 0}
 
 
 def test_a_declared_job_cannot_be_called(pool: KeyedPool):
@@ -500,7 +500,7 @@ def test_other_callables_can_be_handlers(pool: KeyedPool):
     ]
     with pool.worker():
         for one in handlers:
-            assert one.dispatch("k", number=3).result(5) == 3
+            assert one.dispatch("k", number=3).result(HANG) == 3
     assert service.calls == 1
 
 
@@ -519,7 +519,7 @@ def test_a_coroutine_behind_a_plain_wrapper_is_awaited_or_refused_with_a_clear_w
 
     with pool.worker():
         try:
-            assert work.dispatch("k", 3).result(5) == 3
+            assert work.dispatch("k", 3).result(HANG) == 3
         except JobFailed as error:
             assert "coroutine" in str(error)  # noqa: PT017
 
@@ -531,7 +531,7 @@ def test_a_callable_with_a_coroutine_for_its_call_is_a_coroutine(pool: KeyedPool
 
     work = pool.job(name="service")(Service())
     with pool.worker():
-        assert work.dispatch("k", 3).result(5) == 3
+        assert work.dispatch("k", 3).result(HANG) == 3
 
 
 def test_a_parameter_that_cannot_travel_is_refused_where_it_is_declared(pool: KeyedPool):
@@ -548,9 +548,9 @@ def test_a_result_that_is_not_what_its_annotation_says_still_arrives_or_says_so(
 
     with pool.worker():
         receipt = lies.dispatch("k")
-        play.until(lambda: receipt.status() == "done")
+        until(lambda: receipt.status() == "done")
         with pytest.raises((JobFailed, TypeError, ValueError)) as caught:
-            receipt.result(5)
+            receipt.result(HANG)
         assert "int" in str(caught.value)
 
 
@@ -576,9 +576,9 @@ async def test_the_other_colour_is_the_same(apool: AsyncKeyedPool):
         return a + b
 
     async with apool, apool.worker():
-        assert await (await plain.dispatch("k", 1, b=Point(2, 3))).result(5) == Point(1, 3)
-        assert await (await coroutine.dispatch("k", 1)).result(5) == 3
+        assert await (await plain.dispatch("k", 1, b=Point(2, 3))).result(HANG) == Point(1, 3)
+        assert await (await coroutine.dispatch("k", 1)).result(HANG) == 3
         receipts = await coroutine.dispatch_many([("k", 1), ("l", 2, 3)])
-        assert [await one.result(5) for one in receipts] == [3, 5]
+        assert [await one.result(HANG) for one in receipts] == [3, 5]
         with pytest.raises(TypeError):
             await coroutine.dispatch("k")  # type: ignore[call-arg]

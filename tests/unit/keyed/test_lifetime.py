@@ -15,6 +15,7 @@ import pytest
 
 from millpond.errors import EngineError, PoolClosed
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
+from waiting import HANG, auntil, becomes, until
 
 
 def ours(before: set[threading.Thread]) -> list[str]:
@@ -35,22 +36,22 @@ def test_a_pool_costs_nothing_before_it_is_used():
 
 def test_all_threads_end(url: str):
     before = set(threading.enumerate())
-    pool = KeyedPool("p", url, slots=16, lease=1.0)
+    pool = KeyedPool("p", url, slots=16, lease=play.LONG)
 
     @pool.job
     def do(job: Job) -> None: ...
 
     @pool.resident
     def stay(resident: Resident) -> None:
-        resident.lost.wait(20)
+        resident.lost.wait(HANG)
 
     with pool:
         for _ in range(3):
             with pool.worker():
                 stay.start("r")
-                do.dispatch("k").result(5)
-                play.until(lambda: [one.state for one in pool.residents()] == ["running"])
-    play.becomes(lambda: ours(before), [], 3)
+                do.dispatch("k").result(HANG)
+                until(lambda: [one.state for one in pool.residents()] == ["running"])
+    becomes(lambda: ours(before), [])
 
 
 def test_a_pool_that_is_closed_says_so_to_everybody(pool: KeyedPool):
@@ -66,7 +67,7 @@ def test_a_pool_that_is_closed_says_so_to_everybody(pool: KeyedPool):
     calls: list[Callable[[], Any]] = [
         lambda: do.dispatch("k"),
         lambda: do.dispatch_many([("k",)]),
-        lambda: receipt.result(1),
+        lambda: receipt.result(HANG),
         receipt.status,
         receipt.cancel,
         lambda: stay.start("k"),
@@ -97,7 +98,7 @@ def test_whoever_waits_for_a_result_hears_that_the_pool_was_closed(pool: KeyedPo
 
     def wait() -> None:
         try:
-            receipt.result(10)
+            receipt.result(HANG)
         except BaseException as error:
             errors.append(error)
 
@@ -105,7 +106,7 @@ def test_whoever_waits_for_a_result_hears_that_the_pool_was_closed(pool: KeyedPo
     thread.start()
     time.sleep(0.05)
     pool.close()
-    thread.join(3)
+    thread.join(HANG)
     assert [type(one) for one in errors] == [PoolClosed]
 
 
@@ -115,7 +116,7 @@ async def test_a_task_that_waits_for_a_result_hears_that_the_pool_was_closed(apo
     async def do(job: Job) -> None: ...
 
     receipt = await do.dispatch("k")
-    task = asyncio.create_task(receipt.result(10))
+    task = asyncio.create_task(receipt.result(HANG))
     await asyncio.sleep(0.05)
     await apool.close()
     with pytest.raises(PoolClosed):
@@ -124,15 +125,15 @@ async def test_a_task_that_waits_for_a_result_hears_that_the_pool_was_closed(apo
 
 def test_a_pool_that_is_closed_under_its_worker_lets_it_end(url: str):
     before = set(threading.enumerate())
-    pool, other = KeyedPool("p", url, slots=16, lease=0.5), KeyedPool("p", url)
+    pool, other = KeyedPool("p", url, slots=16, lease=play.LONG), KeyedPool("p", url)
     pool.statistics()
     with other:
         worker = pool.worker(grace=0.1)
         worker.__enter__()
         pool.close()
         worker.close()
-        play.until(lambda: not other.workers(), 3)
-    play.becomes(lambda: ours(before), [], 3)
+        until(lambda: not other.workers())
+    becomes(lambda: ours(before), [])
 
 
 def test_a_worker_is_used_again(pool: KeyedPool):
@@ -146,7 +147,7 @@ def test_a_worker_is_used_again(pool: KeyedPool):
     for _ in range(3):
         with worker:
             ids.add(worker.id)
-            assert do.dispatch("k").result(5) == "k"
+            assert do.dispatch("k").result(HANG) == "k"
     assert len(ids) == 3
 
 
@@ -182,7 +183,7 @@ def test_one_pool_object_serves_many_threads(pool: KeyedPool):
     def use(thread: int) -> None:
         try:
             for number in range(30):
-                assert do.dispatch(f"k{thread}", number).result(5) == number
+                assert do.dispatch(f"k{thread}", number).result(HANG) == number
                 pool.statistics(), pool.keys()
         except BaseException as error:
             errors.append(error)
@@ -226,7 +227,7 @@ def test_an_interrupt_while_dispatching_harms_nobody_else(pool: KeyedPool):
         if first[0]:
             first[0] = False
             entered.set()
-            go.wait(5)
+            go.wait(HANG)
             store.before["dispatch"] = interrupted
 
     def interrupted(*args: Any) -> None:
@@ -247,13 +248,13 @@ def test_an_interrupt_while_dispatching_harms_nobody_else(pool: KeyedPool):
 
     threads = [threading.Thread(target=send, args=(f"k{number}",), daemon=True) for number in range(5)]
     threads[0].start()
-    assert entered.wait(5)
+    assert entered.wait(HANG)
     for each in threads[1:]:
         each.start()
-    time.sleep(0.05)
+    until(lambda: len(pool._port._outbox._queue) == 5)
     go.set()  # the next call has the jobs of four threads, and is interrupted
     for each in threads:
-        each.join(3)
+        each.join(HANG)
     assert not any(each.is_alive() for each in threads), ends
     assert ends.count("interrupted") == 1 and ends.count("in") == 4
     assert do.dispatch("after").id
@@ -267,7 +268,7 @@ async def test_a_dispatch_that_is_cancelled_harms_nobody_else(apool: AsyncKeyedP
 
     store = play.tamper(apool)
     release = threading.Event()
-    store.before["dispatch"] = lambda *args: release.wait(5)
+    store.before["dispatch"] = lambda *args: release.wait(HANG)
     tasks = [asyncio.create_task(do.dispatch("k", number)) for number in range(6)]
     await asyncio.sleep(0.05)
     for each in tasks[::2]:
@@ -276,14 +277,14 @@ async def test_a_dispatch_that_is_cancelled_harms_nobody_else(apool: AsyncKeyedP
     release.set()
     async with apool.worker():
         for number in (1, 3, 5):
-            assert await (await tasks[number]).result(5) == number
+            assert await (await tasks[number]).result(HANG) == number
         for each in tasks[::2]:
             with pytest.raises(asyncio.CancelledError):
                 await each
 
 
 def test_an_async_pool_serves_two_loops(url: str):
-    pool = AsyncKeyedPool("p", url, slots=16, lease=1.0)
+    pool = AsyncKeyedPool("p", url, slots=16, lease=play.LONG)
 
     @pool.job
     async def do(job: Job, number: int) -> int:
@@ -294,7 +295,7 @@ def test_an_async_pool_serves_two_loops(url: str):
     async def use(offset: int) -> None:
         for number in range(20):
             receipt = await do.dispatch(f"k{offset}", number)
-            found.append(await receipt.result(5))
+            found.append(await receipt.result(HANG))
 
     async def work(stop: threading.Event) -> None:
         async with pool.worker():
@@ -311,7 +312,7 @@ def test_an_async_pool_serves_two_loops(url: str):
         each.join()
     asyncio.run(use(9))  # a loop that comes later
     stop.set()
-    worker.join(5)
+    worker.join(HANG)
     asyncio.run(pool.close())
     assert sorted(found) == sorted(list(range(20)) * 4)
 
@@ -364,7 +365,7 @@ def test_a_pool_that_is_forgotten_leaves_no_thread(url: str):
     pool.close()
     del pool, receipt
     gc.collect()
-    play.becomes(lambda: ours(before), [], 3)
+    becomes(lambda: ours(before), [])
 
 
 def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
@@ -380,7 +381,7 @@ def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
     async def forget() -> Any:
         worker = first.worker()
         await worker.__aenter__()
-        await play.auntil(lambda: worker.is_member)
+        await auntil(lambda: worker.is_member)
         return worker
 
     kept = asyncio.run(forget())
@@ -389,30 +390,37 @@ def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
         with second.worker():
             receipts = job.dispatch_many([(f"k{number}",) for number in range(20)])
             for one in receipts:
-                assert one.result(5) == one.key
-            play.until(lambda: len(second.workers()) == 1, 3)
+                assert one.result(HANG) == one.key
+            until(lambda: len(second.workers()) == 1)
     assert kept is not None
     asyncio.run(first.close())
-    play.becomes(lambda: ours(before), [], 3)
+    becomes(lambda: ours(before), [])
 
 
-def test_a_loop_that_stands_still_for_many_leases_keeps_its_keys(make: Callable[..., KeyedPool]):
+def test_a_loop_that_stands_still_for_many_leases_keeps_its_keys(
+    make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
+):
     pool, other = make(slots=16, lease=0.3), make()
-    log = play.Log()
+    clock = play.Clock(monkeypatch, pool)
+    log, end = play.Log(), threading.Event()
 
-    async def do(job: Job, block: float = 0.0) -> int:
+    async def do(job: Job, block: bool = False) -> int:
         with log.run(job.key):
-            time.sleep(block)  # noqa: ASYNC251
+            if block:
+                end.wait(HANG)  # the loop stands still meanwhile
             return job.attempt
 
     job, _ = pool.job(do), other.job(do)
     with pool.worker() as worker:
         before = worker.id
-        play.until(lambda: play.slot_share(pool) == {before: 16})
-        receipts = [job.dispatch("a", block=1.2), job.dispatch("a")]
-        play.until(lambda: log.running("a"))
-        with other.worker():
-            assert [one.result(5) for one in receipts] == [1, 1]
+        until(lambda: play.slot_share(pool) == {before: 16})
+        receipts = [job.dispatch("a", block=True), job.dispatch("a")]
+        until(lambda: log.running("a"))
+        with other.worker() as there:
+            clock.let_pass(4, worker, there)
+            assert log.running("a")
+            end.set()
+            assert [one.result(HANG) for one in receipts] == [1, 1]
             assert worker.id == before
     assert not log.overlaps
 
@@ -424,10 +432,10 @@ def test_a_function_may_wait_for_jobs_of_other_keys(pool: KeyedPool):
 
     @pool.job
     def sum_of(job: Job, many: int) -> int:
-        return sum(one.result(5) for one in [leaf.dispatch(f"leaf{number}", number) for number in range(many)])
+        return sum(one.result(HANG) for one in [leaf.dispatch(f"leaf{number}", number) for number in range(many)])
 
     with pool.worker():
-        assert sum_of.dispatch("root", 10).result(5) == 45
+        assert sum_of.dispatch("root", 10).result(HANG) == 45
 
 
 def test_a_job_that_is_declared_after_its_worker_joined_is_run(pool: KeyedPool):
@@ -437,7 +445,7 @@ def test_a_job_that_is_declared_after_its_worker_joined_is_run(pool: KeyedPool):
         async def late(job: Job) -> str:
             return job.key
 
-        assert late.dispatch("k").result(5) == "k"
+        assert late.dispatch("k").result(HANG) == "k"
 
 
 def test_closing_while_others_dispatch_refuses_or_accepts(url: str):
@@ -461,9 +469,9 @@ def test_closing_while_others_dispatch_refuses_or_accepts(url: str):
 
         thread = threading.Thread(target=produce)
         thread.start()
-        assert started.wait(5)
+        assert started.wait(HANG)
         pool.close()
-        thread.join(5)
+        thread.join(HANG)
         assert not thread.is_alive()
         assert [type(one) for one in errors] == [PoolClosed]
         assert other.statistics().jobs == accepted[0]
@@ -479,16 +487,16 @@ async def test_a_worker_that_is_cancelled_while_it_joins_is_no_member_for_long(u
 
     def slow(*args: Any) -> None:
         joining.set()
-        go.wait(5)
+        go.wait(HANG)
 
     store.before["join"] = slow
 
     async def work() -> None:
         async with pool.worker():
-            await asyncio.sleep(20)
+            await asyncio.sleep(3600)
 
     task = asyncio.create_task(work())
-    await play.auntil(joining.is_set)
+    await auntil(joining.is_set)
     task.cancel()
     await asyncio.sleep(0.02)
     store.before.clear()
@@ -496,7 +504,7 @@ async def test_a_worker_that_is_cancelled_while_it_joins_is_no_member_for_long(u
     with pytest.raises(asyncio.CancelledError):
         await task
     async with pool.worker() as worker:
-        await play.auntil(lambda: alone(pool, worker.id), 3)
+        await auntil(lambda: alone(pool, worker.id))  # type: ignore[arg-type,return-value]
     await pool.close()
 
 

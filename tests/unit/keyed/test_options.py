@@ -12,58 +12,63 @@ import keyed_play as play
 import pytest
 
 from millpond.errors import AlreadyExists, PoolFull
-from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, _lane
+from waiting import HANG, until
 
 
 def test_a_delayed_job_comes_when_it_is_due_and_holds_nobody_up(pool: KeyedPool):
-    times: dict[str, float] = {}
-
     @pool.job
-    async def do(job: Job, name: str) -> None:
-        times[name] = time.monotonic()
+    async def do(job: Job, name: str) -> None: ...
 
     with pool.worker():
-        do.dispatch("warm", "warm").result(5)
-        time.sleep(0.05)  # the worker sleeps by now
-        began = time.monotonic()
-        late = do.options(delay=0.2).dispatch("k", "late")
-        do.dispatch("k", "now").result(5)
+        late = do.options(delay=HANG + 40).dispatch("k", "late")
+        do.dispatch("k", "now").result(HANG)
+        play.skip(pool, 39)
+        do.dispatch("k", "still too early").result(HANG)
         assert late.status() == "delayed" and pool.statistics().delayed == 1
-        late.result(5)
-        assert times["now"] - began < 0.15
-        assert 0.19 < times["late"] - began < 0.45
+        play.skip(pool, 1 + HANG)
+        do.dispatch("k", "the worker looks now").result(HANG)
+        late.result(HANG)
 
 
-def test_a_delayed_job_wakes_a_worker_that_sleeps(pool: KeyedPool):
+def test_a_delayed_job_does_not_come_too_early(pool: KeyedPool):
     @pool.job
     async def do(job: Job) -> float:
         return time.monotonic()
 
     with pool.worker():
-        late: list[float] = []
+        began = time.monotonic()
+        assert do.options(delay=0.1).dispatch("k").result(HANG) - began > 0.09
+
+
+def test_a_delayed_job_wakes_a_worker_that_sleeps(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_lane, "LOOK", play.LONG)  # it does not look by itself meanwhile
+
+    @pool.job
+    async def do(job: Job) -> str:
+        return job.key
+
+    with pool.worker():
         for _ in range(3):
-            do.dispatch("warm").result(5)
-            time.sleep(0.03)
-            began = time.monotonic()
-            late.append(do.options(delay=0.05).dispatch("k").result(5) - began)
-        assert max(late) < 0.3
+            do.dispatch("warm").result(HANG)
+            assert do.options(delay=0.05).dispatch("k").result(HANG) == "k"
 
 
 def test_at_is_a_time_of_day(pool: KeyedPool):
-    times: list[float] = []
-
     @pool.job
-    async def do(job: Job) -> None:
-        times.append(time.time())
+    async def do(job: Job) -> None: ...
 
     with pool.worker():
-        when = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.2)
-        one = do.options(at=when).dispatch("k")
-        two = do.options(at=when.timestamp()).dispatch("k")
-        past = do.options(at=when - datetime.timedelta(days=1)).dispatch("k")
-        past.result(5)
-        one.result(5), two.result(5)
-    assert times[0] < when.timestamp() <= times[1] + 0.01
+        when = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=HANG + 40)
+        late = [do.options(at=one).dispatch("k") for one in (when, when.timestamp())]
+        do.options(at=when - datetime.timedelta(days=1)).dispatch("k").result(HANG)
+        play.skip(pool, 39)
+        do.dispatch("k").result(HANG)
+        assert [one.status() for one in late] == ["delayed", "delayed"]
+        play.skip(pool, 1 + HANG)
+        do.dispatch("k").result(HANG)
+        for one in late:
+            one.result(HANG)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +115,9 @@ def test_the_same_id_is_dispatched_once(pool: KeyedPool):
     late = [do.options(id="b", delay=0.1).dispatch("k", number) for number in (10, 11)]
     assert {one.id for one in receipts} == {"a"}
     with pool.worker():
-        assert [one.result(5) for one in receipts] == [0, 0, 0]
-        assert do.options(id="a").dispatch("k", 5).result(5) == 0
-        assert [one.result(5) for one in late] == [10, 10]
+        assert [one.result(HANG) for one in receipts] == [0, 0, 0]
+        assert do.options(id="a").dispatch("k", 5).result(HANG) == 0
+        assert [one.result(HANG) for one in late] == [10, 10]
         with pytest.raises(ValueError, match="one by one"):
             do.options(id="a").dispatch_many([("k", 1)])
     assert ran == [0, 10]
@@ -131,12 +136,12 @@ def test_on_busy_reject(pool: KeyedPool):
         once.dispatch("k")
     once.dispatch("other")
     with pool.worker():
-        play.until(lambda: first.status() == "running")
+        until(lambda: first.status() == "running")
         with pytest.raises(AlreadyExists):
             once.dispatch("k")
         gate.open()
-        first.result(5)
-        once.dispatch("k").result(5)
+        first.result(HANG)
+        once.dispatch("k").result(HANG)
 
 
 def test_on_busy_replace(pool: KeyedPool):
@@ -157,12 +162,12 @@ def test_on_busy_replace(pool: KeyedPool):
 
     with pool.worker():
         first = do.dispatch("k", 0)
-        play.until(lambda: first.status() == "running")
+        until(lambda: first.status() == "running")
         old, kept = do.dispatch("k", 1), other.dispatch("k", 2)
         new = do.options(on_busy="replace").dispatch("k", 3)
         assert old.status() == "replaced"
         gate.open()
-        assert (first.result(5), kept.result(5), new.result(5)) == (0, 2, 3)
+        assert (first.result(HANG), kept.result(HANG), new.result(HANG)) == (0, 2, 3)
     assert ran == [("do", 0), ("other", 2), ("do", 3)]
 
 
@@ -180,16 +185,16 @@ def test_on_busy_coalesce(pool: KeyedPool):
     soon = do.options(on_busy="coalesce")
     with pool.worker():
         first = do.dispatch("k", 0)
-        play.until(lambda: first.status() == "running")
+        until(lambda: first.status() == "running")
         receipts = [soon.dispatch("k", number) for number in (1, 2, 3)]
         assert len({one.id for one in receipts}) == 1
         gate.open()
-        assert [one.result(5) for one in receipts] == [1, 1, 1]
+        assert [one.result(HANG) for one in receipts] == [1, 1, 1]
     assert ran == [0, 1]
 
 
 def test_a_full_mailbox_refuses_and_the_others_do_not(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=1.0, max_per_key=3)
+    pool = make(slots=16, lease=play.LONG, max_per_key=3)
     ran: list[int] = []
 
     @pool.job
@@ -203,13 +208,13 @@ def test_a_full_mailbox_refuses_and_the_others_do_not(make: Callable[..., KeyedP
         do.dispatch("k", 3)
     do.dispatch("other", 9)
     with pool.worker():
-        play.until(lambda: pool.statistics().jobs == 0)
-        assert do.dispatch("k", 4).result(5) == 4
+        until(lambda: pool.statistics().jobs == 0)
+        assert do.dispatch("k", 4).result(HANG) == 4
     assert [one for one in ran if one < 9] == [0, 1, 2, 4]
 
 
 def test_a_full_pool_refuses(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=1.0, max_jobs=3)
+    pool = make(slots=16, lease=play.LONG, max_jobs=3)
 
     @pool.job
     async def do(job: Job, number: int) -> int:
@@ -220,12 +225,12 @@ def test_a_full_pool_refuses(make: Callable[..., KeyedPool]):
     with pytest.raises(PoolFull, match="max_jobs"):
         do.dispatch("c", 3)
     with pool.worker():
-        play.until(lambda: pool.statistics().jobs == 0)
-        assert do.dispatch("c", 3).result(5) == 3
+        until(lambda: pool.statistics().jobs == 0)
+        assert do.dispatch("c", 3).result(HANG) == 3
 
 
 def test_dispatch_many_says_what_was_refused(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=1.0, max_per_key=2)
+    pool = make(slots=16, lease=play.LONG, max_per_key=2)
 
     @pool.job
     async def do(job: Job, number: int) -> int:
@@ -236,7 +241,7 @@ def test_dispatch_many_says_what_was_refused(make: Callable[..., KeyedPool]):
     receipts: Any = caught.value.receipts
     assert [one is None for one in receipts] == [False, False, True, False, True]
     with pool.worker():
-        assert [one.result(5) for one in receipts if one] == [0, 1, 3]
+        assert [one.result(HANG) for one in receipts if one] == [0, 1, 3]
     with pytest.raises(PoolFull) as caught:
         do.dispatch_many([("a", number) for number in range(1200)])
     receipts = caught.value.receipts
@@ -275,7 +280,7 @@ def test_dispatch_many_of_nothing_and_of_very_many(pool: KeyedPool):
     assert do.dispatch_many([]) == []
     with pool.worker():
         receipts = do.dispatch_many((f"k{number % 100}", number) for number in range(3000))
-        total = sum(one.result(10) for one in receipts)
+        total = sum(one.result(HANG) for one in receipts)
     assert total == 3000 * 2999 // 2
 
 
@@ -293,5 +298,5 @@ async def test_the_other_colour_has_the_same_options(apool: AsyncKeyedPool):
     three = await do.options(on_busy="coalesce").dispatch("k", 4)
     assert three.id == "x"
     async with apool.worker():
-        assert [await each.result(5) for each in (one, two, three)] == [1, 1, 1]
-        assert await (await do.options(delay=0.05).dispatch("k", 5)).result(5) == 5
+        assert [await each.result(HANG) for each in (one, two, three)] == [1, 1, 1]
+        assert await (await do.options(delay=0.05).dispatch("k", 5)).result(HANG) == 5

@@ -12,6 +12,7 @@ import keyed_play as play
 import pytest
 
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+from waiting import HANG, auntil, until
 
 
 @pytest.mark.parametrize("colour", ["plain", "coroutine"])
@@ -21,10 +22,12 @@ def test_jobs_of_a_key_run_in_order_one_at_a_time(pool: KeyedPool, colour: str):
 
     def plain(job: Job, number: int) -> None:
         with log.run(job.key, number):
+            until(lambda: log.most > 1)
             time.sleep(dice.random() * 0.001)
 
     async def coroutine(job: Job, number: int) -> None:
         with log.run(job.key, number):
+            await auntil(lambda: log.most > 1)
             await asyncio.sleep(dice.random() * 0.001)
 
     do = pool.job(name="do")(plain if colour == "plain" else coroutine)
@@ -33,9 +36,8 @@ def test_jobs_of_a_key_run_in_order_one_at_a_time(pool: KeyedPool, colour: str):
         for number in range(40):
             for key in keys:
                 do.dispatch(key, number)
-        play.until(lambda: len(log.ended) == 400, 15)
+        until(lambda: len(log.ended) == 400)
     assert not log.overlaps
-    assert log.most > 1
     for key in keys:
         assert log.of(key) == list(range(40))
 
@@ -58,7 +60,7 @@ def test_many_threads_dispatch_in_their_own_order(pool: KeyedPool):
             each.start()
         for each in threads:
             each.join()
-        play.until(lambda: len(log.ended) == 400)
+        until(lambda: len(log.ended) == 400)
     assert not log.overlaps
     for thread in range(8):
         assert [number for one, number in log.of("shared") if one == thread] == list(range(50))
@@ -82,10 +84,10 @@ def test_a_slow_key_holds_up_no_other(pool: KeyedPool, colour: str):
     with pool.worker(concurrency=2):
         stuck = do.dispatch("slow", slow=True)
         behind = do.dispatch_many([("slow",)] * 50)
-        assert [do.dispatch(f"k{number}").result(5) for number in range(40)]
+        assert [do.dispatch(f"k{number}").result(HANG) for number in range(40)]
         assert stuck.status() == "running"
         gate.open()
-        assert behind[-1].result(5) == "slow"
+        assert behind[-1].result(HANG) == "slow"
 
 
 def test_a_deep_key_takes_turns_with_others_on_one_handler(pool: KeyedPool):
@@ -101,7 +103,7 @@ def test_a_deep_key_takes_turns_with_others_on_one_handler(pool: KeyedPool):
     do.dispatch_many([(f"k{number}", number) for number in range(20)])
     with pool.worker(concurrency=1):
         pool.admin.resume()
-        play.until(lambda: len(log.ended) == 1020, 10)
+        until(lambda: len(log.ended) == 1020)
     last_of_others = max(index for index, (key, _) in enumerate(log.ended) if key != "deep")
     assert last_of_others < 20 * 17 + 64
     assert log.of("deep") == list(range(1000))
@@ -117,7 +119,7 @@ def test_a_poisoned_key_holds_up_no_other(pool: KeyedPool):
     with pool.worker(concurrency=1):
         do.dispatch_many([("poison",)] * 20)
         for number in range(50):
-            assert do.dispatch(f"k{number}").result(2)
+            assert do.dispatch(f"k{number}").result(HANG)
 
 
 def test_concurrency_is_a_limit(pool: KeyedPool):
@@ -126,18 +128,20 @@ def test_concurrency_is_a_limit(pool: KeyedPool):
     @pool.job
     async def do(job: Job) -> None:
         with log.run(job.key):
+            await auntil(lambda: log.most == 3)
             await asyncio.sleep(0.01)
 
     @pool.job
     def plain(job: Job) -> None:
         with log.run(job.key):
+            until(lambda: log.most == 3)
             time.sleep(0.01)
 
     with pool.worker(concurrency=3):
         receipts = do.dispatch_many([(f"k{number}",) for number in range(20)])
         receipts += plain.dispatch_many([(f"p{number}",) for number in range(20)])
         for one in receipts:
-            one.result(5)
+            one.result(HANG)
     assert log.most == 3
 
 
@@ -152,7 +156,7 @@ def test_tokens_of_a_key_grow(pool: KeyedPool):
     for _ in range(3):
         with pool.worker():
             for _ in range(5):
-                do.dispatch("k").result(5)
+                do.dispatch("k").result(HANG)
     assert tokens == sorted(tokens) and len(set(tokens)) >= 3
 
 
@@ -165,10 +169,10 @@ def test_a_job_knows_itself(pool: KeyedPool):
 
     with pool.worker():
         receipt = do.options(id="mine").dispatch("k")
-        receipt.result(5)
+        receipt.result(HANG)
     (job,) = seen
     assert (job.key, job.id, job.name, job.attempt, job.pool) == ("k", "mine", "do", 1, "p")
-    assert abs(job.dispatched_at - time.time()) < 5
+    assert abs(job.dispatched_at - time.time()) < HANG
     assert not job.lost
     job.check()
 
@@ -184,12 +188,12 @@ def test_a_job_may_dispatch_more_for_its_own_key(pool: KeyedPool):
 
     with pool.worker():
         chain.dispatch("k", 20)
-        play.until(lambda: len(log.ended) == 21)
+        until(lambda: len(log.ended) == 21)
     assert log.of("k") == list(range(20, -1, -1)) and not log.overlaps
 
 
 def test_what_waits_for_a_worker_is_run_when_one_comes(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=0.5)
+    pool = make(slots=16, lease=play.LONG)
 
     @pool.job
     async def do(job: Job, number: int) -> int:
@@ -198,11 +202,11 @@ def test_what_waits_for_a_worker_is_run_when_one_comes(make: Callable[..., Keyed
     receipts = do.dispatch_many([(f"k{number % 7}", number) for number in range(1200)])
     assert pool.statistics().jobs == 1200
     with pool.worker():
-        assert [one.result(5) for one in receipts] == list(range(1200))
+        assert [one.result(HANG) for one in receipts] == list(range(1200))
 
 
 def test_jobs_that_only_another_worker_knows_are_left_for_it_in_order(make: Callable[..., KeyedPool]):
-    one, two = make(slots=4, lease=1.0), make()
+    one, two = make(slots=4, lease=play.LONG), make()
     log = play.Log()
 
     @one.job
@@ -220,11 +224,11 @@ def test_jobs_that_only_another_worker_knows_are_left_for_it_in_order(make: Call
         for number in range(0, 20, 2):
             old.dispatch("k", number)
             declared.dispatch("k", number + 1)
-        play.until(lambda: log.of("k") == [0])
-        play.until(lambda: [each.state for each in one.keys()] == ["shelved"])  # noqa: SIM118
-        assert old.dispatch("other", 1).result(5) is None
+        until(lambda: log.of("k") == [0])
+        until(lambda: [each.state for each in one.keys()] == ["shelved"])  # noqa: SIM118
+        assert old.dispatch("other", 1).result(HANG) is None
         with two.worker():
-            play.until(lambda: len(log.of("k")) == 20, 20)
+            until(lambda: len(log.of("k")) == 20)
     assert log.of("k") == list(range(20)) and not log.overlaps
     assert one.statistics().dead == 0
 
@@ -237,9 +241,9 @@ def test_an_unknown_job_that_is_cancelled_frees_its_key(pool: KeyedPool):
     with pool.worker():
         strange = pool.declare_job("strange").dispatch("k")
         after = known.dispatch("k")
-        play.until(lambda: [each.state for each in pool.keys()] == ["shelved"])  # noqa: SIM118
+        until(lambda: [each.state for each in pool.keys()] == ["shelved"])  # noqa: SIM118
         assert strange.cancel()
-        assert after.result(5) == "known"
+        assert after.result(HANG) == "known"
         assert strange.status() == "cancelled"
 
 
@@ -254,5 +258,5 @@ async def test_tasks_that_dispatch_one_after_another_keep_their_order(apool: Asy
 
     async with apool.worker():
         await asyncio.gather(*(do.dispatch("k", number) for number in range(200)))
-        await play.auntil(lambda: len(log.ended) == 200)
+        await auntil(lambda: len(log.ended) == 200)
     assert log.of("k") == list(range(200)) and not log.overlaps

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import os
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from millpond.resources import AsyncGrant, AsyncResourcePool, Grant, ResourcePool
+from millpond._clock import elapsed
+from millpond.resources import AsyncGrant, AsyncResourcePool, Grant, ResourcePool, _alarm
+from waiting import auntil
 
 _AT_ONCE = {"check"}
 _worlds = itertools.count(1)
@@ -26,26 +28,25 @@ def url_of(engine: str, folder: Path) -> str:
     return f"sqlite:///{folder}/{world}.db" + ("?synchronous=FULL" if engine == "full" else "")
 
 
-async def eventually(question: Callable[[], Any], timeout: float = 5.0) -> Any:
+async def eventually(question: Callable[[], Any]) -> Any:
     """Return the answer once it is true; it may be a coroutine."""
-    deadline = time.monotonic() + timeout
-    while True:
-        answer = question()
-        if asyncio.iscoroutine(answer):
-            answer = await answer
-        if answer:
-            return answer
-        assert time.monotonic() < deadline, "it did not come true in time"
-        await asyncio.sleep(0.002)
+    return await auntil(question)
 
 
-def soon(question: Callable[[], Any], timeout: float = 5.0) -> Any:
-    """Return the answer once it is true."""
-    deadline = time.monotonic() + timeout
-    while not (answer := question()):
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.002)
-    return answer
+@contextlib.contextmanager
+def early_alarm(seconds: float) -> Iterator[None]:
+    """Let what is due within so many seconds be done now.
+
+    So a lease that no slow machine can lose is renewed all the same while a test looks.
+    """
+
+    def ahead() -> float:
+        return elapsed() + seconds
+
+    with mock.patch.object(_alarm, "elapsed", ahead):
+        with _alarm._clockwork.condition:
+            _alarm._clockwork.condition.notify()
+        yield
 
 
 class Threaded:
@@ -142,3 +143,11 @@ def raw(grant: Any) -> Grant | AsyncGrant:
     """Return the grant itself."""
     inner: Grant | AsyncGrant = grant.inner if isinstance(grant, Threaded) else grant
     return inner
+
+
+async def is_renewed(grant: Any) -> None:
+    """Wait until a lease has been renewed once more; it is of 60 s."""
+    case = raw(grant)._case
+    before = case.sent
+    with early_alarm(21):
+        await eventually(lambda: case.sent > before)

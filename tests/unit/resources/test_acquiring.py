@@ -7,10 +7,11 @@ import time
 from functools import partial
 
 import pytest
-from faces import Faces, eventually, raw
+from faces import Faces, eventually, is_renewed, raw
 
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, PoolClosed, StaleToken, Unsatisfiable
 from millpond.resources import want
+from waiting import HANG
 
 pytestmark = pytest.mark.asyncio
 
@@ -108,7 +109,7 @@ async def test_a_timeout_is_kept_to_and_says_where_to_look(lab):
         start = time.monotonic()
         with pytest.raises(AcquireTimeout, match=r"no '@gpu-0' of pool 'gpus' was free within 0.2 s: waiters\(\)"):
             await pool.acquire(name="gpu-0", timeout=0.2)
-        assert 0.19 <= time.monotonic() - start < 0.6
+        assert time.monotonic() - start >= 0.19
         assert not await pool.waiters()
 
 
@@ -148,7 +149,7 @@ async def test_what_nobody_could_ever_have_is_refused_at_once(lab):
 
 async def test_one_who_waits_for_capacity_gets_it_when_it_is_added(lab):
     pool = await gpus(lab)
-    waiting = asyncio.ensure_future(pool.acquire({"model": "b200"}, wait_for_capacity=True, timeout=5))
+    waiting = asyncio.ensure_future(pool.acquire({"model": "b200"}, wait_for_capacity=True, timeout=HANG))
     [waiter] = await eventually(pool.waiters)
     assert waiter.why == "no resource matches it: it waits for one to be added"
     await pool.add("gpu-2", labels={"model": "b200"})
@@ -160,7 +161,7 @@ async def test_one_who_waits_for_capacity_gets_it_when_it_is_added(lab):
 async def test_one_who_waits_in_vain_since_a_removal_is_told(lab):
     pool = await gpus(lab)
     held = await pool.acquire(name="gpu-0")
-    waiting = asyncio.ensure_future(pool.acquire(name="gpu-0", timeout=5))
+    waiting = asyncio.ensure_future(pool.acquire(name="gpu-0", timeout=HANG))
     await eventually(pool.waiters)
     await pool.admin.remove("gpu-0")
     with pytest.raises(Unsatisfiable):
@@ -281,10 +282,10 @@ async def test_a_request_id_that_timed_out_had_no_effect_and_may_ask_again(lab):
     async with pool.acquire():
         with pytest.raises(AcquireTimeout):
             await pool.acquire(request_id="job", timeout=0.01)
-    async with pool.acquire(request_id="job", timeout=5):
+    async with pool.acquire(request_id="job", timeout=HANG):
         pass
     with pytest.raises(AlreadyExists, match=r"request 'job' is over \(released\)"):
-        await pool.acquire(request_id="job", timeout=5)
+        await pool.acquire(request_id="job", timeout=HANG)
 
 
 async def test_a_refused_request_id_may_be_used_again(lab):
@@ -340,9 +341,9 @@ async def test_a_grant_can_be_adopted_by_the_object_that_had_it(lab):
 async def test_an_adopted_grant_can_be_a_lease(lab):
     pool = await gpus(lab)
     grant = await pool.acquire()
-    adopted = await pool.adopt(await grant.transfer(), lease=0.2)
-    assert 0 < adopted.deadline <= 0.2
-    await asyncio.sleep(0.4)
+    adopted = await pool.adopt(await grant.transfer(), lease=60)
+    assert 0 < adopted.deadline <= 60
+    await is_renewed(adopted)
     adopted.check()
     await adopted.release()
 
@@ -392,7 +393,7 @@ async def test_what_was_handed_over_can_be_passed_on_at_once(lab):
 
 
 async def _obtain(pool):
-    return await pool.acquire(timeout=5)
+    return await pool.acquire(timeout=HANG)
 
 
 async def test_a_lost_grant_cannot_be_passed_on(lab):
@@ -432,11 +433,11 @@ async def test_a_placement_function_may_decline_an_offer_and_keeps_its_place(lab
     plain = await gpus(lab)
     picky = lab.open("gpus", placement=lambda candidates: [one for one in candidates if one.name == "gpu-1"])
     zero, one = await plain.acquire(name="gpu-0"), await plain.acquire(name="gpu-1")
-    waiting = asyncio.ensure_future(picky.acquire(timeout=5))
+    waiting = asyncio.ensure_future(picky.acquire(timeout=HANG))
     await eventually(plain.waiters)
     await zero.release()  # offered, declined, and lent to the next
     await eventually(lambda: _declined(plain))
-    async with plain.acquire(name="gpu-0", timeout=1):
+    async with plain.acquire(name="gpu-0", timeout=HANG):
         assert not waiting.done()
         await one.release()
         grant = await waiting
@@ -459,7 +460,7 @@ async def test_an_offer_that_is_withdrawn_while_a_placement_function_looks_at_it
         if len(calls) == 2:
             loop.call_soon_threadsafe(looking.set)
             if lab.colour == "sync":
-                asyncio.run_coroutine_threadsafe(done.wait(), loop).result(5)
+                asyncio.run_coroutine_threadsafe(done.wait(), loop).result(HANG)
         return candidates
 
     picky = lab.open("gpus", placement=slow)
@@ -468,11 +469,11 @@ async def test_an_offer_that_is_withdrawn_while_a_placement_function_looks_at_it
     await eventually(plain.waiters)
     await held.release()
     if lab.colour == "sync":
-        await asyncio.wait_for(looking.wait(), 5)
+        await asyncio.wait_for(looking.wait(), HANG)
         await plain.admin.withdraw("picky", reason="enough")
         done.set()
         with pytest.raises(StaleToken, match="request 'picky' for .* ended without a grant: revoked"):
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, HANG)
     else:
         grant = await waiting
         await grant.release()

@@ -20,6 +20,7 @@ import pytest
 from millpond.errors import StaleToken
 from millpond.resources.fences import FileFence, RedisFence, SqlFence
 from millpond.testing._redis import find_redis_server, redis_server
+from waiting import HANG, until
 
 NOW = 1_763_187_612_345_678
 """A token as pools give them: microseconds since 1970, 16 digits."""
@@ -46,7 +47,7 @@ def client(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
 
 
 def connect(folder: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(folder / "fenced.db", timeout=20, check_same_thread=False)
+    connection = sqlite3.connect(folder / "fenced.db", timeout=HANG, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     return connection
 
@@ -202,11 +203,11 @@ def test_a_stale_transaction_waits_for_the_newer_one_and_is_refused(database: sq
 
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(write_late)
-        assert began.wait(10)
+        assert began.wait(HANG)
         database.execute("INSERT INTO history (token) VALUES (900)")
         database.commit()
         with pytest.raises(StaleToken):
-            late.result(timeout=20)
+            late.result(timeout=HANG)
     older.close()
     assert database.execute("SELECT token FROM history").fetchall() == [(900,)]
 
@@ -281,7 +282,7 @@ def test_nobody_gets_in_while_a_guard_is_held(tmp_path: Path):
     fence, order, inside = FileFence(tmp_path), [], threading.Event()
 
     def newer() -> None:
-        assert inside.wait(10)
+        assert inside.wait(HANG)
         with fence.guard("folder", 900):
             order.append("newer")
 
@@ -291,7 +292,7 @@ def test_nobody_gets_in_while_a_guard_is_held(tmp_path: Path):
             inside.set()
             assert not late.done()
             order.append("older")
-        late.result(timeout=20)
+        late.result(timeout=HANG)
     assert order == ["older", "newer"]
     with pytest.raises(StaleToken), fence.guard("folder", 812):
         order.append("never")
@@ -361,14 +362,14 @@ print('survived', Deadly.calls)
 """
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)  # many processes, each of which imports
 def test_a_writer_killed_before_any_of_its_system_calls_leaves_old_or_new(tmp_path: Path):
     found = set()
     for call in range(1, 60):
         path = tmp_path / f"{call}.bin"
         FileFence(path).write(content(812), 812)
         done = subprocess.run(
-            [sys.executable, "-c", DIES_AT_A_CALL, path, str(call)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", DIES_AT_A_CALL, path, str(call)], capture_output=True, text=True, timeout=HANG
         )
         found.add(consistent(path, {812, 900}))
         FileFence(path).write(content(901), 901)  # nobody has to clean up
@@ -411,7 +412,11 @@ while True:
 """
 
 
-@pytest.mark.timeout(120)
+def written(path: Path) -> int:
+    return int(path.read_bytes().split(b"\n", 1)[0]) if path.exists() else 0
+
+
+@pytest.mark.timeout(600)  # many processes, each of which imports
 def test_writers_killed_at_random_leave_a_whole_content_and_its_token(tmp_path: Path):
     path, seed = tmp_path / "model.bin", random.randrange(10**6)
     print("seed", seed)
@@ -426,19 +431,17 @@ def test_writers_killed_at_random_leave_a_whole_content_and_its_token(tmp_path: 
             for writer in writers:
                 assert writer.stdout is not None
                 assert writer.stdout.readline() == "ready\n"
-            threading.Event().wait(dice.uniform(0.01, 0.1))  # the storm itself, not a wait for anything
+            until(lambda: written(path) > highest)  # noqa: B023
+            threading.Event().wait(dice.uniform(0.0, 0.1))  # the storm itself, not a wait for anything
         finally:
             for writer in dice.sample(writers, 3):
                 writer.kill()
             for writer in writers:
-                writer.communicate(timeout=20)
-        if path.exists():
-            data = path.read_bytes()
-            wrote, seen = int(data.split(b"\n", 1)[0]), int(Path(f"{path}.fence").read_bytes())
-            assert data == content(wrote)
-            assert highest <= wrote <= seen
-            highest = wrote
-    assert highest, "no writer came to write"
+                writer.communicate(timeout=HANG)
+        wrote, seen = written(path), int(Path(f"{path}.fence").read_bytes())
+        assert path.read_bytes() == content(wrote)
+        assert highest < wrote <= seen
+        highest = wrote
     FileFence(path).write(b"after the storm", highest + 10**9)
     assert path.read_bytes() == b"after the storm"
 

@@ -12,6 +12,7 @@ import pytest
 from faces import Faces, eventually
 
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, NotFound, PoolError, StaleToken, Unsatisfiable
+from waiting import HANG
 
 pytestmark = pytest.mark.asyncio
 
@@ -145,7 +146,7 @@ async def test_a_drain_waits_for_the_last_holder(lab):
     await one.release()
     assert not draining.done()
     await other.release()
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, HANG)
     assert (await pool.resources())[1].state == "cordoned"
 
 
@@ -155,7 +156,7 @@ async def _state(pool, name: str, state: str) -> bool:
 
 async def test_a_drain_of_a_free_resource_is_over_at_once(lab):
     pool = await two(lab)
-    await asyncio.wait_for(pool.admin.drain("a"), 5)
+    await asyncio.wait_for(pool.admin.drain("a"), HANG)
     assert (await pool.resources())[0].state == "cordoned"
 
 
@@ -165,7 +166,7 @@ async def test_a_drain_that_takes_too_long_raises_and_goes_on(lab):
         start = time.monotonic()
         with pytest.raises(AcquireTimeout, match="'a' is still held after 0.1 s: it goes on draining; see holders"):
             await pool.admin.drain("a", timeout=0.1)
-        assert 0.09 < time.monotonic() - start < 0.6
+        assert time.monotonic() - start > 0.09
         assert (await pool.resources())[0].state == "draining"
     assert (await pool.resources())[0].state == "cordoned"
 
@@ -240,7 +241,7 @@ async def test_what_is_kept_with_a_lease_ends_by_itself(lab):
     pool = await two(lab)
     grant = await pool.acquire(name="a")
     await pool.admin.keep("a", token=grant.token, holder="ada", reason="r", lease=0.1)
-    async with pool.acquire(name="a", timeout=3):
+    async with pool.acquire(name="a", timeout=HANG):
         pass
 
 
@@ -286,11 +287,10 @@ async def test_pausing_keeps_the_other_settings(lab):
     await pool.admin.pause(reason="p")
     await pool.admin.resume()
     grant = await pool.acquire(name="a")
-    await pool.admin.release("a", token=grant.token, reason="r")
-    assert await pool.try_acquire(name="a") is None
     start = time.monotonic()
-    async with pool.acquire(name="a", timeout=3):
-        assert time.monotonic() - start > 0.15
+    await pool.admin.release("a", token=grant.token, reason="r")
+    async with pool.acquire(name="a", timeout=HANG):
+        assert time.monotonic() - start > 0.29
 
 
 async def test_every_setting_can_be_changed(lab):
@@ -313,7 +313,7 @@ async def test_a_group_holds_no_more_than_its_quota(lab):
         assert waiter.why == "group 'tenant' holds 1 of its 1 units"
         assert waiter.group == "tenant"
         assert (await pool.statistics()).groups == {"tenant": 1}
-        async with pool.acquire(group="other", timeout=1):
+        async with pool.acquire(group="other", timeout=HANG):
             pass
     await (await waiting).release()
     with pytest.raises(ValueError, match="a group needs a name"):
@@ -343,7 +343,7 @@ async def test_waiters_of_a_deleted_pool_are_told(lab):
     await eventually(pool.waiters)
     await pool.admin.delete_pool(force=True)
     with pytest.raises((StaleToken, Unsatisfiable)):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, HANG)
     with pytest.raises(LeaseLost):
         await held.release()
 
@@ -354,13 +354,13 @@ async def test_waiters_of_a_deleted_pool_are_told(lab):
 async def test_holders_tell_who_what_since_when_and_why(lab):
     pool = await two(lab, holder="ada's script")
     before = time.time()
-    async with pool.acquire(name="b", reason="calibrate", group="optics", lease=30) as grant:
+    async with pool.acquire(name="b", reason="calibrate", group="optics", lease=3600) as grant:
         [one] = await pool.holders()
     assert (one.resources, one.units, one.token) == (("b",), {"b": 1}, grant.token)
     assert (one.kind, one.id, one.host, one.pid) == ("process", "ada's script", socket.gethostname(), os.getpid())
     assert (one.reason, one.group, one.state, one.suspect) == ("calibrate", "optics", "held", "")
     assert before - 1 < one.since < time.time() + 1
-    assert 0 <= one.held_for < 5 and 20 < one.expires_in <= 30
+    assert 0 <= one.held_for < HANG and 0 < one.expires_in <= 3600
     assert str(one) == "ada's script"
 
 
@@ -386,7 +386,7 @@ async def test_waiters_tell_their_place_and_why(lab):
         assert views[0].why == "a is held by me (first)"
         assert views[2].why == "2 ahead of it; a is held by me (first)"
         assert views[0].selectors == ("@a",)
-        assert views[0].state == "waiting" and 0 <= views[0].waiting_for < 5
+        assert views[0].state == "waiting" and 0 <= views[0].waiting_for < HANG
         assert str(views[0]) == "me"
         assert (await pool.admin.explain("w2")).endswith("in place 3: 2 ahead of it; a is held by me (first)")
         statistics = await pool.statistics()
@@ -402,16 +402,18 @@ async def _waiting(pool, count: int) -> bool:
 async def test_the_wish_of_a_waiter_is_spelled_out(lab):
     pool = await two(lab)
     async with pool.acquire(name="a"), pool.acquire(name="b", units=2):
-        waiting = asyncio.ensure_future(pool.acquire_all([{"kind": ["x", "y"]}, {"kind": "y"}], timeout=0.2))
+        waiting = asyncio.ensure_future(pool.acquire_all([{"kind": ["x", "y"]}, {"kind": "y"}]))
         [one] = await eventually(pool.waiters)
         assert one.selectors == ("kind in (x y)", "kind=y")
-        with pytest.raises(AcquireTimeout):
+        await pool.admin.withdraw(one.request_id, reason="seen")
+        with pytest.raises(StaleToken):
             await waiting
-        waiting = asyncio.ensure_future(pool.acquire(name="b", units="all", timeout=0.2))
+        waiting = asyncio.ensure_future(pool.acquire(name="b", units="all"))
         [one] = await eventually(pool.waiters)
         assert one.selectors == ("@b (all units)",)
         assert "0 of 2 units free" in one.why
-        with pytest.raises(AcquireTimeout):
+        await pool.admin.withdraw(one.request_id, reason="seen")
+        with pytest.raises(StaleToken):
             await waiting
 
 
@@ -422,7 +424,7 @@ async def test_statistics_add_up(lab):
         one = await pool.statistics()
     assert (one.resources, one.units, one.free_units, one.schedulable_units) == (2, 3, 2, 1)
     assert (one.held, one.offered, one.waiting, one.away, one.suspects, one.grants_total) == (1, 0, 0, 0, 0, 1)
-    assert one.oldest_wait == 0 and 0 < one.oldest_hold < 5
+    assert one.oldest_wait == 0 and 0 < one.oldest_hold < HANG
 
 
 async def test_explain_tells_of_requests_and_resources(lab):

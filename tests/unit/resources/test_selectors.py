@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.resources._selectors import labels_of, matches, parse, write
@@ -190,7 +190,7 @@ def first_match(text, labels):
     return next((index for index, one in enumerate(parse(text)) if matches(one, "r", labels)), None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SELECTORS, st.data())
 def test_what_is_written_means_what_was_said(selector, data):
     text = write(selector)
@@ -201,7 +201,7 @@ def test_what_is_written_means_what_was_said(selector, data):
     assert write(text) == text, "canonical text is its own spelling"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(TERMS, min_size=1, max_size=3), LABELS)
 def test_the_order_of_preference_is_kept(selector, labels):
     by_text = first_match(write(selector), labels)
@@ -213,7 +213,7 @@ def test_the_order_of_preference_is_kept(selector, labels):
         assert by_text == spelled.index(write(selector[by_hand]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TERMS, st.randoms())
 def test_the_order_of_writing_does_not_matter(terms, dice):
     shuffled = list(terms.items())
@@ -222,7 +222,7 @@ def test_the_order_of_writing_does_not_matter(terms, dice):
     assert write(again) == write(terms)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=12))
 def test_any_text_is_read_or_refused_with_a_value_error(text):
     try:
@@ -232,7 +232,7 @@ def test_any_text_is_read_or_refused_with_a_value_error(text):
     assert write(spelled) == spelled
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(WORDS)
 def test_any_name_finds_its_resource(name):
     [alternative] = parse(write(name=name))

@@ -14,6 +14,7 @@ from millpond import ResourcePool
 from millpond.resources import _commands as do
 from millpond.resources._records import HELD, Holder, Settings, Want
 from millpond.resources.engines.sqlite._engine import SqliteEngine
+from waiting import HANG, until
 
 
 @pytest.fixture
@@ -26,9 +27,7 @@ def engine(tmp_path: Path):
 def run(engine: SqliteEngine, command: do.Command) -> do.Reply:
     answers: list[do.Reply | Exception] = []
     engine.apply("lab", command, answers.append, block=True)
-    deadline = time.monotonic() + 5
-    while not answers and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: answers)
     [answer] = answers
     assert isinstance(answer, do.Reply)
     return answer
@@ -63,9 +62,6 @@ def test_a_deleted_live_file_is_mended_and_frees_nothing(tmp_path: Path):
         with pool.acquire():
             os.unlink(live)
             for _ in range(2):  # before and after it is mended
-                other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20)
+                other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG)
                 assert (other.stdout, other.stderr) == ("None\n", "")
-                deadline = time.monotonic() + 5
-                while not live.exists() and time.monotonic() < deadline:
-                    time.sleep(0.01)
-            assert live.exists()
+                until(live.exists)

@@ -6,12 +6,12 @@ import os
 import select
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from millpond._sqlite import Bell
+from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))
 import sqlite_programs as programs
@@ -55,7 +55,7 @@ def test_a_ring_reaches_another_process(bells, tmp_path, start):
     )
     assert program.line() == "hung"
     bell.ring([2])
-    assert is_rung(bell, 10)
+    assert is_rung(bell, HANG)
 
 
 def test_a_folder_deeper_than_a_socket_path_will_do(bells, tmp_path):
@@ -106,10 +106,8 @@ def test_full_peers_neither_stop_the_ringer_nor_silence_him_for_others(bells):
     full = list(range(100, 160))
     for number in full:
         bells(number)
-    began = time.monotonic()
     for _ in range(30):
-        ringer.ring(full)
-    assert time.monotonic() - began < 5
+        ringer.ring(full)  # would wait for ever, since nobody listens
     with pytest.raises(BlockingIOError):  # else the test shows nothing: that socket must be exhausted or the peer full
         for _ in range(1000):
             ringer._far.sendto(b"!", ringer._address(100))
@@ -182,7 +180,7 @@ def test_no_ring_of_another_thread_is_lost(bells):
     thread = threading.Thread(target=ringer)
     thread.start()
     while seen[0] < rounds:
-        assert is_rung(bell, 5), f"lost: {seen[0]} of {work[0]} seen, and no ring"
+        assert is_rung(bell, HANG), f"lost: {seen[0]} of {work[0]} seen, and no ring"
         bell.drain()
         seen[0] = work[0]
     thread.join()
@@ -220,7 +218,7 @@ def test_a_forked_child_neither_takes_the_rings_nor_the_socket(tmp_path, start):
         say(bool(select.select([bell], [], [], 0)[0]), os.path.exists(sys.argv[1] + "-bells/1"))
         bell.drain()
         other.ring([1])
-        say(bool(select.select([bell], [], [], 1)[0]))
+        say(bool(select.select([bell], [], [], 60)[0]))
         """,
         tmp_path / "p.db",
     )

@@ -81,9 +81,13 @@ def test_the_time_is_recorded_once_a_second_at_most(tmp_path):
 
 def test_the_real_clock_is_near_the_wall_clock_and_never_goes_back(tmp_path):
     database = Database(tmp_path / "p.db")
+    before = time.time()
     clock = EngineClock(database)
+    first = clock.now() / 1e6
+    after = time.time()
+    near = 1.0 + (after - before)  # the machine may have stood still in between
+    assert before - near < first < after + near
     times = [clock.now() for _ in range(1000)]
     assert times == sorted(times)
-    assert abs(times[0] - time.time() * 1e6) < 1e6
     assert boot_ticks() > 0
     database.close()

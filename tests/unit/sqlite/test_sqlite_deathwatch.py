@@ -13,6 +13,7 @@ import pytest
 from millpond._sqlite import CONFIRM, DeathWatch, LiveFile, Passport
 from millpond._sqlite._deathwatch import EAGER_POLL, IDLE_POLL
 from millpond._sqlite._process import read_stat
+from waiting import HANG
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def live(tmp_path):
 
 class Sleeper:
     def __init__(self, live: LiveFile) -> None:
-        self.process = subprocess.Popen(["sleep", "60"])
+        self.process = subprocess.Popen(["sleep", "3600"])
         stat = read_stat(self.process.pid)
         assert stat is not None
         self.passport = dataclasses.replace(Passport.of_this_process(live), pid=self.process.pid, start=stat.start)
@@ -66,7 +67,7 @@ def test_a_death_makes_it_readable_and_is_told_once(watch, sleeper):
     assert watch.dead() == [] and watch.patience() is None
     assert select.select([watch], [], [], 0)[0] == []
     one.process.kill()
-    assert select.select([watch], [], [], 10)[0] == [watch]
+    assert select.select([watch], [], [], HANG)[0] == [watch]
     assert watch.dead() == [1]
     assert select.select([watch], [], [], 0)[0] == []
     assert watch.dead() == []
@@ -190,5 +191,5 @@ def test_a_forked_child_that_closes_it_does_not_end_the_parents_watch(watch, sle
             os._exit(0)
     os.waitpid(pid, 0)
     one.process.kill()
-    assert select.select([watch], [], [], 10)[0] == [watch]
+    assert select.select([watch], [], [], HANG)[0] == [watch]
     assert watch.dead() == [1]

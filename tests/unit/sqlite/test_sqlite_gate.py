@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 from millpond._sqlite import Gate, _lockfile
 from millpond._sqlite import _gate as gate_module
 from millpond.errors import EngineError
+from waiting import never, until
 
 sys.path.insert(0, str(Path(__file__).parent))
 import sqlite_programs as programs
@@ -57,8 +59,16 @@ def test_one_thread_at_a_time_also_through_two_objects(gate):
 def test_waiting_ends_when_the_other_leaves(gate, start):
     program = start(HOLDER, gate.database)
     program.line()
-    threading.Timer(0.05, program.tell).start()
+    me = threading.get_native_id()
+
+    def end_the_wait() -> None:
+        until(lambda: _syscall(os.getpid(), me) == "fcntl")
+        program.tell()
+
+    thread = threading.Thread(target=end_the_wait)
+    thread.start()
     gate.enter()
+    thread.join()
     assert gate.is_inside
     gate.leave()
     assert not gate.is_inside
@@ -141,16 +151,16 @@ def test_ctrl_c_gets_through_while_waiting_and_leaves_no_trace(gate, start):
     )
     for _ in range(3):
         assert program.line() == "waiting"
-        while program.process.poll() is None and "fcntl" not in _syscall(program.pid):
-            time.sleep(0.001)
+        until(lambda: _syscall(program.pid) == "fcntl")
         program.signal(signal.SIGINT)
         assert program.line() == "interrupted False"
     gate.leave()
     assert program.ask() == "inside"
 
 
-def _syscall(pid: int) -> str:
-    number = Path(f"/proc/{pid}/syscall").read_text().split()[0]
+def _syscall(pid: int, thread: int | None = None) -> str:
+    """Return what the thread, or the main one, is sleeping in."""
+    number = Path(f"/proc/{pid}/task/{thread or pid}/syscall").read_text().split()[0]
     return "fcntl" if number in ("72", "25") else number  # x86-64, arm64
 
 
@@ -166,8 +176,13 @@ def test_ctrl_c_gets_through_while_another_thread_is_inside(start, tmp_path):
         thread = threading.Thread(target=hold)
         thread.start()
         inside.wait()
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        main = threading.get_ident()
+        def strike():
+            while sys._current_frames()[main].f_code is not Gate.enter.__code__:
+                time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
         try:
+            threading.Thread(target=strike).start()
             gate.enter()
         except KeyboardInterrupt:
             say("interrupted", gate.is_inside)
@@ -235,7 +250,7 @@ def test_a_forked_child_is_not_inside_and_does_not_keep_the_gate(tmp_path, start
         if os.fork() == 0:
             gate.leave()                                # the parent's entry: nothing happens
             say("child", gate.is_inside, gate.try_enter())
-            time.sleep(60)
+            signal.pause()
         signal.pause()
         """,
         tmp_path / "p.db",
@@ -297,13 +312,12 @@ def test_one_who_waits_for_a_deleted_gate_file_moves_to_the_new_one(gate, start)
     gate.enter()
     waiter = start("gate = Gate(sys.argv[1]); say('waits'); gate.enter(); say('inside'); hear()", gate.database)
     waiter.line()
-    while "fcntl" not in _syscall(waiter.pid):
-        time.sleep(0.001)
+    until(lambda: _syscall(waiter.pid) == "fcntl")
     os.unlink(gate.path)
     newcomer = start(HOLDER, gate.database)
     newcomer.line()
     gate.leave()  # lets the waiter in, on the old file
-    time.sleep(0.05)
+    never(lambda: select.select([waiter.process.stdout], [], [], 0)[0], "that two are inside")
     probe = Gate(gate.database)
     assert probe.blocker() == f"process {newcomer.pid} (python)"
     assert newcomer.ask() == "left"
@@ -317,18 +331,29 @@ def test_a_new_gate_of_a_database_in_use_opens_only_after_a_while(gate, tmp_path
     (tmp_path / "p.db-wal").write_text("")
     with gate:
         os.unlink(gate.path)
+        began = time.monotonic()
         other = Gate(gate.database)
         seen: list[float] = []
         thread = threading.Thread(target=lambda: (other.enter(), seen.append(time.monotonic()), other.leave()))
-        began = time.monotonic()
-        assert not other.try_enter()
         thread.start()
         thread.join()
     assert seen[0] - began > 0.8 * gate_module.GRACE
-    began = time.monotonic()
-    with other:  # once, not for ever
-        pass
-    assert time.monotonic() - began < 0.8 * gate_module.GRACE
+    other.close()
+
+
+def test_a_new_gate_waits_for_its_age_and_once_only(gate, tmp_path, monkeypatch):
+    monkeypatch.setattr(gate_module, "GRACE", 3600.0)
+    (tmp_path / "p.db-wal").write_text("")
+    os.unlink(gate.path)
+    other = Gate(gate.database)
+    assert not other.try_enter()
+    hour_ago = time.time() - 3601
+    os.utime(other.path, (hour_ago, hour_ago))
+    assert other.try_enter()
+    other.leave()
+    os.utime(other.path)  # as if it were new: but somebody has been inside
+    assert other.try_enter()
+    other.leave()
     other.close()
 
 
