@@ -18,7 +18,7 @@ from millpond.errors import TaskTimeout
 from millpond.local import CancelToken
 from millpond.local.coroutines._pool import AsyncPool
 from millpond.local.coroutines._task import AsyncTask
-from waiting import HANG
+from waiting import HANG, auntil
 
 everything_async = pytest.mark.asyncio
 
@@ -63,7 +63,7 @@ async def assert_every_place_is_free(pool: AsyncPool) -> None:
     """As many tasks as the pool has workers run at once: no place was lost."""
     most, door = pool.statistics().max_workers, asyncio.Event()
     tasks = [pool.try_submit(door.wait) for _ in range(most)]
-    await until(lambda: pool.statistics().running == most)
+    await auntil(lambda: pool.statistics().running == most)
     door.set()
     assert await asyncio.gather(*filter(None, tasks)) == [True] * most
 
