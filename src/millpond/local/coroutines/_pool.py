@@ -15,7 +15,7 @@ import asyncio
 import itertools
 from collections.abc import Hashable
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from millpond._events import Observer
 from millpond.local._cancel import CancelToken
@@ -197,6 +197,9 @@ class AsyncPool(AsyncVerbs):
             self._limiter.close()
             await cancel_and_wait(self._limiter, self._threads)
         return False
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"cannot pickle pool {self.name!r}: make a pool in the other process, or submit from here")
 
     def __repr__(self) -> str:
         return describe(self.statistics())
