@@ -158,6 +158,19 @@ def test_queued_work_is_finished_when_the_interpreter_ends(tmp_path):
     assert sorted(map(int, out.read_text().split())) == list(range(2000))
 
 
+def test_functions_of_the_main_script_and_callbacks_run_though_the_script_has_ended(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        "import sys\nfrom millpond import ProcessPool\n"
+        "sys.modules['cloudpickle'] = None  # nothing is sent by value\n"
+        "def double(x): return 2 * x\n"
+        "if __name__ == '__main__':\n"
+        "    pool = ProcessPool(1)\n"
+        "    for x in range(3): pool.submit(double, x).add_done_callback(lambda task: print(task.result()))\n",
+    )
+    assert (code, out, err) == (0, "0\n2\n4\n", "")
+
+
 def test_thread_pools_may_use_process_pools_to_the_very_end(tmp_path):
     out = tmp_path / "out"
     code, _, err = run(

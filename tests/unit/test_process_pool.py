@@ -586,7 +586,7 @@ def test_pausing_brings_back_what_was_sent_in_advance(tmp_path, gate):
         gate.wait()
         pool.pause()
         before = len(out.read_text().split())
-        becomes(lambda: len(pool._crew.line), 19)
+        becomes(lambda: len(pool._runner.backlog.queue), 19)
         gate.open()
         assert tasks[0].result(HANG) is None
         assert not pool.drain(0.1)

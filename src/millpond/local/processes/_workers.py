@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +31,8 @@ START_AGAIN = 1.0
 """Seconds to wait after the system refused a process, when there are other workers."""
 
 _imported_in = os.getpid()
+_main = sys.modules.get("__main__")
+_main_file = getattr(_main, "__file__", None)
 
 
 def usable_context(context: BaseContext) -> BaseContext:
@@ -38,6 +41,13 @@ def usable_context(context: BaseContext) -> BaseContext:
     if is_forked and context.get_start_method() == "forkserver":
         return multiprocessing.get_context("spawn")
     return context
+
+
+def restore_main_file() -> None:
+    """Let a worker that is started while the interpreter ends find the main script, whose `__file__` is gone then."""
+    main = sys.modules.get("__main__")
+    if _main_file is not None and main is not None and main is _main and not hasattr(main, "__file__"):
+        main.__file__ = _main_file
 
 
 def is_importing_main() -> bool:
@@ -152,6 +162,7 @@ class Workers:
             return None
         name = f"{runner.name}_{next(self._names)}"
         reports_memory = rules.max_worker_memory is not None
+        restore_main_file()
         try:
             worker = ProcessWorker(rules.context, name, rules.setup, queue, reports_memory=reports_memory)
         except Exception as error:
