@@ -317,8 +317,8 @@ def test_a_worker_is_replaced_when_it_is_old():
     with ProcessPool(1, max_worker_age=3600) as pool:
         first = pool.submit(calls.pid).result(HANG)
         assert pool.submit(calls.pid).result(HANG) == first
-        (worker,) = pool._crew.workers
-        worker.born -= 3600
+        (worker,) = pool._runner.workers.all
+        worker.ready_at -= 3600
         assert pool.submit(calls.pid).result(HANG) != first
         assert pool.statistics().failed == 0
 
