@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -25,8 +24,10 @@ from hypothesis.stateful import (
 from local_pools import Handle, local_pool
 from millpond import CancelToken, PoolFull
 from pool_calls import Gate, Journal, hold, note
-from waiting import HANG, until
+from waiting import until
 
+LIMIT = 20.0
+"""Seconds that an end may take here: what hangs, hangs in many examples."""
 BOUNDS = [(None, "block"), (0, "raise"), (2, "raise"), (1, "drop"), (2, "drop_oldest"), (2, "caller_runs")]
 
 
@@ -100,7 +101,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.rejected += 1
         else:
             self.tasks.append(Submitted(self.numbers, handle, fails, key))
-            if not is_trying and "cancel" not in options:
+            if not is_trying:  # what it dropped, this one or an older one
                 self.rejected += self._cancelled() - dropped
         self.numbers += 1
 
@@ -116,10 +117,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.tasks)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        task = data.draw(st.sampled_from(self.tasks), "task").handle
+    @rule(back=st.integers(0, 9))
+    def cancel(self, back: int) -> None:
+        if not self.tasks:
+            return
+        task = self.tasks[-1 - back % len(self.tasks)].handle
         was_done = task.done()
         if task.cancel() and not was_done:
             until(task.done)
@@ -161,13 +163,13 @@ class PoolMachine(RuleBasedStateMachine):
     def drain(self) -> None:
         self.open_the_gate()
         self.resume()
-        assert self.pool.drain(HANG)
+        assert self.pool.drain(LIMIT)
         assert all(task.handle.done() for task in self.tasks)
 
     @rule(cancels=st.booleans())
     def close_and_open_again(self, cancels: bool) -> None:
         self.open_the_gate()
-        assert self.pool.shutdown(cancel_futures=cancels, timeout=HANG)
+        assert self.pool.shutdown(cancel_futures=cancels, timeout=LIMIT)
         assert all(task.handle.done() for task in self.tasks)
         self.pool.restart()
         self.is_paused = False
@@ -196,10 +198,8 @@ class PoolMachine(RuleBasedStateMachine):
             self.stack.close()
 
     def check_tasks(self) -> None:
-        began = Counter(
-            [*self.journal.of("begin"), *(each for gate in self.gates for each in gate.journal.of("begin"))]
-        )
-        assert set(began.values()) <= {1}, "none ran twice"
+        noted, held = self.journal.of("begin"), self._held()
+        assert len({*noted, *held}) == len(noted) + len(held), "none ran twice"
         failed = set(self.journal.of("fail"))
         for task in self.tasks:
             number = str(task.number)
@@ -266,22 +266,27 @@ class LoopMachine(PoolMachine):
 
 
 def run(machine: type[PoolMachine], examples: int, steps: int) -> None:
-    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=checks, database=None
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+            phases=[Phase.generate],  # threads fail when they like: the steps as they were tell more than fewer of them
+            report_multiple_bugs=False,
         ),
     )
 
 
 def test_every_task_of_a_thread_pool_ends_once_and_is_counted_once():
-    run(ThreadMachine, 60, 30)
+    run(ThreadMachine, 200, 40)
 
 
 def test_every_task_of_an_async_pool_ends_once_and_is_counted_once():
-    run(LoopMachine, 60, 30)
+    run(LoopMachine, 80, 40)
 
 
 def test_every_task_of_a_process_pool_ends_once_and_is_counted_once():
-    run(ProcessMachine, 8, 20)
+    run(ProcessMachine, 10, 30)
