@@ -118,7 +118,7 @@ def test_an_error_keeps_its_type_its_notes_and_its_remote_traceback(pool):
     assert type(error) is ValueError and str(error) == "bad"
     assert error.__notes__ == ["look here"]
     assert "in fail_with_note" in str(error.__cause__)
-    assert "_process_child" not in str(error.__cause__)
+    assert "processes/_child" not in str(error.__cause__)
 
 
 def test_errors_among_many_quick_tasks_stay_where_they_belong(pool):

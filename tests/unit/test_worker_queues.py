@@ -164,3 +164,48 @@ def test_purge_empties_every_line():
         assert pool.purge() == 2
         assert all(task.cancelled() for task in tasks)
         go_on.set()
+
+
+@pytest.mark.parametrize("end", ["resume", "shutdown"])
+def test_tasks_with_keys_that_came_while_the_pool_was_paused_all_run(end):
+    """An idle worker is no help to a key that belongs to another one, which has not been started."""
+    pool = ThreadPool(4)
+    pool.submit(int).result(HANG)
+    pool.pause()
+    tasks = [pool.options(key=number).submit(str, number) for number in range(8)]
+    if end == "resume":
+        pool.resume()
+        assert [task.result(HANG) for task in tasks] == list("01234567")
+    assert pool.shutdown(timeout=HANG)
+    assert [task.result(0) for task in tasks] == list("01234567")
+
+
+def test_a_pool_that_shrinks_ends_the_tasks_of_keys_without_starting_threads_again_and_again():
+    started: list[str] = []
+    go_on, running = threading.Event(), threading.Barrier(5)
+    with ThreadPool(4, on_event=lambda event: started.append(event.name)) as pool:
+        for key in range(4):
+            pool.options(key=key).submit(lambda: (running.wait(HANG), go_on.wait(HANG)))
+        running.wait(HANG)
+        tasks = [pool.options(key=key).submit(int) for key in range(4) for _ in range(3)]
+        pool.resize(1)
+        go_on.set()
+        assert [task.result(HANG) for task in tasks] == [0] * 12
+    assert started.count("worker_started") == 4
+
+
+def test_cancelled_tasks_with_keys_are_swept_out_too():
+    go_on, running = threading.Event(), threading.Event()
+    with ThreadPool(1) as pool:
+        keyed = pool.options(key="k")
+        keyed.submit(lambda: (running.set(), go_on.wait(HANG)))
+        assert running.wait(HANG)
+        keep = [keyed.submit(int, number) for number in range(100)]
+        for _ in range(3):
+            for each in [keyed.submit(int) for _ in range(5000)]:
+                assert each.cancel()
+        queues = pool._runner.backlog.worker_queues
+        assert queues is not None and sum(map(len, queues.queues())) < 6000
+        assert pool.statistics().queued == 100
+        go_on.set()
+        assert [task.result(HANG) for task in keep] == list(range(100))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond._events import Observer, emit
 from millpond.local._calls import release_all
-from millpond.local._task import Task
+from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED
 
 if TYPE_CHECKING:
@@ -73,14 +73,20 @@ class Backlog:
         """Start with an empty queue."""
         self.queue = self.make_queue()
         self.put = self.queue.put
-        self.removed = 0  # entries whose task is gone
+        self.removed = 0  # entries of the shared queue whose task is gone
+        self._removed_keyed = 0  # the same, of the queues of single workers
         self._delay: float | None = None
         self._probe: Probe | None = None
 
     def __len__(self) -> int:
         """Count the tasks that wait."""
-        queued = len(self.queue) if self.worker_queues is None else sum(map(len, self.queues()))
-        return max(0, queued - self.removed)
+        if self.worker_queues is None:
+            return max(0, len(self.queue) - self.removed)
+        return max(0, sum(map(len, self.queues())) - self.removed - self._removed_keyed)
+
+    def shared(self) -> int:
+        """Count the tasks that wait in the shared queue."""
+        return max(0, len(self.queue) - self.removed)
 
     def queues(self) -> list[Queue]:
         """Return every queue: those of single workers, and the shared one."""
@@ -103,7 +109,7 @@ class Backlog:
     def skip(self, task: Task[Any]) -> None:
         """Note that an entry without a function has left its queue."""
         with self._host.lock:
-            self.removed -= 1
+            self._count_removed(task, -1)
             if task is self._probe:
                 self._delay = time.monotonic() - self._probe.queued_at
                 self._probe = None
@@ -116,10 +122,16 @@ class Backlog:
         fn, task._fn = task._fn, None
         if fn is not None:
             with self._host.lock:
-                self.removed += 1
-                if self.removed > SWEEP_AT and self.removed > len(self.queue) // 2:
+                self._count_removed(task, 1)
+                if self._is_sweep_due():
                     self._host.sweep_soon()
         return fn
+
+    def _count_removed(self, task: Task[Any], number: int) -> None:
+        if type(task) is OptionTask and task.key is not None:
+            self._removed_keyed += number
+        else:
+            self.removed += number
 
     def cancel(self, task: Task[Any]) -> bool:
         """Atomically take a queued task out of turn to cancel it; False when it has started or ended."""
@@ -180,20 +192,30 @@ class Backlog:
                 return True
         return False
 
+    def _is_sweep_due(self) -> bool:
+        removed = self.removed + self._removed_keyed
+        return removed > SWEEP_AT and removed > sum(map(len, self.queues())) // 2
+
+    def sweep_if_due(self) -> None:
+        """Sweep if that has not been done meanwhile."""
+        if self._is_sweep_due():
+            self.sweep()
+
     def sweep(self) -> None:
-        """Take the entries without a function out of the shared queue, where nobody else takes meanwhile."""
-        alive: list[Task[Any]] = []
-        for _ in range(len(self.queue)):
-            try:
-                task = self.queue.take()
-            except IndexError:
-                break
-            if task._fn is None:
-                self.skip(task)
-            else:
-                alive.append(task)
-        for task in reversed(alive):
-            self.queue.put_back(task)
+        """Take the entries without a function out of the queues, where nobody else takes meanwhile."""
+        for queue in self.queues():
+            alive: list[Task[Any]] = []
+            for _ in range(len(queue)):
+                try:
+                    task = queue.take()
+                except IndexError:
+                    break
+                if task._fn is None:
+                    self.skip(task)
+                else:
+                    alive.append(task)
+            for task in reversed(alive):
+                queue.put_back(task)
 
     # -- measuring ----------------------------------------------------------------------------------------------------
 
@@ -212,7 +234,8 @@ class Backlog:
                 probe._fn = None
                 probe.queued_at = now
                 self.removed += 1
-                self.put(probe)
+                queues = self.worker_queues
+                (queues.shortest().shared if queues is not None and queues.dedicated else self.queue).put(probe)
             if self._probe is None:
                 return self._delay
             return max(self._delay or 0.0, now - self._probe.queued_at)

@@ -6,6 +6,7 @@ import inspect
 import math
 import os
 import threading
+from types import BuiltinFunctionType
 from typing import Any
 
 
@@ -23,6 +24,9 @@ def not_callable(value: Any, name: str = "fn") -> TypeError:
 
 def check_function(fn: Any) -> None:
     """Refuse what cannot be called, and a coroutine function, whose call would only make a coroutine."""
+    kind = type(fn)
+    if kind is BuiltinFunctionType or kind is type:  # common, and never a coroutine function
+        return
     check_callable(fn)
     if not inspect.iscoroutinefunction(fn):
         return

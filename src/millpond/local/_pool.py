@@ -117,7 +117,7 @@ class Pool(Executor):
         most n items are ahead of the consumer, so that it fits endless sources. `ordered=False` yields results as
         they come. `progress=True` shows a bar, a function is called as `progress(done, total)`. When a call raises, or
         its process dies, the error comes in its place, and what has not started is cancelled; so it is when the
-        iterator is closed.
+        iterator is closed after its first result.
         """
         return self._start_map(
             self._runner,

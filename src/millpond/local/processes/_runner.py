@@ -189,7 +189,7 @@ class ProcessRunner:
 
     def sweep_soon(self) -> None:
         """Have the I/O thread sweep, which alone takes tasks (under the lock)."""
-        self.io.call_soon(self.backlog.sweep)
+        self.io.call_soon(self.backlog.sweep_if_due)
 
     def end_running(self, task: Task[Any]) -> None:
         """End a task that is with a worker, and its process with it."""
@@ -205,8 +205,7 @@ class ProcessRunner:
 
     def waiting_calls(self) -> int:
         """Count the calls that any worker may run: the shared queue, and the items of the maps that stand there."""
-        number = len(self.backlog.queue) - self.backlog.removed
-        return max(0, number) + self._waiting_items() if len(self.backlog.queue) else 0
+        return self.backlog.shared() + self._waiting_items() if len(self.backlog.queue) else 0
 
     def _waiting_items(self) -> int:
         """Count the items of maps that no worker has, less their places, which are queued as tasks."""

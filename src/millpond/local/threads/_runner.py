@@ -395,6 +395,7 @@ class ThreadRunner:
         self.resume()
         self.workers.wake_all()
         with self.lock:
+            self.workers.start_for_keys()
             if len(self.backlog) and not self.workers.count:  # it was paused, or its last worker left just now
                 self.workers.start_one()
         self.admission.let_in()

@@ -173,9 +173,10 @@ class Workers:
         try:
             worker.thread.start()
         except RuntimeError as error:
-            self.remove(worker)
             with self.runner.lock:
                 self.threads.discard(worker.thread)
+                self.count -= 1
+                self.forget(worker, is_replaced=False)
             if not self.count:
                 raise
             at_exit = "interpreter shutdown" in str(error)  # Python 3.12 lets none start then: nothing to warn of
@@ -190,9 +191,17 @@ class Workers:
 
     def catch_up(self) -> None:
         """Start workers for what waits already (after a resume, or with more room)."""
+        self.start_for_keys()
         for _ in range(len(self.runner.backlog)):
             if self.idle or not self.grow():
                 return
+
+    def start_for_keys(self) -> None:
+        """Start workers for tasks with a key whose worker is gone: no other one can run them."""
+        queues = self.runner.backlog.worker_queues
+        with self.runner.lock:
+            while queues is not None and not self.runner.is_paused and queues.has_orphans():
+                self.start_one()
 
     @contextmanager
     def extra_worker(self) -> Iterator[None]:
@@ -219,7 +228,7 @@ class Workers:
         if self.rules.max_tasks_per_worker is not None:
             take = _unless(lambda: self._is_used_up(worker), take)
         if self.count > self.max_workers + self.extra:
-            take = _unless(lambda: self.count > self.max_workers + self.extra, take)
+            take = _unless(lambda: self._is_surplus(worker), take)
         return take
 
     def renew_takes(self) -> None:
@@ -231,6 +240,11 @@ class Workers:
         """Let no worker take a task until `renew_takes` (under the lock)."""
         for worker in self.all:
             worker.take = take_nothing
+
+    def _is_surplus(self, worker: Worker) -> bool:
+        """Return whether there are too many workers and this one may go: it has no tasks that only it can run."""
+        is_needed = worker.queue is not None and bool(worker.queue.keyed)
+        return self.count > self.max_workers + self.extra and not is_needed
 
     def _is_used_up(self, worker: Worker) -> bool:
         limit = self.rules.max_tasks_per_worker
@@ -244,10 +258,10 @@ class Workers:
             worker.leaves = False
             return self.may_leave(worker)
         runner = self.runner
-        if not (runner.is_closed or self.count > self.max_workers + self.extra or self._is_used_up(worker)):
+        if not (runner.is_closed or self._is_surplus(worker) or self._is_used_up(worker)):
             return False
         with runner.lock:
-            surplus, used_up = self.count > self.max_workers + self.extra, self._is_used_up(worker)
+            surplus, used_up = self._is_surplus(worker), self._is_used_up(worker)
             if not (surplus or used_up) and (not runner.is_closed or not self._uncount(worker)):
                 return False
             if surplus or used_up:
@@ -295,8 +309,8 @@ class Workers:
                 self.count -= 1
                 self.forget(worker)
 
-    def forget(self, worker: Worker) -> None:
-        """Keep only the counts of a worker that is gone, and give its queue to another one."""
+    def forget(self, worker: Worker, *, is_replaced: bool = True) -> None:
+        """Keep only the counts of a worker that is gone, and start another one for tasks that only it could run."""
         self.all.discard(worker)
         self.past_done += worker.done - worker.places
         self.past_items += worker.items
@@ -307,7 +321,7 @@ class Workers:
         queues.leave(queue)
         if queues.dedicated and queue.is_leaving:
             self.runner.hand_over(queue)
-        if queue.keyed and not self.runner.is_paused and not self.runner.broken:
+        if queue.keyed and is_replaced and not self.runner.is_paused and not self.runner.broken:
             self.start_one()
 
     def replace(self, worker: Worker) -> None:
