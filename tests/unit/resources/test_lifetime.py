@@ -12,6 +12,7 @@ import threading
 import traceback
 import tracemalloc
 import weakref
+from typing import Any
 
 import pytest
 from faces import eventually, url_of
@@ -267,7 +268,7 @@ def test_an_alarm_that_comes_after_the_close_opens_nothing_again(tmp_path):
             return sum(str(tmp_path) in os.readlink(entry.path) for entry in entries if entry.is_symlink())
 
     with ResourcePool("p", url_of("sqlite", tmp_path)) as pool:
-        engine = pool._engine
+        engine: Any = pool._engine
         pool.add("a")
     assert files_open_there() == 0
     engine._check_stuck()
