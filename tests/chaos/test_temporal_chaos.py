@@ -65,8 +65,9 @@ class Crew:
             command = [sys.executable, str(WORKER), role, self.url, "chaos", str(self.folder), seed]
         self._started += 1
         said = self.folder / f"said-{self._started}"
+        environment = {**os.environ, "TEMPORAL_DEBUG": "1"}  # else the SDK takes a stall of 2 s for a deadlock
         with (self.folder / "stderr").open("ab") as errors, said.open("wb") as output:
-            process = subprocess.Popen(command, stdout=output, stderr=errors)
+            process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
         self._members.append(Member(role, process, said))
 
     def uses(self) -> int:
@@ -177,12 +178,13 @@ async def story(client: Client, workflow_id: str) -> str:
     """Tell the last events of a workflow, and how its pool stands."""
     events = (await client.get_workflow_handle(workflow_id).fetch_history()).events
     pool = client.get_workflow_handle("millpond:chaos")
-    parts = [
-        *(str(event)[:600] for event in events[-6:]),
-        await pool.query("get_current_holders"),
-        await pool.query("get_waiters"),
-        await pool.query("get_refusals"),
-    ]
+    parts: list[object] = [str(event)[:600] for event in events[-6:]]
+    for question in ("get_current_holders", "get_waiters", "get_refusals"):
+        try:
+            parts.append(await pool.query(question))
+        except RPCError as error:  # its workflow task fails: its last events tell why
+            parts.append(error)
+            parts += [str(event)[:600] for event in (await pool.fetch_history()).events[-3:]]
     return "\n".join(map(str, parts))
 
 
