@@ -1,7 +1,10 @@
 """Programs of the chaos on Temporal: `python temporal_worker.py workflows|plain URL POOL FOLDER SEED`.
 
 Whoever holds a resource locks its device file: the kernel knows whether two use it at once, and lets go when a process
-dies. A conflict is noted in `faults`, every use with its token in `uses`.
+dies. A conflict is noted in `faults`, every use with its token in `uses`, and who made it with its process in `users`.
+
+A use that a busy machine made longer than its limit (that of an activity, or of a lease) is judged by nobody: what it
+uses may have been lent again by then, and rightly.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ with workflow.unsafe.imports_passed_through():
     from millpond.resources.engines.temporal._url import parse
 
 QUEUE = "chaos"
+LIMIT = 2.0
+"""Seconds that an activity may take; leases are longer."""
 
 
 def note(folder: str, name: str, line: str) -> None:
@@ -37,29 +42,38 @@ def note(folder: str, name: str, line: str) -> None:
 
 
 @contextlib.contextmanager
-def device(folder: str, resource: str, token: int) -> Iterator[None]:
+def device(folder: str, resource: str, token: int, began: float) -> Iterator[None]:
+    """Use a resource; `began` is when that was allowed, by the time of day."""
     path = os.path.join(folder, f"device-{resource}")
     with open(path, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            other = file.read().strip()
-            if other != str(token):  # else it is an earlier attempt of the same activity
+            other, _, since = file.read().strip().partition(" ")
+            is_late = _is_late(began) or _is_late(float(since or "inf"))
+            if other != str(token) and not is_late:  # the same token: an earlier attempt of the same activity
                 note(folder, "faults", f"{resource} is used under {other} and {token}")
             yield
             return
+        is_late = _is_late(began)
         file.seek(0)
         file.truncate()
-        file.write(str(token))
+        file.write(f"{token} {0 if is_late else began}")
         file.flush()
-        note(folder, "uses", f"{resource} {token}")
+        if not is_late:
+            note(folder, "uses", f"{resource} {token}")
+        note(folder, "users", str(os.getpid()))
         yield
+
+
+def _is_late(began: float) -> bool:
+    return time.time() - began > 0.9 * LIMIT
 
 
 @activity.defn
 async def use(folder: str, resource: str, token: int, seconds: float) -> None:
-    with device(folder, resource, token):
+    with device(folder, resource, token, activity.info().started_time.timestamp()):
         await asyncio.sleep(seconds)
 
 
@@ -81,7 +95,7 @@ class Cycle:
                     await grant.execute_activity(
                         use,
                         args=[folder, grant.resource, grant.token, 0.02],
-                        start_to_close_timeout=timedelta(seconds=2),
+                        start_to_close_timeout=timedelta(seconds=LIMIT),
                         retry_policy=RetryPolicy(
                             initial_interval=timedelta(milliseconds=50), maximum_interval=timedelta(milliseconds=200)
                         ),
@@ -108,8 +122,9 @@ def plain(url: str, name: str, folder: str, seed: int) -> None:
         try:
             lease = 4.0 if dice.random() < 0.5 else None
             with pool.acquire(timeout=20, lease=lease) as grant:
+                began = time.time()
                 grant.check()
-                with device(folder, grant.resource, grant.token):
+                with device(folder, grant.resource, grant.token, began):
                     time.sleep(dice.random() * 0.05)
         except PoolError as error:
             note(folder, "errors", f"{os.getpid()} {type(error).__name__}: {error}")

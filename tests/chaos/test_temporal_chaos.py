@@ -3,7 +3,9 @@
 Workflows meanwhile end in every way: done, failed, continued as new with their grant, cancelled, terminated. What must
 hold: no two use a resource at once (the kernel says so, see `temporal_worker.py`), tokens grow with every use of a
 resource, and in the end nothing is held and nobody waits. An operator releases the locks of plain programs that were
-killed: there is no proof of death for them here. Seeds are printed; `CHAOS_SEED` repeats one.
+killed: there is no proof of death for them here. A process is killed only once it has used a resource, or hosts pools,
+so that a busy machine has as many deaths in the middle of things as a quiet one. Seeds are printed; `CHAOS_SEED`
+repeats one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -24,10 +28,21 @@ from temporalio.service import RPCError
 
 from millpond.errors import NotFound, PoolError, StaleToken
 from millpond.resources import ResourcePool
+from millpond.resources.engines.temporal import _follower, _lane
+from millpond.resources.engines.temporal import _messages as say
 from millpond.testing._temporal import TUNED, temporal_server
+from waiting import HANG, becomes
 
 WORKER = Path(__file__).with_name("temporal_worker.py")
 RESOURCES = 4
+SOON = timedelta(seconds=2)
+"""After which the server gives a task that was with a dead worker to another; the usual 10 s would be the whole storm."""
+
+
+class Member(NamedTuple):
+    role: str
+    process: subprocess.Popen[bytes]
+    said: Path
 
 
 class Crew:
@@ -39,7 +54,8 @@ class Crew:
         self.dice = dice
         self.killed: set[int] = set()
         self.kills = 0
-        self._members: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._started = 0
+        self._members: list[Member] = []
 
     def start(self, role: str) -> None:
         if role == "host":
@@ -47,21 +63,39 @@ class Crew:
         else:
             seed = str(self.dice.randrange(10**6))
             command = [sys.executable, str(WORKER), role, self.url, "chaos", str(self.folder), seed]
-        errors = (self.folder / "stderr").open("ab")
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
-        errors.close()
-        self._members.append((role, process))
+        self._started += 1
+        said = self.folder / f"said-{self._started}"
+        environment = {**os.environ, "TEMPORAL_DEBUG": "1"}  # else the SDK takes a stall of 2 s for a deadlock
+        with (self.folder / "stderr").open("ab") as errors, said.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment)
+        self._members.append(Member(role, process, said))
 
-    def kill_one(self) -> None:
-        role, process = self._members.pop(self.dice.randrange(len(self._members)))
-        self._kill(process)
+    def uses(self) -> int:
+        """Return how many uses of resources there were."""
+        return len(self._users())
+
+    def _users(self) -> list[str]:
+        path = self.folder / "users"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def choose(self) -> Member:
+        return self.dice.choice(self._members)
+
+    def has_begun(self, one: Member) -> bool:
+        """Tell whether a process hosts pools, or has used a resource."""
+        assert one.process.poll() is None, f"a process ended by itself: {one.role}"
+        return one.said.stat().st_size > 0 if one.role == "host" else str(one.process.pid) in self._users()
+
+    def replace(self, one: Member) -> None:
+        self._members.remove(one)
+        self._kill(one.process)
         self.kills += 1
-        self.start(role)
+        self.start(one.role)
 
     def kill(self, role: str) -> None:
-        for member in [one for one in self._members if one[0] == role]:
-            self._members.remove(member)
-            self._kill(member[1])
+        for one in [one for one in self._members if one.role == role]:
+            self._members.remove(one)
+            self._kill(one.process)
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
@@ -72,9 +106,9 @@ class Crew:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for _, process in self._members:
-            process.kill()
-            process.wait()
+        for one in self._members:
+            one.process.kill()
+            one.process.wait()
 
 
 def operate(pool: ResourcePool, crew: Crew, stop: threading.Event) -> None:
@@ -87,27 +121,41 @@ def operate(pool: ResourcePool, crew: Crew, stop: threading.Event) -> None:
                         pool.admin.release(one.resources[0], token=one.token, reason="its process was killed")
 
 
-async def storm(client: Client, crew: Crew, kills: int, pause: float) -> list[str]:
+async def storm(client: Client, crew: Crew, kills: int) -> list[str]:
     """Start workflows, end some of them, kill processes; return the ids of all workflows."""
-    dice, ids = crew.dice, []
-    for number in range(10**9):
-        if crew.kills >= kills:
-            break
-        if number % 2 == 0:
-            ids.append(f"cycle-{number}")
-            await client.start_workflow(
-                "Cycle",
-                args=["chaos", str(crew.folder), number // 2, dice.randint(1, 3)],
-                id=ids[-1],
-                task_queue="chaos",
-            )
-        elif number % 4 == 1:
-            handle = client.get_workflow_handle(dice.choice(ids[-3:]))
-            with contextlib.suppress(RPCError):
-                await (handle.cancel() if dice.random() < 0.5 else handle.terminate(reason="chaos"))
-        await asyncio.to_thread(crew.kill_one)
-        await asyncio.sleep(pause * dice.random())
+    ids: list[str] = []
+    for _ in range(kills):
+        victim, before = crew.choose(), crew.uses()
+        deadline = time.monotonic() + 2 * HANG
+        while not crew.has_begun(victim) or crew.uses() < before + 3:
+            assert time.monotonic() < deadline, f"nothing goes on: {crew.uses() - before} uses, {victim}"
+            if len(ids) < 5 or await is_over(client, ids[-5]):
+                await start_or_end(client, crew, ids)
+            await asyncio.sleep(0.05 * crew.dice.random())
+        await asyncio.to_thread(crew.replace, victim)
     return ids
+
+
+async def start_pool(address: str) -> None:
+    client = await Client.connect(address)
+    opening = {"previous": ""}
+    await client.start_workflow(say.WORKFLOW, opening, id="millpond:chaos", task_queue="millpond", task_timeout=SOON)
+
+
+async def start_or_end(client: Client, crew: Crew, ids: list[str]) -> None:
+    """Start a workflow, and now and then end one of the last."""
+    number = len(ids)
+    ids.append(f"cycle-{number}")
+    args = ["chaos", str(crew.folder), number, crew.dice.randint(1, 3)]
+    await client.start_workflow("Cycle", args=args, id=ids[-1], task_queue="chaos", task_timeout=SOON)
+    if number % 4 == 1:
+        handle = client.get_workflow_handle(crew.dice.choice(ids[-3:]))
+        with contextlib.suppress(RPCError):
+            await (handle.cancel() if crew.dice.random() < 0.5 else handle.terminate(reason="chaos"))
+
+
+async def is_over(client: Client, workflow_id: str) -> bool:
+    return (await client.get_workflow_handle(workflow_id).describe()).close_time is not None
 
 
 async def closed(client: Client, ids: list[str], limit: float) -> dict[str, int]:
@@ -130,21 +178,28 @@ async def story(client: Client, workflow_id: str) -> str:
     """Tell the last events of a workflow, and how its pool stands."""
     events = (await client.get_workflow_handle(workflow_id).fetch_history()).events
     pool = client.get_workflow_handle("millpond:chaos")
-    parts = [
-        *(str(event)[:600] for event in events[-6:]),
-        await pool.query("get_current_holders"),
-        await pool.query("get_waiters"),
-        await pool.query("get_refusals"),
-    ]
+    parts: list[object] = [str(event)[:600] for event in events[-6:]]
+    for question in ("get_current_holders", "get_waiters", "get_refusals"):
+        try:
+            parts.append(await pool.query(question))
+        except RPCError as error:  # its workflow task fails: its last events tell why
+            parts.append(error)
+            parts += [str(event)[:600] for event in (await pool.fetch_history()).events[-3:]]
     return "\n".join(map(str, parts))
 
 
-def chaos(folder: Path, kills: int, pause: float) -> None:
+def left_over(pool: ResourcePool, crew: Crew) -> list[object]:
+    """Return who holds, and who waits, but for the dead, whose places in line are forgotten later."""
+    return [*pool.holders(), *(one for one in pool.waiters() if one.pid not in crew.killed)]
+
+
+def chaos(folder: Path, kills: int) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(10**6))
     print(f"CHAOS_SEED={seed}")
     stop = threading.Event()
     with temporal_server(dynamic_config=TUNED) as server, Crew(server.url(), folder, random.Random(seed)) as crew:
         crew.start("host")
+        asyncio.run(start_pool(server.address))
         with ResourcePool("chaos", server.url()) as pool:
             for number in range(RESOURCES):
                 pool.add(f"r{number}")
@@ -156,23 +211,18 @@ def chaos(folder: Path, kills: int, pause: float) -> None:
 
                 async def main() -> dict[str, int]:
                     client = await Client.connect(server.address)
-                    ids = await storm(client, crew, kills, pause)
+                    ids = await storm(client, crew, kills)
                     crew.kill("plain")
-                    return await closed(client, ids, 30 + kills / 10)
+                    return await closed(client, ids, 2 * HANG + kills)
 
                 ends = asyncio.run(main())
-                deadline = time.monotonic() + 20
-                while (left := [*pool.holders(), *(one for one in pool.waiters() if one.pid not in crew.killed)]) and (
-                    time.monotonic() < deadline
-                ):
-                    time.sleep(0.2)
-                assert not left, f"leaked: {left}"
+                becomes(lambda: left_over(pool, crew), [], 2 * HANG)
             finally:
                 stop.set()
                 operator.join()
             statistics = pool.statistics()
         print(f"{crew.kills} kills, {statistics.grants_total} grants, workflows: {ends}")
-        assert crew.kills >= kills and statistics.grants_total > kills
+        assert crew.kills == kills and statistics.grants_total > kills
         assert ends.get("COMPLETED") and (ends.keys() & {"FAILED", "CANCELED", "TERMINATED"})
     faults = folder / "faults"
     assert not faults.exists(), faults.read_text()
@@ -184,15 +234,22 @@ def chaos(folder: Path, kills: int, pause: float) -> None:
     assert len(last) > 1  # the first free one is taken: the last ones are reached only in a crowd
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give hosts all the time that a busy machine needs to start them."""
+    monkeypatch.setattr(_lane, "PATIENCE", 600.0)
+    monkeypatch.setattr(_follower, "PATIENCE", 600.0)
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-@pytest.mark.usefixtures("temporal")
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("temporal", "patient")
 def test_a_storm_of_kills_leaks_nothing(tmp_path):
-    chaos(tmp_path, kills=15, pause=1.6)
+    chaos(tmp_path, kills=15)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.usefixtures("temporal")
+@pytest.mark.usefixtures("temporal", "patient")
 def test_a_long_storm_of_kills_leaks_nothing(tmp_path):
-    chaos(tmp_path, kills=1000, pause=1.2)
+    chaos(tmp_path, kills=1000)

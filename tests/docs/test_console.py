@@ -20,7 +20,7 @@ from temporalio.worker import Worker
 with workflow.unsafe.imports_passed_through():
     from millpond import AsyncResourcePool
     from millpond.resources import temporal as pools_in_workflows
-    from waiting import HANG, auntil
+    from waiting import HANG
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "temporal.md"
 SECTION = re.search(r"^## Look and intervene\n(.*?)^## ", PAGE.read_text(), re.S | re.M)
@@ -85,13 +85,16 @@ def test_an_operator_types_what_the_page_says(pools):
                 await gpus.admin.remove(one.name)
             await gpus.add("gpu-0", labels={"model": "a100"})
             trained = await client.start_workflow(Train.run, id="train-v8", task_queue="operators")
-            await auntil(gpus.holders)
+            while not await gpus.holders():
+                await asyncio.sleep(0.01)
             waiting = asyncio.ensure_future(gpus.acquire({"model": "a100"}, reason="look again"))
-            await auntil(gpus.waiters)
+            while not await gpus.waiters():
+                await asyncio.sleep(0.01)
             known: dict[str, str] = {}
             for number, (command, expected) in enumerate(commands):
                 if "workflow list" in command:
-                    await auntil(lambda: is_visible(client))
+                    while not await is_visible(client):
+                        await asyncio.sleep(0.01)
                 await asyncio.to_thread(type_in, command, expected, known, pools.address, os.path.dirname(pools.binary))
                 if number == 2:  # the release by key: the next in line has it
                     await (await asyncio.wait_for(waiting, HANG)).release()

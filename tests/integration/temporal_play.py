@@ -15,7 +15,6 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from millpond.resources import AsyncResourcePool
-from waiting import auntil
 
 
 async def start(client: Client, flow: Any, *args: Any, **options: Any) -> WorkflowHandle[Any, Any]:
@@ -34,7 +33,7 @@ async def until(question: Callable[[], Awaitable[object]]) -> None:
                 raise
             return None
 
-    await auntil(ask)
+    await temporal_pools.until(ask, bool)
 
 
 async def stands(flow: WorkflowHandle[Any, Any], is_so: Callable[[dict[str, Any]], object]) -> dict[str, Any]:

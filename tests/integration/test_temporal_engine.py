@@ -23,7 +23,7 @@ from millpond.resources.engines.temporal._messages import News
 from millpond.resources.engines.temporal._place import Place
 from millpond.testing import hosted_pools
 from millpond.testing._redis import _free_port
-from waiting import HANG, until
+from waiting import HANG, becomes, until
 
 _numbers = itertools.count(1)
 
@@ -282,7 +282,7 @@ def test_a_pool_that_is_terminated_goes_on_and_waiters_keep_their_place(pools, n
         threads = [threading.Thread(target=wait, args=(number,)) for number in range(3)]
         for number, thread in enumerate(threads):
             thread.start()
-            until(lambda number=number: len(pool.waiters()) == number + 1)
+            becomes(lambda: len(pool.waiters()), number + 1)
         ended = in_loop(pool, handle_of(pool).describe()).run_id
         in_loop(pool, handle_of(pool).terminate())
         until(lambda: in_loop(pool, handle_of(pool).describe()).run_id != ended)

@@ -10,6 +10,7 @@ import json
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,10 @@ UPDATES: list[tuple[str, list[Any]]] = [
 ]
 
 
+def has_refused(count: int, signal: str, refusals: list[dict[str, Any]]) -> bool:
+    return len(refusals) >= count and refusals[-1]["signal"] == signal
+
+
 def test_4_signals_of_any_shape_are_refused_and_harm_nobody(pools):
     name = fresh("signals")
 
@@ -258,12 +263,8 @@ def test_4_signals_of_any_shape_are_refused_and_harm_nobody(pools):
         [first, _] = await desk.send(ask("1"), ask("2"))
         for number, (signal, args) in enumerate(SIGNALS):
             await desk.handle.signal(signal, args=args)
-            refusals = await until(
-                lambda: desk.query("get_refusals"),
-                lambda found, number=number, signal=signal: (
-                    len(found) >= min(20, number + 1) and found[-1]["signal"] == signal
-                ),
-            )
+            seen = min(20, number + 1), signal
+            refusals = await until(partial(desk.query, "get_refusals"), partial(has_refused, *seen))
             assert refusals[-1]["why"]
         memo = await (await desk.handle.describe()).memo_value("millpond_refused")
         assert "no such signal" in str(memo)

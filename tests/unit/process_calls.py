@@ -145,12 +145,6 @@ def grow(number: int) -> int:
     return os.getpid()
 
 
-def sleep_or_square(x: int, slow: int, seconds: float) -> int:
-    if x == slow:
-        time.sleep(seconds)
-    return x * x
-
-
 def make_function() -> Any:
     return lambda: None
 

@@ -32,6 +32,7 @@ from millpond import (
     as_completed,
     wait,
 )
+from millpond.local import _process_dispatch
 from waiting import HANG, becomes, never, until
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -574,15 +575,18 @@ def test_a_paused_pool_starts_nothing_until_it_is_resumed(pool, tmp_path):
     assert task.result(HANG) == 1
 
 
-def test_pausing_brings_back_what_was_sent_in_advance(tmp_path, gate):
+def test_pausing_brings_back_what_was_sent_in_advance(tmp_path, gate, monkeypatch):
+    monkeypatch.setattr(_process_dispatch, "RECALL_AFTER", 3600.0)  # no other reason to bring anything back
     out = tmp_path / "out"
     with ProcessPool(1) as pool:
-        for _ in range(50):
-            pool.submit(calls.write_line, str(out), 0).result(HANG)
-            pool.submit(calls.sleep_or_square, 1, 0, 0).result(HANG)
-        pool.submit(calls.hold, os.devnull).result(HANG)  # quick, so far: the next one is batched
+        for fn, arguments in ((calls.write_line, (str(out), 0)), (calls.hold, (os.devnull,))):
+            pool.submit(fn, *arguments).result(HANG)
+            until(lambda: pool._crew.paces.of(fn))  # noqa: B023
+            pool._crew.paces.of(fn).seconds = 1e-6  # type: ignore[union-attr]  # quick, so far: the next are batched
+        pool.pause()
         tasks = [pool.submit(calls.hold, gate.path)]
         tasks += [pool.submit(calls.write_line, str(out), number) for number in range(1, 20)]
+        pool.resume()
         gate.wait()
         pool.pause()
         before = len(out.read_text().split())

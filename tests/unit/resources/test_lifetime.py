@@ -12,6 +12,7 @@ import threading
 import traceback
 import tracemalloc
 import weakref
+from typing import Any
 
 import pytest
 from faces import eventually, url_of
@@ -255,6 +256,23 @@ def test_no_thread_outlives_the_pools(url):
         with pool.acquire(lease=60):
             pass
     until(lambda: our_threads() == before)
+
+
+def test_an_alarm_that_comes_after_the_close_opens_nothing_again(tmp_path):
+    """The alarm for calls that are stuck is set for seconds ahead, and a quick program has closed its pool by then."""
+    if not os.path.isdir("/proc/self/fd"):
+        pytest.skip("needs /proc")
+
+    def files_open_there() -> int:
+        with os.scandir("/proc/self/fd") as entries:
+            return sum(str(tmp_path) in os.readlink(entry.path) for entry in entries if entry.is_symlink())
+
+    with ResourcePool("p", url_of("sqlite", tmp_path)) as pool:
+        engine: Any = pool._engine
+        pool.add("a")
+    assert files_open_there() == 0
+    engine._check_stuck()
+    assert files_open_there() == 0
 
 
 def test_opening_and_closing_leaves_no_descriptor_open(tmp_path):

@@ -472,6 +472,8 @@ class SqliteEngine:
     def _check_stuck(self) -> None:
         """Give up calls that could not begin for too long, and say who is in the way."""
         self._stuck_check = None
+        if self.is_closed:
+            return  # to look at the gate would open its file again, for good
         blocker = self._gate.blocker()
         why = f"its gate is held by {blocker}: continue or end that" if blocker else "the disk is too slow"
         self._calls.give_up_old(lambda: EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}"))
