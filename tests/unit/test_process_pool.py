@@ -32,7 +32,7 @@ from millpond import (
     as_completed,
     wait,
 )
-from millpond.local import _process_dispatch
+from millpond.local.processes import _dispatch
 from waiting import HANG, becomes, never, until
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -576,13 +576,13 @@ def test_a_paused_pool_starts_nothing_until_it_is_resumed(pool, tmp_path):
 
 
 def test_pausing_brings_back_what_was_sent_in_advance(tmp_path, gate, monkeypatch):
-    monkeypatch.setattr(_process_dispatch, "RECALL_AFTER", 3600.0)  # no other reason to bring anything back
+    monkeypatch.setattr(_dispatch, "RECALL_AFTER", 3600.0)  # no other reason to bring anything back
     out = tmp_path / "out"
     with ProcessPool(1) as pool:
         for fn, arguments in ((calls.write_line, (str(out), 0)), (calls.hold, (os.devnull,))):
             pool.submit(fn, *arguments).result(HANG)
-            until(lambda: pool._crew.paces.of(fn))  # noqa: B023
-            pool._crew.paces.of(fn).seconds = 1e-6  # type: ignore[union-attr]  # quick, so far: the next are batched
+            until(lambda: pool._runner.run_times.of(fn))  # noqa: B023
+            pool._runner.run_times.of(fn).seconds = 1e-6  # type: ignore[union-attr]  # quick, so far: the next are batched
         pool.pause()
         tasks = [pool.submit(calls.hold, gate.path)]
         tasks += [pool.submit(calls.write_line, str(out), number) for number in range(1, 20)]
