@@ -318,6 +318,7 @@ def test_a_worker_is_replaced_when_it_is_old():
         first = pool.submit(calls.pid).result(HANG)
         assert pool.submit(calls.pid).result(HANG) == first
         (worker,) = pool._runner.workers.all
+        assert worker.ready_at is not None
         worker.ready_at -= 3600
         assert pool.submit(calls.pid).result(HANG) != first
         assert pool.statistics().failed == 0
