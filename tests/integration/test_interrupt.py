@@ -290,7 +290,7 @@ def test_a_second_ctrl_c_ends_the_wait_for_a_pool_without_a_with_block():
         task.result()
     except KeyboardInterrupt:
         say("first")
-    interrupt_in("drain")
+    interrupt_in("finish_queued")
     """
     _, out, err = run(script)
     assert "first" in out and out.count("signal") == 2
