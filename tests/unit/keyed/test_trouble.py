@@ -15,7 +15,7 @@ import pytest
 from millpond import Event
 from millpond.errors import EngineUnavailable, JobFailed, NotFound
 from millpond.keyed import Job, KeyedPool, Resident
-from waiting import HANG, never, until
+from waiting import HANG, becomes, never, until
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +168,7 @@ def test_another_worker_takes_over_from_one_that_is_cut_off_and_never_both(
         for receipt in receipts:
             receipt.result(HANG)
         until(lambda: all(log.running(f"r-{key}") for key in keys))
-        assert [each.id for each in producer.workers()] == [other.id]
+        becomes(lambda: [each.id for each in producer.workers()], [other.id])
         store.always_before = None
         until(lambda: play.settled(producer, 2, 16))
     assert not log.overlaps
