@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 import threading
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 
@@ -24,8 +24,11 @@ def not_callable(value: Any, name: str = "fn") -> TypeError:
 
 def check_function(fn: Any) -> None:
     """Refuse what cannot be called, and a coroutine function, whose call would only make a coroutine."""
-    kind = type(fn)
-    if kind is BuiltinFunctionType or kind is type:  # common, and never a coroutine function
+    kind = type(fn)  # most are of a kind that can be told at once
+    if kind is BuiltinFunctionType or kind is type:
+        return
+    plain = fn.__func__ if kind is MethodType else fn
+    if type(plain) is FunctionType and not plain.__code__.co_flags & inspect.CO_COROUTINE:
         return
     check_callable(fn)
     if not inspect.iscoroutinefunction(fn):

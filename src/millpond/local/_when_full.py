@@ -111,6 +111,10 @@ class Host(Protocol):
         """Return the pool's counts."""
 
 
+COUNT_AT = 4096
+"""So many tasks that have left are counted at the latest: each is an entry in a deque until then."""
+
+
 class Submitter:
     """A submitter that waits for room for its task; `is_aside` when it is an event loop, which must not block."""
 
@@ -138,6 +142,7 @@ class Admission:
     def __init__(self, host: Host, max_queued: int | None, when_full: WhenFull) -> None:
         self._host = host
         self.max_queued = max_queued
+        self._always_room = max_queued or 0  # with fewer tasks than this there is room, whatever the number of workers
         self.when_full = when_full
         self.rejected = self.dropped = 0
         self._begin()
@@ -174,7 +179,7 @@ class Admission:
             host.backlog.cancel_new(task)
         elif self.max_queued is None:
             host.place(task)
-        elif self._enter():
+        elif self.enter():
             self._let_through(task)
         elif self._is_placed_otherwise(task, wait=wait):
             pass
@@ -195,7 +200,7 @@ class Admission:
             return True
         if self.max_queued is None:
             host.place(task)
-        elif self._enter():
+        elif self.enter():
             self._let_through(task)
         else:
             self.reject()
@@ -204,10 +209,12 @@ class Admission:
             host.watch_token(task)  # type: ignore[arg-type]
         return True
 
-    def _enter(self) -> bool:
+    def enter(self) -> bool:
         """Atomically take a place if there is one and nobody waits for it."""
         with self._host.lock:
-            if self._submitters or not self._has_room():
+            if len(self._left) > COUNT_AT:
+                self._count_left()
+            if self._submitters or (self._admitted >= self._always_room and not self._has_room()):
                 return False
             self._admitted += 1
             return True
@@ -228,13 +235,17 @@ class Admission:
 
     def _let_through(self, task: Task[Any]) -> None:
         """Queue a task that has a place."""
-        self._host.hold_place(task, self.leave)
+        self._host.hold_place(task, self.leave_one)
         self._host.place(task)
 
     def leave(self, number: int = 1) -> None:
         """Give back the places of tasks that have ended or were cancelled."""
         for _ in range(number):
-            self._left.append(None)
+            self.leave_one()
+
+    def leave_one(self) -> None:
+        """Give back the place of one task."""
+        self._left.append(None)
         if self._submitters:
             self.let_in()
 

@@ -98,6 +98,8 @@ class IoThread:
             return False
         io.is_waiting = not runner.is_paused and (has_room or workers.count < workers.max_workers)
         io.is_working = bool(workers.busy())
+        if not io.is_working:
+            self._runner.last_fn = None
         runner.drainers.wake()
         if io.calls:
             timeout = 0.0

@@ -15,8 +15,6 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
-from inspect import CO_COROUTINE
-from types import FunctionType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import millpond.local.processes._exit  # noqa: F401  (registers what happens at exit)
@@ -41,8 +39,6 @@ StartMethod = Literal["forkserver", "spawn", "fork"]
 KILL_TIMEOUT = 5.0
 """Seconds to wait for killed workers when the pool is left by Ctrl-C."""
 
-_FUNCTION = FunctionType
-_COROUTINE = CO_COROUTINE
 _numbers = itertools.count(1)
 _new_task = Task.__new__
 
@@ -144,9 +140,10 @@ class ProcessPool(Pool):
         pickled fails the future, with an error that names it. `cancel()` works until it is on its way to a worker.
         """
         # This is the hot path: `_build` and `ProcessRunner.place` for a plain task, written out.
-        if fn.__class__ is not _FUNCTION or fn.__code__.co_flags & _COROUTINE:
-            check_function(fn)
         runner = self._runner
+        if fn is not runner.last_fn:  # most submits are of the same function as the last
+            check_function(fn)
+            runner.last_fn = fn
         task: Task[T] = _new_task(Task)
         task._status = 0
         task._watchers = None

@@ -102,6 +102,7 @@ class ProcessRunner:
         self.cancelled_items = 0
         self.admission = Admission(self, max_queued, when_full)
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
+        self.last_fn: Any = None  # the last function that was checked; forgotten when nobody works
         self.set_admit()
         _exit_and_fork.register(self)
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from inspect import CO_COROUTINE
-from types import FunctionType
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from millpond._events import Observer
@@ -43,8 +41,6 @@ from millpond.local.threads._workers import WorkerRules, Workers
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FUNCTION = FunctionType
-_COROUTINE = CO_COROUTINE
 _numbers = itertools.count(1)
 _new_task = Task.__new__
 
@@ -64,9 +60,10 @@ class BaseThreadPool(Pool):
         Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
         """
         # This is the hot path: `_build` and `ThreadRunner.place` for a plain task, written out.
-        if fn.__class__ is not _FUNCTION or fn.__code__.co_flags & _COROUTINE:
-            check_function(fn)
         runner = self._runner
+        if fn is not runner.last_fn:  # most submits are of the same function as the last
+            check_function(fn)
+            runner.last_fn = fn
         task: Task[T] = _new_task(Task)
         task._status = 0
         task._watchers = None
@@ -125,10 +122,11 @@ class BaseThreadPool(Pool):
         for room without holding up the loop.
         """
         runner = self._runner
-        if runner.admit is not None or fn.__class__ is not _FUNCTION:
+        if runner.admit is not None:
             return self._run(NO_OPTIONS, fn, args, kwargs)
-        if fn.__code__.co_flags & _COROUTINE:
+        if fn is not runner.last_fn:
             check_function(fn)
+            runner.last_fn = fn
         # The hot path once more, as in `submit`.
         task: Task[T] = _new_task(Task)
         task._status = 0

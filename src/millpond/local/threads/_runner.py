@@ -27,7 +27,7 @@ from millpond._events import Observer, emit
 from millpond.errors import PoolClosed
 from millpond.local import _exit_and_fork
 from millpond.local._backlog import Backlog
-from millpond.local._calls import ObservedCall, hold, release_all, run
+from millpond.local._calls import HoldingCall, ObservedCall, hold, release_all, run
 from millpond.local._cancel import CancelToken
 from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
@@ -104,6 +104,7 @@ class ThreadRunner:
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cancelled_items = 0
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
+        self.last_fn: Any = None  # the last function that was checked; forgotten when a worker is idle
         self.set_admit()
         _exit_and_fork.register(self)
 
@@ -125,8 +126,10 @@ class ThreadRunner:
             self.admit = self.refuse
         elif self.on_event is not None:
             self.admit = self.admit_observed
-        elif self.admission.max_queued is not None or self.has_dedicated_queues():
+        elif self.has_dedicated_queues():
             self.admit = self.admission.admit
+        elif self.admission.max_queued is not None:
+            self.admit = self.admit_bounded
         else:
             self.admit = None
 
@@ -140,6 +143,20 @@ class ThreadRunner:
         assert self.on_event is not None
         task._fn = ObservedCall(task._fn, self.on_event, self.name)
         return self.admission.admit(task)
+
+    def admit_bounded(self, task: Task[Any]) -> Task[Any]:
+        """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` and `place`, written out."""
+        admission = self.admission
+        if not admission.enter():
+            return admission.admit(task)
+        task._fn = HoldingCall(task._fn, admission.leave_one)
+        self.put(task)
+        workers = self.workers
+        if workers.idle:
+            workers.wake(1, task)
+        elif workers.count < workers.max_workers + workers.extra:
+            workers.grow(task)
+        return task
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
         """Refuse a task: the pool is closed."""

@@ -33,6 +33,7 @@ class Runner(Protocol):
     drainers: Drainers
     token: CancelToken
     is_closed: bool
+    last_fn: Any
 
     @property
     def root(self) -> Any: ...
@@ -118,6 +119,7 @@ class Worker:
                 continue
             if runner.drainers:
                 runner.drainers.wake()
+            runner.last_fn = None
             if not self.lock.acquire(True, workers.idle_timeout):
                 self._stop_being_idle()
                 if workers.may_leave(self):
