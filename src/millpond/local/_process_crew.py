@@ -163,16 +163,14 @@ class ProcessCrew(Backlog):
 
     def rouse(self, *tasks: Task[Any]) -> None:
         """Wake the foreman, or start one, since there is something to do; a closed pool takes `tasks` back."""
-        self.is_asleep = False
         with self.lock:
             if self.foreman is None:
-                if self.is_closed:
-                    self.is_asleep = True
-                    if sum(self.claim(task) for task in tasks):
-                        raise self.refusal()
-                    return
-                self._hire(tasks)
+                if not self.is_closed:
+                    self._hire(tasks)
+                elif sum(self.claim(task) for task in tasks):
+                    raise self.refusal()
                 return
+            self.is_asleep = False  # not before there is a foreman: whoever looked then would count on one
             foreman = self.foreman
         foreman.poke()
 
@@ -188,7 +186,6 @@ class ProcessCrew(Backlog):
             foreman.thread.start()
         except RuntimeError:
             foreman.close()
-            self.is_asleep = True
             for task in tasks:
                 self.claim(task)
             raise
