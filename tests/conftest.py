@@ -36,6 +36,13 @@ def _matters(thread: threading.Thread) -> bool:
     return not thread.daemon or thread.name == "millpond-timer" or _WORKER.fullmatch(thread.name) is not None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give storms the time that they need on a busy machine; each other test has the limit of pyproject.toml."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(autouse=True)
 def leaves_no_thread_behind() -> Iterator[None]:
     before = set(threading.enumerate())

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -272,3 +273,36 @@ def test_importing_the_pool_costs_a_worker_little():
         "millpond.local.processes._frames",
         "millpond.local.processes._journal",
     }
+
+
+def test_whoever_submits_while_the_io_thread_cannot_be_started_hears_of_it_too(monkeypatch):
+    """The second one finds the thread on its way: it must not count on it."""
+    one_has_heard, outcomes = threading.Event(), []
+    refusal = RuntimeError("can't start new thread")
+    real_start = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.endswith("-io"):
+            one_has_heard.wait(0.1)
+            raise refusal
+        real_start(thread)
+
+    def submit(pool: ProcessPool) -> None:
+        try:
+            pool.submit(calls.noop).result(HANG)
+        except RuntimeError as error:
+            outcomes.append(error)
+        one_has_heard.set()
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr("millpond.local.processes._pool.STARTS_AT_ONCE", False)
+    pool = ProcessPool(1)
+    threads = [threading.Thread(target=submit, args=(pool,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG)
+    assert outcomes == [refusal] * 4
+    monkeypatch.undo()
+    assert pool.submit(abs, -3).result(HANG) == 3  # and goes on when it can
+    pool.shutdown()

@@ -51,13 +51,13 @@ class IoHandle:
 
     def wake(self) -> bool:
         """Wake the thread, or start it, since there is work; False when the pool is closed and it is gone."""
-        self.is_waiting = False
         with self._runner.lock:
             if self.running is None:
                 if self._runner.is_closed:
-                    self.is_waiting = True
                     return False
                 self._start()
+            else:
+                self.is_waiting = False  # not before there is a thread: whoever looked then would count on it
             io = self.running
         assert io is not None
         io.wake()
@@ -74,7 +74,6 @@ class IoHandle:
             io = self._make()
             io.thread.start()
         except BaseException:
-            self.is_waiting = True
             if io is not None:
                 io.close()
             raise

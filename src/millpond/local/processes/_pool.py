@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -38,6 +39,10 @@ StartMethod = Literal["forkserver", "spawn", "fork"]
 
 KILL_TIMEOUT = 5.0
 """Seconds to wait for killed workers when the pool is left by Ctrl-C."""
+
+STARTS_AT_ONCE = sys.version_info[:2] == (3, 12)
+"""Whether the I/O thread starts with the pool: Python 3.12 lets no thread start once the main thread has ended, when
+tasks of thread pools, which are finished then, may use a process pool for the first time."""
 
 _numbers = itertools.count(1)
 _new_task = Task.__new__
@@ -128,7 +133,7 @@ class ProcessPool(Pool):
             on_event=on_event,
         )
         weakref.finalize(self, runner.close).atexit = False
-        if least and not is_importing_main():
+        if (least or STARTS_AT_ONCE) and not is_importing_main():
             runner.wake()
 
     # -- submitting --------------------------------------------------------------------------------------------------
