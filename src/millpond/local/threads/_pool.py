@@ -272,6 +272,10 @@ class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
         return self._runner.is_closed
 
     @property
+    def _broken(self) -> str | bool:  # type: ignore[override]
+        return self._runner.broken or False
+
+    @property
     def _work_queue(self) -> WorkQueue:  # type: ignore[override]
         return WorkQueue(self._runner)
 
