@@ -107,7 +107,7 @@ def ask(path: Path, question: Question, *, smoke: bool, python: str = sys.execut
             for side in question.sides:
                 if side in skipped:
                     continue
-                answer = _in_a_process(python, path, question.key, side, params, smoke, turn)
+                answer = measure_once(path, question.key, side, params, smoke=smoke, turn=turn, python=python)
                 if "skipped" in answer:
                     skipped[side] = answer["skipped"]
                 else:
@@ -129,11 +129,21 @@ def ask(path: Path, question: Question, *, smoke: bool, python: str = sys.execut
     return rows
 
 
-def _in_a_process(
-    python: str, path: Path, key: str, side: str, params: dict[str, Any], smoke: bool, turn: int
+def measure_once(
+    path: Path,
+    key: str,
+    side: str,
+    params: dict[str, Any],
+    *,
+    smoke: bool = False,
+    turn: int = 0,
+    python: str = sys.executable,
+    source: Path | None = None,
 ) -> dict[str, Any]:
+    """Measure one side in a process of its own, with the library from another `source` folder if there is one."""
     command = [python, __file__, str(path), key, side, json.dumps(params), "smoke" if smoke else "full", str(turn)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    env = os.environ | ({"PYTHONPATH": str(source)} if source else {})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
     if done.returncode:
         raise RuntimeError(f"{key} / {side} failed:\n{done.stderr}")
     answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

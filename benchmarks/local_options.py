@@ -36,6 +36,13 @@ def optioned(options, **pool_options) -> float:
     return cost(pool.options(**options).submit, pool)
 
 
+def after_a_key() -> float:
+    """Plain tasks of a pool that has keys to keep as well."""
+    pool = ThreadPool(4)
+    pool.options(key=1).submit(noop).result()
+    return cost(pool.submit, pool)
+
+
 def forget() -> float:
     number = scale(N)
     pool = ThreadPool(4)
@@ -69,6 +76,7 @@ CASES = {
     "queues='dedicated'": lambda: plain(queues="dedicated"),
     "on_event": lambda: plain(on_event=lambda event: None),
     "max_tasks_per_worker=10**6": lambda: plain(max_tasks_per_worker=10**6),
+    "plain, after options(key=)": after_a_key,
     "options(key=)": lambda: optioned({"key": 1}),
     "options(timeout=)": lambda: optioned({"timeout": 60}),
     "options(cancel=)": lambda: optioned({"cancel": CancelToken()}),

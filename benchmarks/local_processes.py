@@ -76,4 +76,17 @@ QUESTIONS = [
         must=8,
         aim=12,
     ),
+    Question(
+        key="processes_options",
+        title="20k small tasks in 2 processes: what the options of a ProcessPool cost",
+        sides={
+            "defaults": lambda: burst(ProcessPool(2)),
+            "max_queued=10**6": lambda: burst(ProcessPool(2, max_queued=10**6)),
+            "on_event": lambda: burst(ProcessPool(2, on_event=lambda event: None)),
+        },
+        subject="on_event",
+        unit="µs/task",
+        reference="defaults",
+        score="overhead",
+    ),
 ]
