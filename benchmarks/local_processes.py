@@ -34,8 +34,8 @@ def stock(workers: int) -> float:
         return burst(pool)
 
 
-def ours(workers: int) -> float:
-    with ProcessPool(workers, start_method=START) as pool:
+def ours(workers: int = 2, **options) -> float:
+    with ProcessPool(workers, start_method=START, **options) as pool:
         return burst(pool)
 
 
@@ -80,9 +80,9 @@ QUESTIONS = [
         key="processes_options",
         title="20k small tasks in 2 processes: what the options of a ProcessPool cost",
         sides={
-            "defaults": lambda: burst(ProcessPool(2)),
-            "max_queued=10**6": lambda: burst(ProcessPool(2, max_queued=10**6)),
-            "on_event": lambda: burst(ProcessPool(2, on_event=lambda event: None)),
+            "defaults": ours,
+            "max_queued=10**6": lambda: ours(max_queued=10**6),
+            "on_event": lambda: ours(on_event=lambda event: None),
         },
         subject="on_event",
         unit="µs/task",
