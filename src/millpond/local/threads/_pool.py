@@ -26,10 +26,11 @@ from millpond.local._checks import (
 from millpond.local._group import Group
 from millpond.local._loop_bridge import await_from_the_start
 from millpond.local._options import NO_OPTIONS, Options, option_task
-from millpond.local._pool import ErrorLogger, Pool
+from millpond.local._pool import Pool
 from millpond.local._queues import Order, queue_maker
 from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, sizing_rule
 from millpond.local._task import Task
+from millpond.local._verbs import ErrorLogger
 from millpond.local._when_full import WhenFull, check_when_full
 from millpond.local.threads._map import map_in_threads
 from millpond.local.threads._runner import ThreadRunner
@@ -97,12 +98,11 @@ class BaseThreadPool(Pool):
         check_function(fn)
         runner = self._runner
         call = partial(fn, **kwargs) if kwargs else fn
-        if self._on_event is not None:
-            call = ObservedCall(call, self._on_event, self.name)
+        if runner.on_event is not None:
+            call = ObservedCall(call, runner.on_event, self.name)
         if options is NO_OPTIONS:
             task: Task[T] = _new_task(Task)
         else:
-            self._check_options(options)
             task = option_task(options)
             if options.timeout is not None or options.cancel is not None:
                 call = LimitedCall(call, task, options.timeout, options.cancel)
@@ -123,7 +123,7 @@ class BaseThreadPool(Pool):
         """
         runner = self._runner
         if runner.admit is not None:
-            return self._run(NO_OPTIONS, fn, args, kwargs)
+            return super().run(fn, *args, **kwargs)
         if fn is not runner.last_fn:
             check_function(fn)
             runner.last_fn = fn
@@ -143,13 +143,14 @@ class BaseThreadPool(Pool):
             workers.grow(task)
         return awaited
 
-    def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def go(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run `fn(*args, **kwargs)` and forget it; what it raises goes to `on_event`, or else is logged as an error."""
         runner = self._runner
-        if options is not NO_OPTIONS or runner.admit is not None:
-            super()._go(options, fn, args, kwargs)
+        if runner.admit is not None:
+            super().go(fn, *args, **kwargs)
             return
-        task = self._build(options, fn, args, kwargs)
-        task._watchers = self._error_logger
+        task = self._build(NO_OPTIONS, fn, args, kwargs)
+        task._watchers = self._error_logger  # one for all: nobody else gets to see the task
         runner.place(task)
 
     def group(self) -> Group:
@@ -237,7 +238,6 @@ class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
         )
         self.name = name or thread_name_prefix or f"ThreadPool-{next(_numbers)}"
         self._order = order
-        self._on_event = on_event
         self._error_logger = ErrorLogger(self.name, on_event)
         self._runner = runner = ThreadRunner(
             name=self.name,
@@ -295,6 +295,5 @@ class SubPool(BaseThreadPool):
         self.name = name or f"{parent.name}/{next(_numbers)}"
         self._order = parent._order
         self._parent = parent
-        self._on_event = parent._on_event
-        self._error_logger = ErrorLogger(self.name, parent._on_event)
         self._runner = SubRunner(parent._runner, self.name, number)
+        self._error_logger = ErrorLogger(self.name, self._runner.on_event)
