@@ -209,7 +209,7 @@ def test_a_task_with_a_key_makes_no_later_submit_dearer():
             held.clear()
             blocker = threads.submit(held.wait)
             until(blocker.running)
-            assert calls_of_submits() <= plain  # the first submit of a function checks it
+            assert calls_of_submits() <= plain
         finally:
             held.set()
         assert threads.drain(HANG)

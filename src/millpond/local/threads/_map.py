@@ -188,7 +188,7 @@ class ThreadMap(Generic[T]):
             ramps = not self._is_ramping and self._most < self._runner.max_workers and slices > queued + missing
             self._is_ramping |= ramps
         if missing:
-            self._runner.place_many([self._make_place() for _ in range(missing)])
+            self._runner.placement.place_many([self._make_place() for _ in range(missing)])
         if ramps:
             timer.after(RAMP, self._ramp)
 
@@ -282,9 +282,7 @@ class ThreadMap(Generic[T]):
             worker.items += taken
             worker.failed += error is not None
         else:
-            with self._runner.lock:
-                self._runner.workers.past_items += taken
-                self._runner.workers.past_failed += error is not None
+            self._runner.workers.count_past(taken, error is not None)
         if taken:
             self.results.publish(first, values, error)
 
@@ -305,8 +303,7 @@ class ThreadMap(Generic[T]):
                 piece.start += len(values)
                 end, rest = piece.end, piece.stop()
             if values:
-                with self._runner.lock:
-                    self._runner.workers.past_items += len(values)
+                self._runner.workers.count_past(len(values), 0)
                 self.results.publish(first, values, None)
             if self._is_over:
                 self._count_dropped(len(rest))

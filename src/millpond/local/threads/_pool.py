@@ -35,7 +35,8 @@ from millpond.local._when_full import WhenFull, check_when_full
 from millpond.local.threads._map import map_in_threads
 from millpond.local.threads._runner import ThreadRunner
 from millpond.local.threads._scaling import Scaling
-from millpond.local.threads._subpool import SubRunner
+from millpond.local.threads._subpool import make_runner
+from millpond.local.threads._threads import Threads
 from millpond.local.threads._time_limit import LimitedCall
 from millpond.local.threads._workers import WorkerRules, Workers
 
@@ -91,7 +92,7 @@ class BaseThreadPool(Pool):
         if runner.admit is not None:
             return super().submit_many(fn, arguments)
         tasks = [self._build(NO_OPTIONS, fn, tuple(each), {}) for each in arguments]
-        runner.place_many(tasks)
+        runner.placement.place_many(tasks)
         return tasks
 
     def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
@@ -241,19 +242,17 @@ class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
         self._error_logger = ErrorLogger(self.name, on_event)
         self._runner = runner = ThreadRunner(
             name=self.name,
-            kind="threads",
             make_queue=queue_maker(order),
             make_workers=lambda runner: Workers(
-                runner, rules, min_workers=most if rule is fixed else least, max_workers=most
+                runner, rules, Threads, min_workers=most if rule is fixed else least, max_workers=most
             ),
             max_queued=max_queued,
             when_full=when_full,
+            is_dedicated=queues == "dedicated",
             on_event=on_event,
         )
         if rule not in (eager, fixed) or reaper is not None:
             runner.workers.scaling = Scaling(runner.workers, rule, reaper)
-        if queues == "dedicated":
-            runner.use_worker_queues(dedicated=True)
         weakref.finalize(self, runner.close).atexit = False
         runner.workers.start_minimum()
 
@@ -295,5 +294,5 @@ class SubPool(BaseThreadPool):
         self.name = name or f"{parent.name}/{next(_numbers)}"
         self._order = parent._order
         self._parent = parent
-        self._runner = SubRunner(parent._runner, self.name, number)
+        self._runner = make_runner(parent._runner, self.name, number)
         self._error_logger = ErrorLogger(self.name, self._runner.on_event)

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
+    from millpond._events import Observer
     from millpond.local._backlog import Backlog
     from millpond.local._cancel import CancelToken
     from millpond.local._drainers import Drainers
+    from millpond.local._worker_queues import WorkerQueue
 
 DEEPEST = 40
 """How many tasks a worker runs inside one another before it asks for another thread instead."""
@@ -29,14 +31,24 @@ DEEPEST = 40
 class Runner(Protocol):
     """The runner of a pool, as far as its workers need it."""
 
+    name: str
+    lock: threading.RLock
+    on_event: Observer | None
     backlog: Backlog
     drainers: Drainers
     token: CancelToken
+    put: Callable[[Task[Any]], None]
     is_closed: bool
+    is_paused: bool
+    broken: str | None
     last_fn: Any
+    root: Any
+    parent: Any
 
-    @property
-    def root(self) -> Any: ...
+    def hand_over(self, queue: WorkerQueue, /) -> None: ...
+    def refusal(self) -> Exception: ...
+    def mark_broken(self, reason: str) -> None: ...
+    def fail_queued(self) -> None: ...
 
 
 class Workers(Protocol):
@@ -71,9 +83,9 @@ class Worker:
         "workers",
     )
 
-    def __init__(self, runner: Any, workers: Any) -> None:
-        self.runner: Runner = runner
-        self.workers: Workers = workers
+    def __init__(self, runner: Runner, workers: Workers) -> None:
+        self.runner = runner
+        self.workers = workers
         self.lock = _thread.allocate_lock()
         self.lock.acquire()  # held while awake: `wait_for_task` waits for somebody to release it
         self.done = 0  # tasks run, those of `places` included
@@ -147,7 +159,9 @@ class Worker:
         elif task._fn is None:
             task._block(timeout)
         else:
-            with owner.extra_worker():  # too deep, or not to be run here, or not for so long: lend it a thread
+            with (
+                owner.runner.workers.extra_worker()
+            ):  # too deep, or not to be run here, or not for so long: lend it a thread
                 task._block(timeout)
 
     def help_now(self, task: Task[Any]) -> bool:
@@ -163,7 +177,7 @@ class Worker:
 
     def extra_worker(self) -> Any:
         """Lend the pool one more worker for the length of a `with` block, in which this one waits."""
-        return self.runner.root.owner.extra_worker()
+        return self.runner.root.workers.extra_worker()
 
     def perform(self, task: Task[Any], fn: Callable[..., Any]) -> None:
         """Run a claimed task inside the one that is running."""
@@ -177,7 +191,7 @@ class Worker:
                 self.done += 1
                 self.failed += task._status == RAISED
             else:  # of a subpool
-                runner.workers.count_run_elsewhere(task)
+                runner.workers.count_past(1, task._status == RAISED)
         finally:
             self.depth -= 1
 
