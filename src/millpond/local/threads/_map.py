@@ -177,9 +177,10 @@ class ThreadMap(Generic[T]):
         if self._runner.is_closed:
             raise self._runner.refusal()
         self._items.add(items)
-        self._add_places()
+        self.add_places()
 
-    def _add_places(self) -> None:
+    def add_places(self) -> None:
+        """Add places if there are items for them, by and by as many as there may be workers."""
         with self._lock:
             queued = self._places - self._running
             slices = self._slicer.slices()
@@ -199,7 +200,7 @@ class ThreadMap(Generic[T]):
             if not self._slicer.is_quick():
                 self._most = min(2 * self._most, self._runner.max_workers)
         if len(self._items) and not self._runner.is_closed:
-            self._add_places()
+            self.add_places()
 
     def _make_place(self) -> Task[None]:
         place: Task[None] = MapPlace()
@@ -224,7 +225,7 @@ class ThreadMap(Generic[T]):
             else:
                 self._runner.place(again)
         if len(self._items):  # the pool may have grown, or something was added between the last look and the leaving
-            self._add_places()
+            self.add_places()
         worker = self._worker()
         if worker is not None:
             worker.places += 1
@@ -309,7 +310,7 @@ class ThreadMap(Generic[T]):
                 self._count_dropped(len(rest))
             elif rest:
                 self._items.give_back(end, rest)
-                self._add_places()
+                self.add_places()
         with self._lock:
             self._is_watching = bool(self._long)
         if self._is_watching:

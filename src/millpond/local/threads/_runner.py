@@ -240,9 +240,12 @@ class ThreadRunner:
             workers.min_workers = max_workers if keeps_all else min(workers.min_workers, max_workers)
             self.placement.resize(max_workers)
             workers.renew_takes()
+            maps = list(self.maps)
         workers.wake_all()
         if not self.is_closed:
             workers.start_minimum()
+            for each in maps:  # those whose items block look for more workers at no other time
+                each.add_places()
         workers.catch_up()
         self.admission.let_in()
 
