@@ -59,7 +59,7 @@ class Placement:
             queue = queues.put(task)
             if queue.worker is None:
                 if not runner.is_paused:
-                    workers.start_one()  # it gets the queue of a key that waits for a worker
+                    workers.start_for(task)  # it gets the queue of a key that waits for a worker
                 return
             try:
                 workers.idle.remove(queue.worker)

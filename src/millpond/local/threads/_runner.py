@@ -137,7 +137,7 @@ class ThreadRunner:
             return BrokenThreadPool(self.broken)
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
 
-    # -- for the admission --------------------------------------------------------------------------------------------
+    # -- for the admission and the backlog ----------------------------------------------------------------------------
 
     hold_place = staticmethod(hold)
 
@@ -147,7 +147,6 @@ class ThreadRunner:
         return workers.count - len(workers.idle) if self.is_paused else workers.max_workers
 
     def is_inside(self) -> bool:
-        """Return whether the calling thread is a worker of this pool."""
         worker = getattr(here, "worker", None)
         return worker is not None and worker.runner is self.root
 
@@ -166,13 +165,10 @@ class ThreadRunner:
     def watch_token(self, task: OptionTask[Any]) -> None:
         task.token._watch(task)
 
-    # -- for the backlog ----------------------------------------------------------------------------------------------
-
     def forget(self, task: Task[Any]) -> None:
         """Release what is kept for a task that will not run: its wrappers have done so."""
 
     def purge(self) -> int:
-        """Cancel everything that waits; return how many."""
         with self.lock:
             maps = list(self.maps)
         dropped: int = sum(each.cancel() for each in maps)
@@ -181,11 +177,9 @@ class ThreadRunner:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def is_idle(self) -> bool:
-        """Return whether nothing waits and nobody works."""
         return not len(self.backlog) and len(self.workers.idle) >= self.workers.count
 
     def statistics(self) -> Statistics:
-        """Return a snapshot of the counts."""
         workers = self.workers
         with self.lock:
             queued = len(self.backlog) + sum(each.waiting() for each in list(self.maps))
@@ -216,13 +210,11 @@ class ThreadRunner:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let no task start."""
         with self.lock:
             self.is_paused = True
             self.workers.renew_takes()
 
     def resume(self) -> None:
-        """Let tasks start again."""
         with self.lock:
             if not self.is_paused:
                 return
@@ -260,7 +252,6 @@ class ThreadRunner:
         self.admission.let_in()
 
     def fail_queued(self) -> None:
-        """Fail what waits in a broken pool."""
         for task, fn in self.backlog.take_all():
             release_all(fn)
             task._settle(RAISED, BrokenThreadPool(self.broken))
@@ -283,7 +274,6 @@ class ThreadRunner:
         self.admission.let_in()
 
     def reopen(self) -> None:
-        """Take tasks again."""
         with self.lock:
             if not self.is_closed:
                 return

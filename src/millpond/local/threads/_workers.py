@@ -51,7 +51,7 @@ class Backend(Protocol):
 
 
 class Workers:
-    """The workers of a pool."""
+    """The workers of a pool: threads, or turns in the threads of a parent."""
 
     def __init__(
         self,
@@ -92,9 +92,7 @@ class Workers:
             try:
                 self.idle.pop().lock.release()
             except IndexError:
-                if self.count >= self.max_workers + self.extra:
-                    return
-                if not self.grow(*tasks):
+                if self.count >= self.max_workers + self.extra or not self.grow(*tasks):
                     return
 
     def grow(self, *tasks: Task[Any]) -> bool:
@@ -105,29 +103,30 @@ class Workers:
         runner = self.runner
         with runner.lock:
             if runner.is_closed or runner.broken:
-                self._take_back(tasks)
+                if not self.count and self._take_back(tasks):  # workers that are here empty the queue first
+                    raise runner.refusal()
                 return False
             if runner.is_paused or self.count >= self.max_workers + self.extra:
                 return False
             if self.scaling is not None and not self.scaling.wants_more():
                 return False
-            try:
-                self.start_one()
-            except RuntimeError:  # nobody is there to run them
-                for task in tasks:
-                    runner.backlog.claim(task)
-                raise
+            self.start_for(*tasks)
         return True
 
-    def _take_back(self, tasks: tuple[Task[Any], ...]) -> None:
-        """Take tasks out of the queue of a closed pool again, and raise, if nobody will run them."""
-        if self.count:
-            return  # those who are still here empty the queue before they leave
+    def start_for(self, *tasks: Task[Any]) -> None:
+        """Start a worker for tasks just queued; if none can be started and there is none, take them back and raise."""
+        try:
+            self.start_one()
+        except RuntimeError:
+            self._take_back(tasks)
+            raise
+
+    def _take_back(self, tasks: tuple[Task[Any], ...]) -> bool:
+        """Take tasks out of the queue again, since nobody is there to run them; False when none was left there."""
         taken_back = [self.runner.backlog.claim(task) for task in tasks]
-        if any(fn is not None for fn in taken_back):
-            for fn in taken_back:
-                release_all(fn)
-            raise self.runner.refusal()
+        for fn in taken_back:
+            release_all(fn)
+        return any(fn is not None for fn in taken_back)
 
     def start_one(self) -> None:
         """Start a worker (under the lock, so that nobody waits for a thread that has not started)."""
