@@ -28,6 +28,7 @@ from millpond.local._map import Items, PlaceWatchers, Results, open_source, star
 from millpond.local._task import Task
 from millpond.local._timer import timer
 from millpond.local._watchers import here
+from millpond.local.threads._placement import Place
 
 if TYPE_CHECKING:
     from millpond.local._progress import Progress
@@ -135,14 +136,6 @@ class Slice:
 hide_frame(Slice.run)
 
 
-class MapPlace(Task[None]):
-    """The place of a map in the queue: it runs one slice and goes back to the head of the queue."""
-
-    __slots__ = ()
-
-    is_place = True
-
-
 class ThreadMap(Generic[T]):
     """One `map` call in a pool of threads."""
 
@@ -203,7 +196,7 @@ class ThreadMap(Generic[T]):
             self.add_places()
 
     def _make_place(self) -> Task[None]:
-        place: Task[None] = MapPlace()
+        place = Place()
         place._fn = self._run_place
         place._owner = self._runner.owner
         place._context = None if self._context is None else self._context.copy()

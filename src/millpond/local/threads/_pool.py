@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from millpond._events import Observer
@@ -271,19 +272,8 @@ class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
         return self._runner.is_closed
 
     @property
-    def _work_queue(self) -> WorkQueue:  # type: ignore[override]
-        return WorkQueue(self._runner)
-
-
-class WorkQueue:
-    """The queue of a pool, as far as people ask the standard pool for it."""
-
-    def __init__(self, runner: ThreadRunner) -> None:
-        self._runner = runner
-
-    def qsize(self) -> int:
-        """Return how many tasks wait."""
-        return len(self._runner.backlog)
+    def _work_queue(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(qsize=self._runner.backlog.__len__)
 
 
 class SubPool(BaseThreadPool):

@@ -7,6 +7,7 @@ right in it (saving 0.4 µs); if it leaves one set behind, the worker moves to a
 from __future__ import annotations
 
 import _thread
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.local._calls import GivenUp, hide_frame, run, store_error
@@ -46,6 +47,7 @@ class Runner(Protocol):
     parent: Any
 
     def hand_over(self, queue: WorkerQueue, /) -> None: ...
+    def is_idle(self) -> bool: ...
     def refusal(self) -> Exception: ...
     def mark_broken(self, reason: str) -> None: ...
     def fail_queued(self) -> None: ...
@@ -62,47 +64,35 @@ class Workers(Protocol):
     def replace(self, worker: Worker) -> None: ...
 
 
+def take_nothing() -> Task[Any]:
+    """Stand in for `take` while there is nothing to take, whatever the queue holds."""
+    raise IndexError("paused")
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Worker:
     """One thread of a pool, or one turn of a subpool in a thread of its parent."""
 
-    __slots__ = (
-        "__weakref__",
-        "depth",
-        "done",
-        "failed",
-        "is_lost",
-        "items",
-        "leaves",
-        "lock",
-        "places",
-        "queue",
-        "runner",
-        "take",
-        "thread",
-        "turn",
-        "workers",
-    )
+    runner: Runner
+    workers: Workers
+    take: Callable[[], Task[Any]] = take_nothing
+    queue: Any = None
+    thread: threading.Thread | None = None
+    turn: Worker | None = None  # the worker of a subpool whose turn this thread is running
+    lock: _thread.LockType = field(default_factory=_thread.allocate_lock)
+    done: int = 0  # tasks run, those of `places` included
+    failed: int = 0
+    items: int = 0  # calls made inside a slice of a map
+    places: int = 0  # places of maps and subpools run, which are no tasks of the user's
+    depth: int = 0  # tasks that run inside one another
+    is_lost: bool = False
+    leaves: bool = False  # it was chosen to leave while it is idle
 
-    def __init__(self, runner: Runner, workers: Workers) -> None:
-        self.runner = runner
-        self.workers = workers
-        self.lock = _thread.allocate_lock()
+    def __post_init__(self) -> None:
         self.lock.acquire()  # held while awake: `wait_for_task` waits for somebody to release it
-        self.done = 0  # tasks run, those of `places` included
-        self.failed = 0
-        self.items = 0  # calls made inside a slice of a map
-        self.places = 0  # places of maps and subpools run, which are no tasks of the user's
-        self.depth = 0
-        self.is_lost = False
-        self.leaves = False  # it was chosen to leave while it is idle
-        self.turn: Worker | None = None  # the worker of a subpool whose turn this thread is running
-        self.queue: Any = None
-        self.take: Callable[[], Task[Any]] = take_nothing
-        self.thread: threading.Thread | None = None
 
     @property
     def token(self) -> CancelToken:
-        """The token of the pool, which tasks without one of their own see."""
         return self.runner.token
 
     @property
@@ -180,7 +170,6 @@ class Worker:
         return self.runner.root.workers.extra_worker()
 
     def perform(self, task: Task[Any], fn: Callable[..., Any]) -> None:
-        """Run a claimed task inside the one that is running."""
         self.depth += 1
         try:
             run(task, fn)
@@ -246,11 +235,6 @@ def work(worker: Worker, context: Context | tuple[()]) -> bool:
 
 
 hide_frame(work)
-
-
-def take_nothing() -> Task[Any]:
-    """Stand in for `take` while there is nothing to take, whatever the queue holds."""
-    raise IndexError("paused")
 
 
 def _has_time_limit(task: Task[Any]) -> bool:
