@@ -36,7 +36,6 @@ class Appointment:
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is left to call."""
         return self._call is None
 
     def cancel(self) -> bool:
@@ -44,7 +43,6 @@ class Appointment:
         return self._take() is not None
 
     def keep(self) -> None:
-        """Make the call unless it was cancelled."""
         call = self._take()
         if call is None:
             return

@@ -49,7 +49,6 @@ class WorkerQueue:
             return self._all.steal()
 
     def has_work(self) -> bool:
-        """Return whether a task waits here."""
         return bool(len(self.keyed)) or bool(len(self.shared))
 
 
@@ -68,7 +67,6 @@ class WorkerQueues:
         return WorkerQueue(self, self._make_shared())
 
     def all(self) -> list[WorkerQueue]:
-        """Return the queues of every worker."""
         return self._normal + self._leaving
 
     def queues(self) -> list[Queue]:
@@ -123,7 +121,6 @@ class WorkerQueues:
             self._leaving.append(queue)
 
     def leave(self, queue: WorkerQueue) -> None:
-        """Note that the worker of a place is gone."""
         queue.worker = None
         self._let_go(queue)
 

@@ -62,11 +62,9 @@ class Slicer:
         self._seconds = 1.0  # per item
 
     def slices(self) -> int:
-        """Return how many slices there are to run, at the size of now."""
         return -(-len(self._items) // self._size)
 
     def is_quick(self) -> bool:
-        """Return whether the items have turned out to be quick."""
         return self._size > QUICK
 
     def cut(self, sharers: int) -> Slice | None:
@@ -239,7 +237,6 @@ class ThreadMap(Generic[T]):
         self._drop_rest(failure)
 
     def end_after_fork(self, failure: BaseException) -> None:
-        """End a map that this process inherited by fork."""
         self._lock = _thread.allocate_lock()
         self._is_over = True
         self.results.end_after_fork(failure)
@@ -281,7 +278,6 @@ class ThreadMap(Generic[T]):
             self.results.publish(first, values, error)
 
     def _watch(self, piece: Slice) -> None:
-        """See that a slice is rescued when it gets stuck."""
         self._long.add(piece)
         with self._lock:
             is_watched, self._is_watching = self._is_watching, True
@@ -315,7 +311,6 @@ class ThreadMap(Generic[T]):
         return worker is not None and worker.runner is self._runner.root and self._run_slice()
 
     def stop(self) -> None:
-        """Start nothing more."""
         self._is_over = True
         self._drop_rest()
 

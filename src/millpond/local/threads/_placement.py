@@ -28,7 +28,6 @@ class Placement:
             self._use_worker_queues()
 
     def place(self, task: Task[Any]) -> None:
-        """Queue a task and see that somebody takes it."""
         workers = self._workers
         if type(task) is OptionTask and task.key is not None:
             self._place_keyed(task)
@@ -100,7 +99,6 @@ class Placement:
         return queues
 
     def after_fork(self) -> None:
-        """Start over with empty queues of workers, if there were such."""
         if self._runner.backlog.worker_queues is not None:
             self._use_worker_queues()
 

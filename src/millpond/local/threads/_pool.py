@@ -31,7 +31,6 @@ from millpond.local._pool import Pool
 from millpond.local._queues import Order, queue_maker
 from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, sizing_rule
 from millpond.local._task import Task
-from millpond.local._verbs import ErrorLogger
 from millpond.local._when_full import WhenFull, check_when_full
 from millpond.local.threads._map import map_in_threads
 from millpond.local.threads._runner import ThreadRunner
@@ -53,7 +52,6 @@ class BaseThreadPool(Pool):
 
     _runner: ThreadRunner
     _start_map = staticmethod(map_in_threads)
-    _error_logger: ErrorLogger
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
@@ -152,7 +150,7 @@ class BaseThreadPool(Pool):
             super().go(fn, *args, **kwargs)
             return
         task = self._build(NO_OPTIONS, fn, args, kwargs)
-        task._watchers = self._error_logger  # one for all: nobody else gets to see the task
+        task._watchers = runner.error_logger  # one for all: nobody else gets to see the task
         runner.place(task)
 
     def group(self) -> Group:
@@ -240,7 +238,6 @@ class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
         )
         self.name = name or thread_name_prefix or f"ThreadPool-{next(_numbers)}"
         self._order = order
-        self._error_logger = ErrorLogger(self.name, on_event)
         self._runner = runner = ThreadRunner(
             name=self.name,
             make_queue=queue_maker(order),
@@ -285,4 +282,3 @@ class SubPool(BaseThreadPool):
         self._order = parent._order
         self._parent = parent
         self._runner = make_runner(parent._runner, self.name, number)
-        self._error_logger = ErrorLogger(self.name, self._runner.on_event)

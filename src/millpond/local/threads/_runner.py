@@ -32,6 +32,7 @@ from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
 from millpond.local._task import OptionTask, Task
 from millpond.local._task_owner import TaskOwner
+from millpond.local._verbs import ErrorLogger
 from millpond.local._watchers import RAISED, here
 from millpond.local._when_full import Admission, WhenFull
 from millpond.local.threads._placement import Placement
@@ -83,6 +84,7 @@ class ThreadRunner:
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cancelled_items = 0
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
+        self.error_logger = ErrorLogger(name, on_event)
         self.last_fn: Any = None  # the last function that was checked; forgotten when a worker is idle
         self.set_admit()
         _exit_and_fork.register(self)

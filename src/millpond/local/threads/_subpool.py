@@ -24,7 +24,6 @@ TURN = 0.005
 
 
 def make_runner(parent: ThreadRunner, name: str, max_workers: int) -> ThreadRunner:
-    """Make what a subpool and its turns share."""
     rules = WorkerRules(idle_timeout=0.0, carries_context=parent.carries_context)
     return ThreadRunner(
         name=name,
@@ -45,7 +44,6 @@ class Turns:
         self._workers = workers
 
     def start(self, worker: Worker) -> None:
-        """Queue a turn in the parent."""
         parent = self._parent
         turn = Place()
         turn._fn = self._run_turn

@@ -47,7 +47,6 @@ class Threads:
             logger.log(level, "pool %r could not start another thread: %s", name, error)
 
     def join(self, deadline: float | None) -> bool:
-        """Wait for every thread to end; False at the deadline."""
         workers = self._workers
         while True:
             with workers.runner.lock:
@@ -63,7 +62,6 @@ class Threads:
 
 
 def _serve(worker: Worker, workers: Workers) -> None:
-    """Be a worker thread."""
     runner, rules = workers.runner, workers.rules
     here.worker = worker
     if rules.initializer is not None:

@@ -306,7 +306,6 @@ class Workers:
         runner.drainers.wake()
 
     def wake_all(self) -> None:
-        """Wake every idle worker."""
         while self.idle:
             try:
                 self.idle.pop().lock.release()
@@ -319,12 +318,10 @@ class Workers:
         return min(len(self.idle), self.count)
 
     def ended(self) -> int:
-        """Count the tasks that have ended."""
         with self.runner.lock:
             return self._past_ended + sum(worker.ended for worker in self.all)
 
     def failed(self) -> int:
-        """Count the tasks that raised."""
         with self.runner.lock:
             return self._past_failed + sum(worker.failed for worker in self.all)
 
