@@ -85,8 +85,6 @@ class Pool(Verbs, Executor):
             progress=progress,
         )
 
-    # -- managing -----------------------------------------------------------------------------------------------------
-
     def statistics(self) -> Statistics:
         """Return a snapshot of the pool's counts."""
         now: Statistics = self._runner.statistics()
@@ -132,8 +130,6 @@ class Pool(Verbs, Executor):
         deadline = None if timeout is None else time.monotonic() + timeout
         self._runner.close(cancel_queued=cancel_futures)
         return bool(self._runner.join(deadline)) if wait else True
-
-    # -- being a pool ---------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         return self

@@ -74,8 +74,6 @@ class WorkerQueues:
         keyed: list[Queue] = [each.keyed for each in self.all()]
         return keyed + [each.shared for each in self.all()] if self.dedicated else keyed
 
-    # -- keys ---------------------------------------------------------------------------------------------------------
-
     def put(self, task: OptionTask[Any]) -> WorkerQueue:
         """Add a task to the queue of its key's worker, and return that."""
         queue, number = self._keys.get(task.key) or (self._normal[hash(task.key) % len(self._normal)], 0)
@@ -98,8 +96,6 @@ class WorkerQueues:
     def has_keys(self) -> bool:
         """Whether there are tasks with a key, queued or running."""
         return bool(self._keys)
-
-    # -- workers ------------------------------------------------------------------------------------------------------
 
     def free(self) -> WorkerQueue | None:
         """Return the queues of a place without a worker, with tasks if there are such; None when all have one."""
@@ -145,8 +141,6 @@ class WorkerQueues:
             queue.is_leaving = True
         self._leaving += [queue for queue in gone if queue.keyed or queue.worker is not None]
         return gone
-
-    # -- dedicated queues ---------------------------------------------------------------------------------------------
 
     def shortest(self) -> WorkerQueue:
         """Return the place with the fewest shared tasks among those with a worker, equal ones in turn."""

@@ -161,8 +161,6 @@ class ThreadMap(Generic[T]):
         """Count the items that nobody has taken yet, less the queued places, which are counted as tasks."""
         return max(0, len(self._items) - self._places + self._running)
 
-    # -- places -------------------------------------------------------------------------------------------------------
-
     def add(self, items: list[Any]) -> None:
         """Add items and see that there are places for them."""
         if self._runner.is_closed:
@@ -240,8 +238,6 @@ class ThreadMap(Generic[T]):
         self._lock = _thread.allocate_lock()
         self._is_over = True
         self.results.end_after_fork(failure)
-
-    # -- slices -------------------------------------------------------------------------------------------------------
 
     def _run_slice(self) -> bool:
         """Run one slice; False when there was none."""

@@ -86,8 +86,6 @@ class Placement:
                 worker.queue.shared.put(task)
                 worker.lock.release()
 
-    # -- queues of workers --------------------------------------------------------------------------------------------
-
     def _use_worker_queues(self) -> WorkerQueues:
         """Give every worker a queue of its own (under the lock)."""
         backlog, workers = self._runner.backlog, self._workers

@@ -53,8 +53,6 @@ class BaseThreadPool(Pool):
     _runner: ThreadRunner
     _start_map = staticmethod(map_in_threads)
 
-    # -- submitting ---------------------------------------------------------------------------------------------------
-
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
         """Run `fn(*args, **kwargs)` in the pool and return its future.
 
@@ -160,8 +158,6 @@ class BaseThreadPool(Pool):
         """
         token = CancelToken()
         return Group(self.options(cancel=token).submit, token)
-
-    # -- managing -----------------------------------------------------------------------------------------------------
 
     def subpool(self, max_workers: int, *, name: str | None = None) -> SubPool:
         """Return a pool that runs at most `max_workers` tasks at once, in the workers of this one."""

@@ -64,18 +64,8 @@ class Threads:
 def _serve(worker: Worker, workers: Workers) -> None:
     runner, rules = workers.runner, workers.rules
     here.worker = worker
-    if rules.initializer is not None:
-        try:
-            if rules.carries_context:  # what it sets must not reach tasks, which see their submitter's context
-                Context().run(rules.initializer, *rules.initargs)
-            else:
-                rules.initializer(*rules.initargs)
-        except BaseException as error:
-            logger.critical("the initializer of pool %r raised", runner.name, exc_info=True)
-            runner.mark_broken(f"the initializer of pool {runner.name!r} raised {error!r}, so no task can run")
-            workers.remove(worker)
-            runner.fail_queued()  # also what came in while this worker was still there
-            return
+    if not _is_initialized(worker, workers):
+        return
     emit(runner.on_event, "worker_started", runner.name)
     try:
         if rules.carries_context:
@@ -95,3 +85,22 @@ def _serve(worker: Worker, workers: Workers) -> None:
                 logger.exception("the finalizer of pool %r raised", runner.name)
         emit(runner.on_event, "worker_stopped", runner.name)
         here.worker = None
+
+
+def _is_initialized(worker: Worker, workers: Workers) -> bool:
+    """Call the initializer, if there is one; when it raises, the pool is broken."""
+    runner, rules = workers.runner, workers.rules
+    if rules.initializer is None:
+        return True
+    try:
+        if rules.carries_context:  # what it sets must not reach tasks, which see their submitter's context
+            Context().run(rules.initializer, *rules.initargs)
+        else:
+            rules.initializer(*rules.initargs)
+    except BaseException as error:
+        logger.critical("the initializer of pool %r raised", runner.name, exc_info=True)
+        runner.mark_broken(f"the initializer of pool {runner.name!r} raised {error!r}, so no task can run")
+        workers.remove(worker)
+        runner.fail_queued()  # also what came in while this worker was still there
+        return False
+    return True

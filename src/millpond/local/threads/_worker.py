@@ -100,8 +100,6 @@ class Worker:
         """How many tasks of the user's it has run to their end."""
         return self.done - self.places + self.items
 
-    # -- being idle ---------------------------------------------------------------------------------------------------
-
     def wait_for_task(self) -> Task[Any] | None:
         """Wait for a task; None when this worker is to leave."""
         runner, workers = self.runner, self.workers
@@ -136,8 +134,6 @@ class Worker:
             self.workers.idle.remove(self)
         except ValueError:
             self.lock.acquire()  # somebody chose this worker already: its wake-up is on its way
-
-    # -- waiting for another task -------------------------------------------------------------------------------------
 
     def help(self, task: Task[Any], timeout: float | None) -> None:
         """Wait for `task` inside a task: run it here if this pool has it queued, so that it cannot deadlock."""
