@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
-from millpond.local._backlog import Backlog
 from millpond.local._task import Task
-
-
-class Runner(Protocol):
-    """The runner of a pool, as far as its tasks need it."""
-
-    backlog: Backlog
 
 
 class TaskOwner:
@@ -20,15 +13,16 @@ class TaskOwner:
 
     __slots__ = ("is_forked", "root", "runner")
 
-    def __init__(self, runner: Runner, root: Any = None) -> None:
-        self.runner: Any = runner
+    def __init__(self, runner: Any, root: Any = None) -> None:
+        self.runner = runner
         self.root = root or runner  # the runner whose workers run the task; for that of a subpool another one
         self.is_forked = False
 
     def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
         """Atomically take a queued task out of turn and return its call; None when it has started or ended."""
-        return None if self.is_forked else self.runner.backlog.claim(task)
+        call: Callable[..., Any] | None = None if self.is_forked else self.runner.backlog.claim(task)
+        return call
 
     def cancel_queued(self, task: Task[Any]) -> bool:
         """Atomically take a queued task out of turn to cancel it; False when it has started or ended."""
-        return not self.is_forked and self.runner.backlog.cancel(task)
+        return not self.is_forked and bool(self.runner.backlog.cancel(task))

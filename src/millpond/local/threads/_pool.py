@@ -58,7 +58,7 @@ class BaseThreadPool(Pool):
 
         Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
         """
-        # This is the hot path: `_build` and `ThreadRunner.place` for a plain task, written out.
+        # This is the hot path: `_build` and `Placement.place` for a plain task, written out.
         runner = self._runner
         if fn is not runner.last_fn:  # most submits are of the same function as the last
             check_function(fn)
