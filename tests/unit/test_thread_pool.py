@@ -431,6 +431,15 @@ def test_a_subclass_may_override_submit():
         assert pool.submitted == 1
 
 
+def test_what_people_read_of_the_standard_pool_although_it_is_private():
+    with ThreadPool(1) as pool:
+        go_on = hold(pool)
+        pool.submit(int)
+        assert pool._work_queue.qsize() == 1 and len(pool._threads) == 1 and not pool._shutdown
+        go_on.set()
+    assert pool._work_queue.qsize() == 0 and pool._shutdown
+
+
 def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch, caplog):
     with ThreadPool(4) as pool:
         go_on = hold(pool)

@@ -162,7 +162,6 @@ class ThreadMap(Generic[T]):
         return max(0, len(self._items) - self._places + self._running)
 
     def add(self, items: list[Any]) -> None:
-        """Add items and see that there are places for them."""
         if self._runner.is_closed:
             raise self._runner.refusal()
         self._items.add(items)
