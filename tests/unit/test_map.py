@@ -364,6 +364,18 @@ def test_a_map_grows_with_the_pool():
         results.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("options", [{"chunksize": 1}, {"buffersize": 3}, {}])
+def test_a_map_whose_items_block_grows_with_the_pool(options):
+    """The second item waits for the third, so nothing ends before another worker takes that."""
+    both = threading.Barrier(2)
+    with ThreadPool(1) as pool:
+        results = pool.map(lambda number: number and both.wait(HANG) + 1, range(3), **options)
+        assert next(results) == 0
+        until(lambda: both.n_waiting == 1)
+        pool.resize(4)
+        assert sorted(results) == [1, 2]
+
+
 def test_two_maps_share_the_pool(pool):
     one, other = pool.map(abs, range(1000)), pool.map(abs, range(1000))
     assert list(zip(one, other, strict=True)) == [(n, n) for n in range(1000)]

@@ -431,6 +431,15 @@ def test_a_subclass_may_override_submit():
         assert pool.submitted == 1
 
 
+def test_what_people_read_of_the_standard_pool_although_it_is_private():
+    with ThreadPool(1) as pool:
+        go_on = hold(pool)
+        pool.submit(int)
+        assert pool._work_queue.qsize() == 1 and len(pool._threads) == 1 and not pool._shutdown
+        go_on.set()
+    assert pool._work_queue.qsize() == 0 and pool._shutdown
+
+
 def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch, caplog):
     with ThreadPool(4) as pool:
         go_on = hold(pool)
@@ -446,17 +455,20 @@ def test_a_thread_that_cannot_be_started_is_not_waited_for(monkeypatch, caplog):
         assert task.result(HANG) == "later"
 
 
-def test_the_first_thread_that_cannot_be_started_is_an_error(monkeypatch):
+@pytest.mark.parametrize("max_queued", [None, 0])
+@pytest.mark.parametrize("key", [None, "k"])
+def test_the_first_thread_that_cannot_be_started_is_an_error(monkeypatch, max_queued, key):
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with ThreadPool(1) as pool:
+    with ThreadPool(1, max_queued=max_queued) as pool:
+        submit = pool.submit if key is None else pool.options(key=key).submit
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RuntimeError, match="can't start"):
-                pool.submit(int)
+                submit(int)
         assert pool.statistics().queued == 0
-        assert pool.submit(lambda: 1).result(HANG) == 1
+        assert pool.try_submit(lambda: 1).result(HANG) == 1, "its place is free again"
 
 
 def test_memory_of_a_pending_task_is_small():

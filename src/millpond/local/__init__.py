@@ -9,6 +9,7 @@ Where to look (each folder has a pool, a runner or limiter, and its map):
     _queues        which task is next         _backlog        what waits, and how a task leaves the queue
     _when_full     what when it is full       _worker_queues  keys, dedicated queues, stealing
     _sizing        how many workers (pure)    _exit_and_fork  the end of the interpreter, and fork
+    _pool          what all but AsyncPool do  _verbs          how calls are handed to them, with options or without
     _map, _group, _waiting, _cancel, _options, _statistics, _drainers, _timer   one verb or noun each
 """
 

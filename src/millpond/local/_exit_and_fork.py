@@ -24,18 +24,15 @@ class Runner(Protocol):
     is_interrupted: bool
     """Whether nobody is to wait for it."""
 
-    def is_idle(self) -> bool: ...
-
     def can_finish(self) -> bool:
         """See that somebody works off what is queued; False when nobody can, which is logged."""
 
     def finish_queued(self) -> None:
         """Wait until everything queued has ended."""
 
+    def is_idle(self) -> bool: ...
     def close(self) -> None: ...
-
     def join(self) -> object: ...
-
     def after_fork(self) -> None: ...
 
 
@@ -50,7 +47,6 @@ def register(runner: Runner) -> None:
 
 
 def every() -> list[Runner]:
-    """Return the runners that there are."""
     with _lock:
         return list(_runners)
 

@@ -32,7 +32,7 @@ class Group:
     def __init__(self, submit: Callable[..., Task[Any]], token: CancelToken) -> None:
         self._submit = submit
         self._token = token
-        self._tasks: list[Task[Any]] = []
+        self._tasks: list[Task[Any]] = []  # only ever added to, and copied in one step
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._is_over = False
@@ -46,15 +46,14 @@ class Group:
             task.cancel()
         else:
             task = self._submit(fn, *args, **kwargs)
-        with self._lock:
-            self._tasks.append(task)
+        self._tasks.append(task)
         task._add_listener(self._ended)
         if self._error is not None:
             task.cancel()
         return task
 
     def _ended(self, task: Task[Any]) -> None:
-        if task._status != RAISED or self._error is not None:
+        if task._status != RAISED:
             return
         with self._lock:
             is_first = self._error is None
@@ -65,9 +64,7 @@ class Group:
 
     def cancel(self) -> None:
         """Cancel the tasks that have not started, and ask those that run to stop."""
-        with self._lock:
-            tasks = list(self._tasks)
-        for task in tasks:
+        for task in self._tasks.copy():
             task.cancel()
         self._token.cancel("its group was cancelled")
 
@@ -75,8 +72,7 @@ class Group:
         """Wait until every task has ended; False at time-out. Raises nothing of theirs."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            with self._lock:
-                tasks = list(self._tasks)
+            tasks = self._tasks.copy()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if wait(tasks, timeout=left).not_done:
                 return False
@@ -89,8 +85,7 @@ class Group:
             raise TimeoutError(f"the group has unfinished tasks after {timeout} s")
         if self._error is not None:
             raise self._error
-        with self._lock:
-            tasks = list(self._tasks)
+        tasks = self._tasks.copy()
         if any(task._status == CANCELLED for task in tasks):
             raise CancelledError("the group was cancelled")
         return [task._value for task in tasks]

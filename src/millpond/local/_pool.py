@@ -3,78 +3,32 @@
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from millpond._events import Observer, logger
+from millpond._events import logger
 from millpond.local._cancel import CancelToken
 from millpond.local._checks import check_count, check_seconds
 from millpond.local._group import Group
-from millpond.local._loop_bridge import await_from_the_start
-from millpond.local._map import map_singly
-from millpond.local._options import NO_OPTIONS, OptionedPool, Options
+from millpond.local._options import Options
 from millpond.local._progress import Progress
 from millpond.local._queues import Order, check_priority
 from millpond.local._statistics import Statistics, describe, to_html
-from millpond.local._task import Task
-from millpond.local._watchers import RAISED, Watchers
+from millpond.local._verbs import OptionedPool, Verbs
 
 if TYPE_CHECKING:
-    from asyncio import Future
     from types import TracebackType
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Pool(Executor):
+class Pool(Verbs, Executor):
     """What `ThreadPool`, `ProcessPool` and subpools have in common."""
 
     name: str
-    _on_event: Observer | None = None
     _order: Order
-    _runner: Any
-    """What the pool shares with its workers; each kind has its own."""
     _start_map: Callable[..., Iterator[Any]]
-
-    @abstractmethod
-    def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
-        """Make a task that is not queued yet."""
-
-    # -- submitting -------------------------------------------------------------------------------------------
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
-        """Run `fn(*args, **kwargs)` in the pool and return its future.
-
-        Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
-        """
-        return self._submit(NO_OPTIONS, fn, args, kwargs)
-
-    def try_submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T] | None:
-        """Like `submit`, but never wait and never apply `when_full`: return None when the pool is full."""
-        return self._try_submit(NO_OPTIONS, fn, args, kwargs)
-
-    def go(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run `fn(*args, **kwargs)` and forget it.
-
-        What it raises is not lost: `on_event` gets it as `task_failed`; without `on_event` it is logged as an error.
-        """
-        self._go(NO_OPTIONS, fn, args, kwargs)
-
-    def run(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run `fn(*args, **kwargs)` in the pool and return an asyncio future: `await pool.run(f, x)`.
-
-        The ends of many calls reach the loop with one wake-up, so this is many times quicker than
-        `loop.run_in_executor`. Cancelling the future cancels the task if it has not started. On a full pool it waits
-        for room without holding up the loop.
-        """
-        return self._run(NO_OPTIONS, fn, args, kwargs)
-
-    def submit_many(self, fn: Callable[..., T], arguments: Iterable[tuple[Any, ...]], /) -> list[Task[T]]:
-        """Run `fn(*each)` for each tuple of `arguments` and return their futures in order."""
-        return [self._submit(NO_OPTIONS, fn, each, {}) for each in arguments]
 
     def options(
         self,
@@ -91,7 +45,8 @@ class Pool(Executor):
         `cancel`: a `CancelToken`; what is queued is cancelled with it, what runs can see it.
         """
         options = Options(priority=priority, key=key, timeout=timeout, cancel=cancel)
-        self._check_options(options)
+        if priority is not None:
+            check_priority(self._order, priority)
         return OptionedPool(self, options)
 
     def group(self) -> Group:
@@ -129,8 +84,6 @@ class Pool(Executor):
             ordered=ordered,
             progress=progress,
         )
-
-    # -- managing -----------------------------------------------------------------------------------------------------
 
     def statistics(self) -> Statistics:
         """Return a snapshot of the pool's counts."""
@@ -178,47 +131,6 @@ class Pool(Executor):
         self._runner.close(cancel_queued=cancel_futures)
         return bool(self._runner.join(deadline)) if wait else True
 
-    # -- for the verbs above --------------------------------------------------------------------------------------
-
-    def _check_options(self, options: Options) -> None:
-        """Refuse options that this pool cannot honour."""
-        if options.priority is not None:
-            check_priority(self._order, options.priority)
-
-    def _submit(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
-        task = self._build(options, fn, args, kwargs)
-        self._runner.admission.admit(task)
-        return task
-
-    def _try_submit(
-        self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Task[T] | None:
-        task = self._build(options, fn, args, kwargs)
-        return task if self._runner.admission.try_admit(task) else None
-
-    def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        task = self._build(options, fn, args, kwargs)
-        task._watchers = ErrorLogger(self.name, self._on_event)
-        self._runner.admission.admit(task)
-
-    def _run(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
-        task = self._build(options, fn, args, kwargs)
-        awaited = await_from_the_start(task)
-        self._runner.admission.admit(task, wait=False)
-        return awaited
-
-    def _map_singly(
-        self,
-        options: Options,
-        fn: Callable[..., T],
-        iterables: tuple[Iterable[Any], ...],
-        timeout: float | None,
-        buffersize: int | None,
-    ) -> Iterator[T]:
-        return map_singly(lambda args: self._submit(options, fn, args, {}), iterables, timeout, buffersize)
-
-    # -- being a pool ---------------------------------------------------------------------------------------------
-
     def __enter__(self) -> Self:
         return self
 
@@ -255,22 +167,3 @@ class Pool(Executor):
 
     def _repr_html_(self) -> str:
         return to_html(self.statistics())
-
-
-class ErrorLogger(Watchers):
-    """Watches tasks that nobody else watches, so that their errors do not vanish; one serves all of a pool."""
-
-    __slots__ = ("_on_event", "_pool")
-
-    def __init__(self, pool: str, on_event: Observer | None) -> None:
-        super().__init__()
-        self._pool = pool
-        self._on_event = on_event
-
-    def wake(self, task: Task[Any]) -> None:
-        """Log the error, if there is one and no event was emitted for it."""
-        super().wake(task)
-        if task._status == RAISED and self._on_event is None:
-            trace = task._value.__traceback__
-            function = "a task" if trace is None else trace.tb_frame.f_code.co_qualname
-            logger.error("%s failed in pool %r", function, self._pool, exc_info=task._value)

@@ -103,13 +103,7 @@ def clamp(want: int, now: Snapshot) -> int:
     return max(low, min(want, now.max_workers))
 
 
-RULES: dict[str, Sizing] = {
-    "fixed": fixed,
-    "eager": eager,
-    "balanced": balanced,
-    "lazy": lazy,
-    "proactive": proactive,
-}
+RULES: dict[str, Sizing] = {rule.__name__: rule for rule in (fixed, eager, balanced, lazy, proactive)}
 
 
 def sizing_rule(sizing: SizingWord | Sizing) -> Sizing:

@@ -27,16 +27,14 @@ LINGER = 1.0
 class Appointment:
     """A call at a time; `cancel()` tells whether it came before the call."""
 
-    __slots__ = ("_call", "_lock", "_own_thread")
+    __slots__ = ("_call", "_own_thread")
 
     def __init__(self, call: Callable[[], object], *, own_thread: bool) -> None:
         self._call: Callable[[], object] | None = call
         self._own_thread = own_thread
-        self._lock = threading.Lock()
 
     @property
     def is_off(self) -> bool:
-        """Whether nothing is left to call."""
         return self._call is None
 
     def cancel(self) -> bool:
@@ -44,7 +42,6 @@ class Appointment:
         return self._take() is not None
 
     def keep(self) -> None:
-        """Make the call unless it was cancelled."""
         call = self._take()
         if call is None:
             return
@@ -57,9 +54,8 @@ class Appointment:
         _call_safely(call)
 
     def _take(self) -> Callable[[], object] | None:
-        with self._lock:
-            call, self._call = self._call, None
-            return call
+        call, self._call = self._call, None  # in one step: see `_backlog.py`
+        return call
 
 
 def _call_safely(call: Callable[[], object]) -> None:

@@ -49,7 +49,6 @@ class WorkerQueue:
             return self._all.steal()
 
     def has_work(self) -> bool:
-        """Return whether a task waits here."""
         return bool(len(self.keyed)) or bool(len(self.shared))
 
 
@@ -68,15 +67,12 @@ class WorkerQueues:
         return WorkerQueue(self, self._make_shared())
 
     def all(self) -> list[WorkerQueue]:
-        """Return the queues of every worker."""
         return self._normal + self._leaving
 
     def queues(self) -> list[Queue]:
         """Return every single queue but the pool's shared one."""
         keyed: list[Queue] = [each.keyed for each in self.all()]
         return keyed + [each.shared for each in self.all()] if self.dedicated else keyed
-
-    # -- keys ---------------------------------------------------------------------------------------------------------
 
     def put(self, task: OptionTask[Any]) -> WorkerQueue:
         """Add a task to the queue of its key's worker, and return that."""
@@ -101,8 +97,6 @@ class WorkerQueues:
         """Whether there are tasks with a key, queued or running."""
         return bool(self._keys)
 
-    # -- workers ------------------------------------------------------------------------------------------------------
-
     def free(self) -> WorkerQueue | None:
         """Return the queues of a place without a worker, with tasks if there are such; None when all have one."""
         free = [each for each in self.all() if each.worker is None]
@@ -123,7 +117,6 @@ class WorkerQueues:
             self._leaving.append(queue)
 
     def leave(self, queue: WorkerQueue) -> None:
-        """Note that the worker of a place is gone."""
         queue.worker = None
         self._let_go(queue)
 
@@ -148,8 +141,6 @@ class WorkerQueues:
             queue.is_leaving = True
         self._leaving += [queue for queue in gone if queue.keyed or queue.worker is not None]
         return gone
-
-    # -- dedicated queues ---------------------------------------------------------------------------------------------
 
     def shortest(self) -> WorkerQueue:
         """Return the place with the fewest shared tasks among those with a worker, equal ones in turn."""

@@ -202,14 +202,14 @@ def test_a_task_with_a_key_makes_no_later_submit_dearer():
             until(blocker.running)
             plain = calls_of_submits()
             keyed = threads.options(key="k").submit(int)
-            assert calls_of_submits() == plain
+            assert calls_of_submits() <= plain  # the first submit of a function checks it
             held.set()
             keyed.result(HANG)
             assert threads.drain(HANG)
             held.clear()
             blocker = threads.submit(held.wait)
             until(blocker.running)
-            assert calls_of_submits() == plain
+            assert calls_of_submits() <= plain
         finally:
             held.set()
         assert threads.drain(HANG)

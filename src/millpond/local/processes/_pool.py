@@ -168,7 +168,6 @@ class ProcessPool(Pool):
         if options is NO_OPTIONS:
             task: Task[T] = _new_task(Task)
         else:
-            self._check_options(options)
             task = option_task(options)
         task._status = 0
         task._watchers = None

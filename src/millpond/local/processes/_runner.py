@@ -31,6 +31,7 @@ from millpond.local._calls import ObservedCall, run
 from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
 from millpond.local._task import OptionTask, Task
+from millpond.local._task_owner import TaskOwner
 from millpond.local._watchers import RAISED, here
 from millpond.local._when_full import Admission, WhenFull
 from millpond.local._worker_queues import WorkerQueue, WorkerQueues
@@ -45,20 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.local._queues import Queue
-
-
-class TaskOwner:
-    """What a task knows of its pool. After a fork the child's pool goes on with a new one."""
-
-    __slots__ = ("is_forked", "root")
-
-    def __init__(self, runner: ProcessRunner) -> None:
-        self.root = runner
-        self.is_forked = False
-
-    def cancel_queued(self, task: Task[Any]) -> bool:
-        """Atomically take a queued task out of turn to cancel it; False when it is with a worker or has ended."""
-        return not self.is_forked and self.root.backlog.cancel(task)
 
 
 class ProcessRunner:

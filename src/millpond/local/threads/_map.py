@@ -28,6 +28,7 @@ from millpond.local._map import Items, PlaceWatchers, Results, open_source, star
 from millpond.local._task import Task
 from millpond.local._timer import timer
 from millpond.local._watchers import here
+from millpond.local.threads._placement import Place
 
 if TYPE_CHECKING:
     from millpond.local._progress import Progress
@@ -61,11 +62,9 @@ class Slicer:
         self._seconds = 1.0  # per item
 
     def slices(self) -> int:
-        """Return how many slices there are to run, at the size of now."""
         return -(-len(self._items) // self._size)
 
     def is_quick(self) -> bool:
-        """Return whether the items have turned out to be quick."""
         return self._size > QUICK
 
     def cut(self, sharers: int) -> Slice | None:
@@ -135,14 +134,6 @@ class Slice:
 hide_frame(Slice.run)
 
 
-class MapPlace(Task[None]):
-    """The place of a map in the queue: it runs one slice and goes back to the head of the queue."""
-
-    __slots__ = ()
-
-    is_place = True
-
-
 class ThreadMap(Generic[T]):
     """One `map` call in a pool of threads."""
 
@@ -170,16 +161,14 @@ class ThreadMap(Generic[T]):
         """Count the items that nobody has taken yet, less the queued places, which are counted as tasks."""
         return max(0, len(self._items) - self._places + self._running)
 
-    # -- places -------------------------------------------------------------------------------------------------------
-
     def add(self, items: list[Any]) -> None:
-        """Add items and see that there are places for them."""
         if self._runner.is_closed:
             raise self._runner.refusal()
         self._items.add(items)
-        self._add_places()
+        self.add_places()
 
-    def _add_places(self) -> None:
+    def add_places(self) -> None:
+        """Add places if there are items for them, by and by as many as there may be workers."""
         with self._lock:
             queued = self._places - self._running
             slices = self._slicer.slices()
@@ -188,7 +177,7 @@ class ThreadMap(Generic[T]):
             ramps = not self._is_ramping and self._most < self._runner.max_workers and slices > queued + missing
             self._is_ramping |= ramps
         if missing:
-            self._runner.place_many([self._make_place() for _ in range(missing)])
+            self._runner.placement.place_many([self._make_place() for _ in range(missing)])
         if ramps:
             timer.after(RAMP, self._ramp)
 
@@ -199,10 +188,10 @@ class ThreadMap(Generic[T]):
             if not self._slicer.is_quick():
                 self._most = min(2 * self._most, self._runner.max_workers)
         if len(self._items) and not self._runner.is_closed:
-            self._add_places()
+            self.add_places()
 
     def _make_place(self) -> Task[None]:
-        place: Task[None] = MapPlace()
+        place = Place()
         place._fn = self._run_place
         place._owner = self._runner.owner
         place._context = None if self._context is None else self._context.copy()
@@ -224,7 +213,7 @@ class ThreadMap(Generic[T]):
             else:
                 self._runner.place(again)
         if len(self._items):  # the pool may have grown, or something was added between the last look and the leaving
-            self._add_places()
+            self.add_places()
         worker = self._worker()
         if worker is not None:
             worker.places += 1
@@ -245,12 +234,9 @@ class ThreadMap(Generic[T]):
         self._drop_rest(failure)
 
     def end_after_fork(self, failure: BaseException) -> None:
-        """End a map that this process inherited by fork."""
         self._lock = _thread.allocate_lock()
         self._is_over = True
         self.results.end_after_fork(failure)
-
-    # -- slices -------------------------------------------------------------------------------------------------------
 
     def _run_slice(self) -> bool:
         """Run one slice; False when there was none."""
@@ -282,14 +268,11 @@ class ThreadMap(Generic[T]):
             worker.items += taken
             worker.failed += error is not None
         else:
-            with self._runner.lock:
-                self._runner.workers.past_items += taken
-                self._runner.workers.past_failed += error is not None
+            self._runner.workers.count_past(taken, error is not None)
         if taken:
             self.results.publish(first, values, error)
 
     def _watch(self, piece: Slice) -> None:
-        """See that a slice is rescued when it gets stuck."""
         self._long.add(piece)
         with self._lock:
             is_watched, self._is_watching = self._is_watching, True
@@ -305,14 +288,13 @@ class ThreadMap(Generic[T]):
                 piece.start += len(values)
                 end, rest = piece.end, piece.stop()
             if values:
-                with self._runner.lock:
-                    self._runner.workers.past_items += len(values)
+                self._runner.workers.count_past(len(values), 0)
                 self.results.publish(first, values, None)
             if self._is_over:
                 self._count_dropped(len(rest))
             elif rest:
                 self._items.give_back(end, rest)
-                self._add_places()
+                self.add_places()
         with self._lock:
             self._is_watching = bool(self._long)
         if self._is_watching:
@@ -324,7 +306,6 @@ class ThreadMap(Generic[T]):
         return worker is not None and worker.runner is self._runner.root and self._run_slice()
 
     def stop(self) -> None:
-        """Start nothing more."""
         self._is_over = True
         self._drop_rest()
 

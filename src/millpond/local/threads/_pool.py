@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from millpond._events import Observer
@@ -26,7 +27,7 @@ from millpond.local._checks import (
 from millpond.local._group import Group
 from millpond.local._loop_bridge import await_from_the_start
 from millpond.local._options import NO_OPTIONS, Options, option_task
-from millpond.local._pool import ErrorLogger, Pool
+from millpond.local._pool import Pool
 from millpond.local._queues import Order, queue_maker
 from millpond.local._sizing import Reaper, Sizing, SizingWord, eager, fixed, sizing_rule
 from millpond.local._task import Task
@@ -34,7 +35,8 @@ from millpond.local._when_full import WhenFull, check_when_full
 from millpond.local.threads._map import map_in_threads
 from millpond.local.threads._runner import ThreadRunner
 from millpond.local.threads._scaling import Scaling
-from millpond.local.threads._subpool import SubRunner
+from millpond.local.threads._subpool import make_runner
+from millpond.local.threads._threads import Threads
 from millpond.local.threads._time_limit import LimitedCall
 from millpond.local.threads._workers import WorkerRules, Workers
 
@@ -50,16 +52,13 @@ class BaseThreadPool(Pool):
 
     _runner: ThreadRunner
     _start_map = staticmethod(map_in_threads)
-    _error_logger: ErrorLogger
-
-    # -- submitting ---------------------------------------------------------------------------------------------------
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
         """Run `fn(*args, **kwargs)` in the pool and return its future.
 
         Raises `PoolClosed` after shutdown. When the pool is bounded and full, `when_full` decides.
         """
-        # This is the hot path: `_build` and `ThreadRunner.place` for a plain task, written out.
+        # This is the hot path: `_build` and `Placement.place` for a plain task, written out.
         runner = self._runner
         if fn is not runner.last_fn:  # most submits are of the same function as the last
             check_function(fn)
@@ -90,19 +89,18 @@ class BaseThreadPool(Pool):
         if runner.admit is not None:
             return super().submit_many(fn, arguments)
         tasks = [self._build(NO_OPTIONS, fn, tuple(each), {}) for each in arguments]
-        runner.place_many(tasks)
+        runner.placement.place_many(tasks)
         return tasks
 
     def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
         check_function(fn)
         runner = self._runner
         call = partial(fn, **kwargs) if kwargs else fn
-        if self._on_event is not None:
-            call = ObservedCall(call, self._on_event, self.name)
+        if runner.on_event is not None:
+            call = ObservedCall(call, runner.on_event, self.name)
         if options is NO_OPTIONS:
             task: Task[T] = _new_task(Task)
         else:
-            self._check_options(options)
             task = option_task(options)
             if options.timeout is not None or options.cancel is not None:
                 call = LimitedCall(call, task, options.timeout, options.cancel)
@@ -123,7 +121,7 @@ class BaseThreadPool(Pool):
         """
         runner = self._runner
         if runner.admit is not None:
-            return self._run(NO_OPTIONS, fn, args, kwargs)
+            return super().run(fn, *args, **kwargs)
         if fn is not runner.last_fn:
             check_function(fn)
             runner.last_fn = fn
@@ -143,13 +141,14 @@ class BaseThreadPool(Pool):
             workers.grow(task)
         return awaited
 
-    def _go(self, options: Options, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def go(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Run `fn(*args, **kwargs)` and forget it; what it raises goes to `on_event`, or else is logged as an error."""
         runner = self._runner
-        if options is not NO_OPTIONS or runner.admit is not None:
-            super()._go(options, fn, args, kwargs)
+        if runner.admit is not None:
+            super().go(fn, *args, **kwargs)
             return
-        task = self._build(options, fn, args, kwargs)
-        task._watchers = self._error_logger
+        task = self._build(NO_OPTIONS, fn, args, kwargs)
+        task._watchers = runner.error_logger  # one for all: nobody else gets to see the task
         runner.place(task)
 
     def group(self) -> Group:
@@ -159,8 +158,6 @@ class BaseThreadPool(Pool):
         """
         token = CancelToken()
         return Group(self.options(cancel=token).submit, token)
-
-    # -- managing -----------------------------------------------------------------------------------------------------
 
     def subpool(self, max_workers: int, *, name: str | None = None) -> SubPool:
         """Return a pool that runs at most `max_workers` tasks at once, in the workers of this one."""
@@ -237,23 +234,19 @@ class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
         )
         self.name = name or thread_name_prefix or f"ThreadPool-{next(_numbers)}"
         self._order = order
-        self._on_event = on_event
-        self._error_logger = ErrorLogger(self.name, on_event)
         self._runner = runner = ThreadRunner(
             name=self.name,
-            kind="threads",
             make_queue=queue_maker(order),
             make_workers=lambda runner: Workers(
-                runner, rules, min_workers=most if rule is fixed else least, max_workers=most
+                runner, rules, Threads, min_workers=most if rule is fixed else least, max_workers=most
             ),
             max_queued=max_queued,
             when_full=when_full,
+            is_dedicated=queues == "dedicated",
             on_event=on_event,
         )
         if rule not in (eager, fixed) or reaper is not None:
             runner.workers.scaling = Scaling(runner.workers, rule, reaper)
-        if queues == "dedicated":
-            runner.use_worker_queues(dedicated=True)
         weakref.finalize(self, runner.close).atexit = False
         runner.workers.start_minimum()
 
@@ -276,19 +269,8 @@ class ThreadPool(BaseThreadPool, ThreadPoolExecutor):
         return self._runner.broken or False
 
     @property
-    def _work_queue(self) -> WorkQueue:  # type: ignore[override]
-        return WorkQueue(self._runner)
-
-
-class WorkQueue:
-    """The queue of a pool, as far as people ask the standard pool for it."""
-
-    def __init__(self, runner: ThreadRunner) -> None:
-        self._runner = runner
-
-    def qsize(self) -> int:
-        """Return how many tasks wait."""
-        return len(self._runner.backlog)
+    def _work_queue(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(qsize=self._runner.backlog.__len__)
 
 
 class SubPool(BaseThreadPool):
@@ -299,6 +281,4 @@ class SubPool(BaseThreadPool):
         self.name = name or f"{parent.name}/{next(_numbers)}"
         self._order = parent._order
         self._parent = parent
-        self._on_event = parent._on_event
-        self._error_logger = ErrorLogger(self.name, parent._on_event)
-        self._runner = SubRunner(parent._runner, self.name, number)
+        self._runner = make_runner(parent._runner, self.name, number)

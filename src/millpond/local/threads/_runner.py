@@ -20,7 +20,6 @@ import threading
 import weakref
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import Observer, emit
@@ -32,44 +31,18 @@ from millpond.local._cancel import CancelToken
 from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
 from millpond.local._task import OptionTask, Task
+from millpond.local._task_owner import TaskOwner
+from millpond.local._verbs import ErrorLogger
 from millpond.local._watchers import RAISED, here
 from millpond.local._when_full import Admission, WhenFull
-from millpond.local._worker_queues import WorkerQueue, WorkerQueues
+from millpond.local.threads._placement import Placement
 from millpond.local.threads._worker import Worker
 
 if TYPE_CHECKING:
-    import contextlib
     from collections.abc import Callable
 
     from millpond.local._queues import Queue
     from millpond.local.threads._workers import Workers
-
-
-class TaskOwner:
-    """What a task knows of its pool. After a fork the child's pool goes on with a new one."""
-
-    __slots__ = ("is_forked", "runner")
-
-    def __init__(self, runner: ThreadRunner) -> None:
-        self.runner = runner
-        self.is_forked = False
-
-    @property
-    def root(self) -> ThreadRunner:
-        """The runner whose threads run the task."""
-        return self.runner.root
-
-    def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
-        """Atomically take a queued task out of turn and return its call; None when it has started or ended."""
-        return None if self.is_forked else self.runner.backlog.claim(task)
-
-    def cancel_queued(self, task: Task[Any]) -> bool:
-        """Atomically take a queued task out of turn to cancel it; False when it has started or ended."""
-        return not self.is_forked and self.runner.backlog.cancel(task)
-
-    def extra_worker(self) -> contextlib.AbstractContextManager[None]:
-        """Lend the pool one more worker for the length of a `with` block."""
-        return self.runner.workers.extra_worker()
 
 
 class ThreadRunner:
@@ -79,18 +52,20 @@ class ThreadRunner:
         self,
         *,
         name: str,
-        kind: str,
         make_queue: Callable[[], Queue],
         make_workers: Callable[[ThreadRunner], Workers],
         max_queued: int | None = None,
         when_full: WhenFull = "block",
+        is_dedicated: bool = False,
         on_event: Observer | None = None,
+        parent: ThreadRunner | None = None,
     ) -> None:
         self.name = name
-        self.kind = kind
         self.on_event = on_event
+        self.parent = parent  # of a subpool
+        self.root: ThreadRunner = self if parent is None else parent.root  # whose threads run the tasks
         self.lock = threading.RLock()
-        self.owner = TaskOwner(self)
+        self.owner = TaskOwner(self, self.root)
         self.is_closed = self.is_paused = False
         self.is_interrupted = False  # the pool was left by Ctrl-C: the interpreter's exit does not wait for it
         self.broken: str | None = None
@@ -99,23 +74,23 @@ class ThreadRunner:
         self.put = self.backlog.put
         self.admission = Admission(self, max_queued, when_full)
         self.drainers = Drainers(self.is_idle)
+        self.has_left = self.drainers.wake
         self.workers = make_workers(self)
-        self.carries_context = self.workers.rules.carries_context
+        self.sweep_soon = self.workers.sweep
+        self.placement = Placement(self, self.workers, is_dedicated=is_dedicated)
+        self.place = self.placement.place
+        self.hand_over = self.placement.hand_over
+        self.carries_context: bool = self.workers.rules.carries_context
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cancelled_items = 0
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
+        self.error_logger = ErrorLogger(name, on_event)
         self.last_fn: Any = None  # the last function that was checked; forgotten when a worker is idle
         self.set_admit()
         _exit_and_fork.register(self)
 
     @property
-    def root(self) -> ThreadRunner:
-        """The runner whose threads run these tasks: this one (that of a subpool has its parent's)."""
-        return self
-
-    @property
     def max_workers(self) -> int:
-        """The most tasks that run at once."""
         return self.workers.max_workers
 
     # -- coming in ----------------------------------------------------------------------------------------------------
@@ -126,17 +101,12 @@ class ThreadRunner:
             self.admit = self.refuse
         elif self.on_event is not None:
             self.admit = self.admit_observed
-        elif self.has_dedicated_queues():
+        elif self.placement.is_dedicated:
             self.admit = self.admission.admit
         elif self.admission.max_queued is not None:
             self.admit = self.admit_bounded
         else:
             self.admit = None
-
-    def has_dedicated_queues(self) -> bool:
-        """Return whether plain tasks wait in queues of single workers."""
-        queues = self.backlog.worker_queues
-        return queues is not None and queues.dedicated
 
     def admit_observed(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a pool with `on_event`."""
@@ -159,108 +129,19 @@ class ThreadRunner:
         return task
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
-        """Refuse a task: the pool is closed."""
         raise self.refusal()
 
     def refusal(self) -> Exception:
-        """Return the error for a submit that this pool cannot take any more."""
+        """Return the error for a submit that this pool, or its parent, cannot take any more."""
+        if self.parent is not None and self.parent.is_closed:
+            return self.parent.refusal()
         if self.broken:
             return BrokenThreadPool(self.broken)
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
 
-    def place(self, task: Task[Any]) -> None:
-        """Queue a task and see that somebody takes it."""
-        workers = self.workers
-        if type(task) is OptionTask and task.key is not None:
-            self._place_keyed(task)
-        elif self.has_dedicated_queues():
-            self._place_dedicated(task)
-        else:
-            self.put(task)
-            if workers.idle:
-                workers.wake(1, task)
-            elif workers.count < workers.max_workers + workers.extra:
-                workers.grow(task)
+    # -- for the admission and the backlog ----------------------------------------------------------------------------
 
-    def place_many(self, tasks: list[Task[Any]]) -> None:
-        """Queue plain tasks and wake as many workers as there are."""
-        if self.has_dedicated_queues():
-            for task in tasks:
-                self.place(task)
-        elif tasks:
-            self.backlog.queue.extend(tasks)
-            self.workers.wake(len(tasks), *tasks)
-
-    def _place_keyed(self, task: OptionTask[Any]) -> None:
-        """Queue a task for the worker of its key; the first such task gives every worker a queue of its own."""
-        workers = self.workers
-        with self.lock:
-            queues = self.backlog.worker_queues or self.use_worker_queues(dedicated=False)
-            hold(task, partial(self._release_key, task))
-            queue = queues.put(task)
-            if queue.worker is None:
-                if not self.is_paused:
-                    workers.start_one()  # it gets the queue of a key that waits for a worker
-                return
-            try:
-                workers.idle.remove(queue.worker)
-            except ValueError:
-                return  # it is awake, and looks here before it waits
-            queue.worker.lock.release()
-
-    def _release_key(self, task: OptionTask[Any]) -> None:
-        queues = self.backlog.worker_queues
-        if queues is not None:
-            with self.lock:
-                queues.release(task)
-
-    def use_worker_queues(self, *, dedicated: bool) -> WorkerQueues:
-        """Give every worker a queue of its own (under the lock)."""
-        backlog = self.backlog
-        make_shared = backlog.make_queue if dedicated else lambda: backlog.queue
-        backlog.worker_queues = WorkerQueues(self.max_workers, make_shared, dedicated=dedicated)
-        for worker in self.workers.all:
-            self.workers.give_queue(worker)
-        self.set_admit()
-        return backlog.worker_queues
-
-    def _place_dedicated(self, task: Task[Any]) -> None:
-        """Queue a task for an idle worker, or for the one with the fewest tasks."""
-        workers, queues = self.workers, self.backlog.worker_queues
-        assert queues is not None
-        with self.lock:
-            try:
-                worker = workers.idle.pop()
-            except IndexError:
-                queues.shortest().shared.put(task)
-                workers.grow(task)
-            else:
-                worker.queue.shared.put(task)
-                worker.lock.release()
-
-    def hand_over(self, queue: WorkerQueue) -> None:
-        """Give the shared tasks of a worker's queue that goes to the others."""
-        while len(queue.shared):
-            try:
-                self.place(queue.shared.take())
-            except IndexError:
-                return
-
-    def take_back(self, tasks: tuple[Task[Any], ...]) -> None:
-        """Take tasks out of the queue of a closed pool again, and raise, if nobody will run them."""
-        if self.workers.count:
-            return  # those who are still here empty the queue before they leave
-        taken_back = [self.backlog.claim(task) for task in tasks]
-        if any(fn is not None for fn in taken_back):
-            for fn in taken_back:
-                release_all(fn)
-            raise self.refusal()
-
-    # -- for the admission --------------------------------------------------------------------------------------------
-
-    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None:
-        """Have `leave` called once, when an admitted task has ended or was cancelled."""
-        hold(task, leave)
+    hold_place = staticmethod(hold)
 
     def workers_that_count(self) -> int:
         """Return how many tasks may run besides those that wait: those that run now, in a paused pool."""
@@ -268,7 +149,6 @@ class ThreadRunner:
         return workers.count - len(workers.idle) if self.is_paused else workers.max_workers
 
     def is_inside(self) -> bool:
-        """Return whether the calling thread is a worker of this pool."""
         worker = getattr(here, "worker", None)
         return worker is not None and worker.runner is self.root
 
@@ -280,33 +160,17 @@ class ThreadRunner:
             worker.perform(task, fn)
             return
         run(task, fn)
-        self.workers.count_run_elsewhere(task)
+        self.workers.count_past(1, task._status == RAISED)
         if worker is None and task._status == RAISED and isinstance(task._value, KeyboardInterrupt):
             raise task._value
 
     def watch_token(self, task: OptionTask[Any]) -> None:
-        """Let the token of a queued task cancel it."""
         task.token._watch(task)
-
-    # -- for the backlog ----------------------------------------------------------------------------------------------
 
     def forget(self, task: Task[Any]) -> None:
         """Release what is kept for a task that will not run: its wrappers have done so."""
 
-    def sweep_soon(self) -> None:
-        """Sweep, while no worker takes (under the lock)."""
-        self.workers.stop_taking()
-        self.backlog.sweep()
-        self.workers.renew_takes()
-        self.workers.wake_all()
-
-    def has_left(self) -> None:
-        """Wake those who wait for an idle pool."""
-        if self.drainers:
-            self.drainers.wake()
-
     def purge(self) -> int:
-        """Cancel everything that waits; return how many."""
         with self.lock:
             maps = list(self.maps)
         dropped: int = sum(each.cancel() for each in maps)
@@ -315,11 +179,9 @@ class ThreadRunner:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def is_idle(self) -> bool:
-        """Return whether nothing waits and nobody works."""
         return not len(self.backlog) and len(self.workers.idle) >= self.workers.count
 
     def statistics(self) -> Statistics:
-        """Return a snapshot of the counts."""
         workers = self.workers
         with self.lock:
             queued = len(self.backlog) + sum(each.waiting() for each in list(self.maps))
@@ -329,7 +191,7 @@ class ThreadRunner:
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
             return Statistics(
                 name=self.name,
-                kind=self.kind,
+                kind="threads" if self.parent is None else "subpool",
                 max_workers=workers.max_workers,
                 workers=workers.count,
                 idle=idle,
@@ -350,13 +212,11 @@ class ThreadRunner:
     # -- changing -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Let no task start."""
         with self.lock:
             self.is_paused = True
             self.workers.renew_takes()
 
     def resume(self) -> None:
-        """Let tasks start again."""
         with self.lock:
             if not self.is_paused:
                 return
@@ -367,20 +227,19 @@ class ThreadRunner:
         self.admission.let_in()
 
     def resize(self, max_workers: int) -> None:
-        """Change the number of workers; surplus ones leave as their tasks end."""
-        workers, queues = self.workers, self.backlog.worker_queues
+        workers = self.workers
         with self.lock:
             keeps_all = workers.min_workers == workers.max_workers
             workers.max_workers = max_workers
             workers.min_workers = max_workers if keeps_all else min(workers.min_workers, max_workers)
-            if queues is not None:
-                for queue in queues.resize(max_workers):
-                    if queues.dedicated:
-                        self.hand_over(queue)
+            self.placement.resize(max_workers)
             workers.renew_takes()
+            maps = list(self.maps)
         workers.wake_all()
         if not self.is_closed:
             workers.start_minimum()
+            for each in maps:  # those whose items block look for more workers at no other time
+                each.add_places()
         workers.catch_up()
         self.admission.let_in()
 
@@ -395,7 +254,6 @@ class ThreadRunner:
         self.admission.let_in()
 
     def fail_queued(self) -> None:
-        """Fail what waits in a broken pool."""
         for task, fn in self.backlog.take_all():
             release_all(fn)
             task._settle(RAISED, BrokenThreadPool(self.broken))
@@ -418,7 +276,6 @@ class ThreadRunner:
         self.admission.let_in()
 
     def reopen(self) -> None:
-        """Take tasks again."""
         with self.lock:
             if not self.is_closed:
                 return
@@ -430,8 +287,7 @@ class ThreadRunner:
         self.workers.start_minimum()
 
     def join(self, deadline: float | None = None) -> bool:
-        """Wait for every thread to end; False at the deadline."""
-        return self.workers.join(deadline)
+        return self.workers.backend.join(deadline)
 
     # -- exit and fork ------------------------------------------------------------------------------------------------
 
@@ -439,16 +295,13 @@ class ThreadRunner:
         """Go on in a forked child, whose threads are gone: what was submitted before is the parent's to run."""
         self.lock = threading.RLock()
         self.owner.is_forked = True
-        self.owner = TaskOwner(self)
+        self.owner = TaskOwner(self, self.root)
         self.token = CancelToken()
-        queues = self.backlog.worker_queues
-        self.backlog.worker_queues = None
         self.backlog.reset()
         self.put = self.backlog.put
         self.workers.reset()
         self.drainers.reset()
-        if queues is not None:
-            self.use_worker_queues(dedicated=queues.dedicated)
+        self.placement.after_fork()
         self.admission.reset()
         for each in list(self.maps):
             each.end_after_fork(
@@ -478,7 +331,4 @@ class ThreadRunner:
                     worker.perform(*found)
         finally:
             here.worker = before
-            with self.lock:
-                self.workers.past_done += worker.done - worker.places
-                self.workers.past_items += worker.items
-                self.workers.past_failed += worker.failed
+            self.workers.count_past(worker.ended, worker.failed)

@@ -6,9 +6,9 @@ pool is idle and starts again with the next task that finds nobody to run it.
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from millpond._events import logger
@@ -16,6 +16,8 @@ from millpond.local._sizing import RULES, Reaper, Sizing, Snapshot, clamp, starv
 from millpond.local._timer import timer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from millpond.local.threads._workers import Workers
 
 TICK = 0.05
@@ -27,7 +29,7 @@ class Scaling:
     """The sizing rule of a pool at work."""
 
     def __init__(self, workers: Workers, rule: Sizing, reaper: Reaper | None) -> None:
-        self._workers = weakref.ref(workers)
+        self._workers = workers
         self._rule = rule
         self._is_users = rule not in RULES.values()
         self._reaper = reaper
@@ -37,14 +39,11 @@ class Scaling:
     def reset(self) -> None:
         """Start without a tick, as in a forked child, whose timer has forgotten it."""
         self._is_ticking = False
-        self._sampled_at = 0.0
-        self._came_in = self._ended = 0
-        self._stalled_for = 0.0
-        self._fewest_idle = 0
-        self._reap_at = 0.0
+        self._came_in = self._ended = self._fewest_idle = 0
+        self._sampled_at = self._stalled_for = self._reap_at = 0.0
 
-    def snapshot(self, workers: Workers) -> Snapshot:
-        """Return what the rule may look at."""
+    def _snapshot(self) -> Snapshot:
+        workers = self._workers
         return Snapshot(
             workers=workers.count,
             idle=workers.idle_count(),
@@ -58,11 +57,9 @@ class Scaling:
 
     def wants_more(self) -> bool:
         """Ask the rule, for a task that found no idle worker."""
-        workers = self._workers()
-        if workers is None:
-            return False
-        self._start_ticking(workers)
-        now = self.snapshot(workers)
+        workers = self._workers
+        self._start_ticking()
+        now = self._snapshot()
         try:
             want = self._rule(now)
         except Exception:
@@ -70,10 +67,10 @@ class Scaling:
             return True
         return workers.count < clamp(want, now)
 
-    def _start_ticking(self, workers: Workers) -> None:
+    def _start_ticking(self) -> None:
         if self._is_ticking:
             return
-        self._is_ticking = True
+        workers, self._is_ticking = self._workers, True
         self._sampled_at = time.monotonic()
         self._ended = workers.ended()
         self._came_in = self._ended + len(workers.runner.backlog)
@@ -84,48 +81,43 @@ class Scaling:
         self._tick_again()
 
     def _tick_again(self) -> None:
-        timer.after(TICK, self._tick, own_thread=self._is_users)
+        timer.after(TICK, partial(_call_if_alive, weakref.WeakMethod(self._tick)), own_thread=self._is_users)
 
     def _tick(self) -> None:
-        workers = self._workers()
-        if workers is None:
-            return
-        lock = workers.runner.lock
+        runner = self._workers.runner
         try:
-            self._grow(workers, lock)
-            self._reap(workers)
+            self._grow()
+            self._reap()
         except Exception:
-            logger.exception("the sizing of pool %r raised; it is asked again", workers.runner.name)
+            logger.exception("the sizing of pool %r raised; it is asked again", runner.name)
         finally:
-            with lock:
-                self._is_ticking = not self._may_stop(workers)
+            with runner.lock:
+                self._is_ticking = not self._may_stop()
                 if self._is_ticking:
                     self._tick_again()
 
-    def _grow(self, workers: Workers, lock: threading.RLock) -> None:
+    def _grow(self) -> None:
         """Start the workers that the rule wants; ask it without the lock, since it may be a user's."""
-        with lock:
-            self._sample(workers)
-            now = self.snapshot(workers)
+        workers, runner = self._workers, self._workers.runner
+        with runner.lock:
+            self._sample()
+            now = self._snapshot()
         want = now.workers + 1 if starved(now) else self._rule(now)
-        with lock:
-            runner = workers.runner
+        with runner.lock:
             missing = 0 if runner.is_closed or runner.is_paused else clamp(want, now) - workers.count
             for _ in range(missing):
                 workers.start_one()
             if starved(now):
                 self._stalled_for = 0.0
 
-    def _may_stop(self, workers: Workers) -> bool:
-        runner = workers.runner
-        if runner.is_closed:
-            return True
-        is_idle = not len(runner.backlog) and len(workers.idle) >= workers.count
-        return is_idle and (self._reaper is None or workers.count <= workers.min_workers)
+    def _may_stop(self) -> bool:
+        workers, runner = self._workers, self._workers.runner
+        has_reaped = self._reaper is None or workers.count <= workers.min_workers
+        return runner.is_closed or (runner.is_idle() and has_reaped)
 
-    def _sample(self, workers: Workers) -> None:
+    def _sample(self) -> None:
         """Derive the rates from counts: arrivals, and run time = busy workers / throughput."""
-        now = time.monotonic()
+        workers, now = self._workers, time.monotonic()
         seconds, self._sampled_at = max(1e-6, now - self._sampled_at), now
         backlog = workers.runner.backlog
         ended, busy = workers.ended(), workers.count - workers.idle_count()
@@ -138,13 +130,21 @@ class Scaling:
             self._run_time = run_time if not self._run_time else self._run_time + SMOOTH * (run_time - self._run_time)
         self._stalled_for = 0.0 if endings > 0 or not len(backlog) else self._stalled_for + seconds
 
-    def _reap(self, workers: Workers) -> None:
+    def _reap(self) -> None:
         """Let those leave who were idle throughout the reaper's period."""
+        workers = self._workers
         if self._reaper is None:
             return
         self._fewest_idle = min(self._fewest_idle, workers.idle_count())
         if time.monotonic() < self._reap_at:
             return
-        workers.dismiss(surplus(self._fewest_idle, self.snapshot(workers)))
+        workers.dismiss(surplus(self._fewest_idle, self._snapshot()))
         self._reap_at = time.monotonic() + self._reaper.period
         self._fewest_idle = workers.idle_count()
+
+
+def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """Call a method of an object that the timer is not to keep alive."""
+    call = method()
+    if call is not None:
+        call()

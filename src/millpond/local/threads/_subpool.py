@@ -8,13 +8,13 @@ left to run it is gone.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from millpond.local._calls import run
 from millpond.local._task import Task
 from millpond.local._watchers import CANCELLED, RAISED, Watchers, here
+from millpond.local.threads._placement import Place
 from millpond.local.threads._runner import ThreadRunner
 from millpond.local.threads._worker import Worker
 from millpond.local.threads._workers import WorkerRules, Workers
@@ -23,45 +23,29 @@ TURN = 0.005
 """Seconds after which a worker goes to the end of the parent's queue."""
 
 
-class SubRunner(ThreadRunner):
-    """What a subpool and its turns share."""
-
-    def __init__(self, parent: ThreadRunner, name: str, max_workers: int) -> None:
-        self.parent = parent
-        super().__init__(
-            name=name,
-            kind="subpool",
-            make_queue=parent.backlog.make_queue,
-            make_workers=lambda runner: Turns(runner, parent, max_workers),
-            on_event=parent.on_event,
-        )
-
-    @property
-    def root(self) -> ThreadRunner:
-        """The runner whose threads run these tasks."""
-        return self.parent.root
-
-    def refusal(self) -> Exception:
-        """Return the error for a submit; the parent's when that is closed."""
-        return self.parent.refusal() if self.parent.is_closed else super().refusal()
+def make_runner(parent: ThreadRunner, name: str, max_workers: int) -> ThreadRunner:
+    rules = WorkerRules(idle_timeout=0.0, carries_context=parent.carries_context)
+    return ThreadRunner(
+        name=name,
+        make_queue=parent.backlog.make_queue,
+        make_workers=lambda runner: Workers(
+            runner, rules, partial(Turns, parent), min_workers=0, max_workers=max_workers
+        ),
+        on_event=parent.on_event,
+        parent=parent,
+    )
 
 
-class Turns(Workers):
-    """The workers of a subpool."""
+class Turns:
+    """Starts a turn in the threads of the parent for each worker of a subpool."""
 
-    def __init__(self, runner: ThreadRunner, parent: ThreadRunner, max_workers: int) -> None:
-        rules = WorkerRules(idle_timeout=0.0, carries_context=parent.carries_context)
-        super().__init__(runner, rules, min_workers=0, max_workers=max_workers)
+    def __init__(self, parent: ThreadRunner, workers: Workers) -> None:
         self._parent = parent
-
-    def make(self) -> Worker:
-        """Make a worker without a thread."""
-        return Worker(self.runner, self)
+        self._workers = workers
 
     def start(self, worker: Worker) -> None:
-        """Queue a turn in the parent."""
         parent = self._parent
-        turn: Task[None] = _Turn()
+        turn = Place()
         turn._fn = self._run_turn
         turn._args = (worker,)
         turn._owner = parent.owner
@@ -76,8 +60,8 @@ class Turns(Workers):
 
     def lose_turn(self, worker: Worker) -> None:
         """Remove a worker whose turn will never come, and cancel what would have waited for it for ever."""
-        self.remove(worker)
-        self.runner.backlog.cancel_all()
+        self._workers.remove(worker)
+        self._workers.runner.backlog.cancel_all()
 
     def _run_turn(self, worker: Worker) -> None:
         """Run tasks for a while, inside a task of the parent."""
@@ -91,12 +75,13 @@ class Turns(Workers):
             inside.places += 1
 
     def _work(self, worker: Worker, until: float) -> None:
-        backlog = self.runner.backlog
+        workers, backlog = self._workers, self._workers.runner.backlog
         while True:
             try:
                 task = worker.take()
             except IndexError:
-                if self._is_over(worker):
+                if workers.is_dismissed(worker) or workers.may_leave(worker):
+                    workers.runner.drainers.wake()
                     return
                 continue
             fn, task._fn = task._fn, None
@@ -115,26 +100,10 @@ class Turns(Workers):
                 self.start(worker)
                 return
 
-    def _is_over(self, worker: Worker) -> bool:
-        """Remove the worker if there is nothing to take, or too many take."""
-        with self.runner.lock:
-            if self.count > self.max_workers + self.extra:
-                self.count -= 1
-            elif not self._uncount(worker):
-                return False
-            self.forget(worker)
-        self.runner.drainers.wake()
-        return True
-
-    @contextmanager
-    def extra_worker(self) -> Iterator[None]:
-        """Add a turn, and a thread for it to the parent."""
-        with self._parent.workers.extra_worker(), super().extra_worker():
-            yield
-
-    def join(self, deadline: float | None = None) -> bool:
+    def join(self, deadline: float | None) -> bool:
         """Wait until everything has ended; there are no threads to wait for."""
-        return self.runner.drainers.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        drainers = self._workers.runner.drainers
+        return drainers.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
 
 
 def _innermost(worker: Worker) -> Worker:
@@ -142,14 +111,6 @@ def _innermost(worker: Worker) -> Worker:
     while worker.turn is not None:
         worker = worker.turn
     return worker
-
-
-class _Turn(Task[None]):
-    """The place of a subpool's worker in the parent's queue."""
-
-    __slots__ = ()
-
-    is_place = True
 
 
 class _TurnWatchers(Watchers):

@@ -42,36 +42,43 @@ class LimitedCall(TimedCall):
     def __call__(self, *args: Any) -> Any:
         task, self._task = self._task, None
         assert task is not None
-        shared = self.token
-        if shared is not None:
-            shared._unwatch(task)
-            if shared.cancelled:
+        if self.token is not None:
+            self.token._unwatch(task)
+            if self.token.cancelled:
                 release_all(self.fn)
                 task._settle(CANCELLED, None)
                 raise GivenUp(worker_is_lost=False)
-        own = shared
-        if self.timeout is not None:
-            own = CancelToken()
-            own.deadline = time.monotonic() + self.timeout
-            if shared is not None:
-                shared._watch(own)
+        if self.timeout is None:
+            return self._call_with(self.token, args)
         worker = getattr(here, "worker", None)
         if worker is not None and worker.depth == 0:  # else another task of this thread waits below: keep it
             self._worker = worker
-        alarm = None
-        if self.timeout is not None:
-            alarm = timer.after(self.timeout, lambda: self._expire(task, own), own_thread=True)
-        before = getattr(here, "token", None)
-        here.token = own
+        token = self._own_token(self.timeout)
+        alarm = timer.after(self.timeout, lambda: self._expire(task, token), own_thread=True)
         try:
-            value = self.fn(*args)
+            value = self._call_with(token, args)
         finally:
-            here.token = before
-            if alarm is not None and not alarm.cancel():
+            if not alarm.cancel():
                 self._yield_to_alarm()
-        if own is not shared and own is not None and own.cancelled and not own._is_set:
+        if token.cancelled and not token._is_set:
             raise self._late()  # it saw its deadline and stopped, a moment before the alarm
         return value
+
+    def _call_with(self, token: CancelToken | None, args: tuple[Any, ...]) -> Any:
+        before = getattr(here, "token", None)
+        here.token = token
+        try:
+            return self.fn(*args)
+        finally:
+            here.token = before
+
+    def _own_token(self, timeout: float) -> CancelToken:
+        """Return a token with the task's deadline, which is cancelled with the shared one."""
+        own = CancelToken()
+        own.deadline = time.monotonic() + timeout
+        if self.token is not None:
+            self.token._watch(own)
+        return own
 
     def _yield_to_alarm(self) -> None:
         """Leave the task to the alarm if that was quicker."""
@@ -80,7 +87,7 @@ class LimitedCall(TimedCall):
         if was_late:
             raise GivenUp(worker_is_lost=self._worker is not None and self._worker.is_lost)
 
-    def _expire(self, task: Task[Any], token: CancelToken | None) -> None:
+    def _expire(self, task: Task[Any], token: CancelToken) -> None:
         """Give the task up, unless it has just ended."""
         with self._lock:
             if self._is_over:
@@ -89,8 +96,7 @@ class LimitedCall(TimedCall):
             if self._worker is not None:
                 self._worker.lose()
         release_all(self.fn)
-        if token is not None:
-            token.cancel("its time-out passed")
+        token.cancel("its time-out passed")
         if task._status == OPEN:
             task._settle(RAISED, self._late())
 
@@ -102,3 +108,4 @@ class LimitedCall(TimedCall):
 
 
 hide_frame(LimitedCall.__call__)
+hide_frame(LimitedCall._call_with)

@@ -7,6 +7,7 @@ right in it (saving 0.4 µs); if it leaves one set behind, the worker moves to a
 from __future__ import annotations
 
 import _thread
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.local._calls import GivenUp, hide_frame, run, store_error
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextvars import Context
 
+    from millpond._events import Observer
     from millpond.local._backlog import Backlog
     from millpond.local._cancel import CancelToken
     from millpond.local._drainers import Drainers
+    from millpond.local._worker_queues import WorkerQueue
 
 DEEPEST = 40
 """How many tasks a worker runs inside one another before it asks for another thread instead."""
@@ -29,14 +32,25 @@ DEEPEST = 40
 class Runner(Protocol):
     """The runner of a pool, as far as its workers need it."""
 
+    name: str
+    lock: threading.RLock
+    on_event: Observer | None
     backlog: Backlog
     drainers: Drainers
     token: CancelToken
+    put: Callable[[Task[Any]], None]
     is_closed: bool
+    is_paused: bool
+    broken: str | None
     last_fn: Any
+    root: Any
+    parent: Any
 
-    @property
-    def root(self) -> Any: ...
+    def hand_over(self, queue: WorkerQueue, /) -> None: ...
+    def is_idle(self) -> bool: ...
+    def refusal(self) -> Exception: ...
+    def mark_broken(self, reason: str) -> None: ...
+    def fail_queued(self) -> None: ...
 
 
 class Workers(Protocol):
@@ -50,55 +64,41 @@ class Workers(Protocol):
     def replace(self, worker: Worker) -> None: ...
 
 
+def take_nothing() -> Task[Any]:
+    """Stand in for `take` while there is nothing to take, whatever the queue holds."""
+    raise IndexError("paused")
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Worker:
     """One thread of a pool, or one turn of a subpool in a thread of its parent."""
 
-    __slots__ = (
-        "__weakref__",
-        "depth",
-        "done",
-        "failed",
-        "is_lost",
-        "items",
-        "leaves",
-        "lock",
-        "places",
-        "queue",
-        "runner",
-        "take",
-        "thread",
-        "turn",
-        "workers",
-    )
+    runner: Runner
+    workers: Workers
+    take: Callable[[], Task[Any]] = take_nothing
+    queue: Any = None
+    thread: threading.Thread | None = None
+    turn: Worker | None = None  # the worker of a subpool whose turn this thread is running
+    lock: _thread.LockType = field(default_factory=_thread.allocate_lock)
+    done: int = 0  # tasks run, those of `places` included
+    failed: int = 0
+    items: int = 0  # calls made inside a slice of a map
+    places: int = 0  # places of maps and subpools run, which are no tasks of the user's
+    depth: int = 0  # tasks that run inside one another
+    is_lost: bool = False
+    leaves: bool = False  # it was chosen to leave while it is idle
 
-    def __init__(self, runner: Any, workers: Any) -> None:
-        self.runner: Runner = runner
-        self.workers: Workers = workers
-        self.lock = _thread.allocate_lock()
+    def __post_init__(self) -> None:
         self.lock.acquire()  # held while awake: `wait_for_task` waits for somebody to release it
-        self.done = 0  # tasks run, those of `places` included
-        self.failed = 0
-        self.items = 0  # calls made inside a slice of a map
-        self.places = 0  # places of maps and subpools run, which are no tasks of the user's
-        self.depth = 0
-        self.is_lost = False
-        self.leaves = False  # it was chosen to leave while it is idle
-        self.turn: Worker | None = None  # the worker of a subpool whose turn this thread is running
-        self.queue: Any = None
-        self.take: Callable[[], Task[Any]] = take_nothing
-        self.thread: threading.Thread | None = None
 
     @property
     def token(self) -> CancelToken:
-        """The token of the pool, which tasks without one of their own see."""
         return self.runner.token
 
     @property
     def ended(self) -> int:
         """How many tasks of the user's it has run to their end."""
         return self.done - self.places + self.items
-
-    # -- being idle ---------------------------------------------------------------------------------------------------
 
     def wait_for_task(self) -> Task[Any] | None:
         """Wait for a task; None when this worker is to leave."""
@@ -135,8 +135,6 @@ class Worker:
         except ValueError:
             self.lock.acquire()  # somebody chose this worker already: its wake-up is on its way
 
-    # -- waiting for another task -------------------------------------------------------------------------------------
-
     def help(self, task: Task[Any], timeout: float | None) -> None:
         """Wait for `task` inside a task: run it here if this pool has it queued, so that it cannot deadlock."""
         owner = task._owner
@@ -147,7 +145,9 @@ class Worker:
         elif task._fn is None:
             task._block(timeout)
         else:
-            with owner.extra_worker():  # too deep, or not to be run here, or not for so long: lend it a thread
+            with (
+                owner.runner.workers.extra_worker()
+            ):  # too deep, or not to be run here, or not for so long: lend it a thread
                 task._block(timeout)
 
     def help_now(self, task: Task[Any]) -> bool:
@@ -163,10 +163,9 @@ class Worker:
 
     def extra_worker(self) -> Any:
         """Lend the pool one more worker for the length of a `with` block, in which this one waits."""
-        return self.runner.root.owner.extra_worker()
+        return self.runner.root.workers.extra_worker()
 
     def perform(self, task: Task[Any], fn: Callable[..., Any]) -> None:
-        """Run a claimed task inside the one that is running."""
         self.depth += 1
         try:
             run(task, fn)
@@ -177,7 +176,7 @@ class Worker:
                 self.done += 1
                 self.failed += task._status == RAISED
             else:  # of a subpool
-                runner.workers.count_run_elsewhere(task)
+                runner.workers.count_past(1, task._status == RAISED)
         finally:
             self.depth -= 1
 
@@ -232,11 +231,6 @@ def work(worker: Worker, context: Context | tuple[()]) -> bool:
 
 
 hide_frame(work)
-
-
-def take_nothing() -> Task[Any]:
-    """Stand in for `take` while there is nothing to take, whatever the queue holds."""
-    raise IndexError("paused")
 
 
 def _has_time_limit(task: Task[Any]) -> bool:

@@ -6,28 +6,19 @@ steps that makes this safe is told in `_runner.py`.
 
 from __future__ import annotations
 
-import itertools
-import logging
-import sys
 import threading
-import time
-from contextlib import contextmanager
-from contextvars import Context
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond._events import Observer, emit, logger
-from millpond.local._watchers import RAISED, here
-from millpond.local.threads._worker import Worker, take_nothing, work
+from millpond._events import emit
+from millpond.local._calls import release_all
+from millpond.local.threads._worker import Runner, Worker, take_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from millpond.local._backlog import Backlog
-    from millpond.local._drainers import Drainers
     from millpond.local._task import Task
-    from millpond.local._when_full import Admission
-    from millpond.local._worker_queues import WorkerQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +40,28 @@ class Scales(Protocol):
     def reset(self) -> None: ...
 
 
-class Runner(Protocol):
-    """The runner of a pool, as far as its workers need it."""
+class Backend(Protocol):
+    """What the workers of a pool are: threads, or turns in the threads of a parent."""
 
-    name: str
-    lock: threading.RLock
-    on_event: Observer | None
-    backlog: Backlog
-    admission: Admission
-    drainers: Drainers
-    is_closed: bool
-    is_paused: bool
-    broken: str | None
+    def start(self, worker: Worker) -> None:
+        """Start a worker that is counted already; one that cannot start is removed (under the lock)."""
 
-    def take_back(self, tasks: tuple[Task[Any], ...]) -> None:
-        """Take tasks out of the queue of a closed pool again, and raise, if nobody will run them."""
-
-    def hand_over(self, queue: WorkerQueue) -> None:
-        """Give the shared tasks of a worker's queue that goes to the others."""
-
-    def mark_broken(self, reason: str) -> None:
-        """Refuse everything from now on: an initializer failed."""
-
-    def fail_queued(self) -> None:
-        """Fail what waits in a broken pool."""
+    def join(self, deadline: float | None) -> bool:
+        """Wait until every worker has ended; False at the deadline."""
 
 
 class Workers:
-    """The threads of a pool."""
+    """The workers of a pool: threads, or turns in the threads of a parent."""
 
-    def __init__(self, runner: Runner, rules: WorkerRules, *, min_workers: int, max_workers: int) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        rules: WorkerRules,
+        make_backend: Callable[[Workers], Backend],
+        *,
+        min_workers: int,
+        max_workers: int,
+    ) -> None:
         self.runner = runner
         self.rules = rules
         self.min_workers = min_workers
@@ -86,8 +69,8 @@ class Workers:
         self.idle_timeout = -1.0 if rules.idle_timeout is None else rules.idle_timeout
         self.scaling: Scales | None = None
         self.largest = 0
-        self.past_done = self.past_items = self.past_failed = 0  # the counts of workers that left
-        self._names = itertools.count()
+        self._past_ended = self._past_failed = 0  # the counts of workers that left
+        self.backend = make_backend(self)
         self.reset()
 
     def reset(self) -> None:
@@ -109,9 +92,7 @@ class Workers:
             try:
                 self.idle.pop().lock.release()
             except IndexError:
-                if self.count >= self.max_workers + self.extra:
-                    return
-                if not self.grow(*tasks):
+                if self.count >= self.max_workers + self.extra or not self.grow(*tasks):
                     return
 
     def grow(self, *tasks: Task[Any]) -> bool:
@@ -122,42 +103,39 @@ class Workers:
         runner = self.runner
         with runner.lock:
             if runner.is_closed or runner.broken:
-                runner.take_back(tasks)
+                if not self.count and self._take_back(tasks):  # workers that are here empty the queue first
+                    raise runner.refusal()
                 return False
             if runner.is_paused or self.count >= self.max_workers + self.extra:
                 return False
             if self.scaling is not None and not self.scaling.wants_more():
                 return False
-            try:
-                self.start_one()
-            except RuntimeError:  # nobody is there to run them
-                for task in tasks:
-                    runner.backlog.claim(task)
-                raise
+            self.start_for(*tasks)
         return True
+
+    def start_for(self, *tasks: Task[Any]) -> None:
+        """Start a worker for tasks just queued; if none can be started and there is none, take them back and raise."""
+        try:
+            self.start_one()
+        except RuntimeError:
+            self._take_back(tasks)
+            raise
+
+    def _take_back(self, tasks: tuple[Task[Any], ...]) -> bool:
+        """Take tasks out of the queue again, since nobody is there to run them; False when none was left there."""
+        taken_back = [self.runner.backlog.claim(task) for task in tasks]
+        for fn in taken_back:
+            release_all(fn)
+        return any(fn is not None for fn in taken_back)
 
     def start_one(self) -> None:
         """Start a worker (under the lock, so that nobody waits for a thread that has not started)."""
-        self.start(self.enlist(self.make()))
-
-    def make(self) -> Worker:
-        """Make a worker with a thread."""
         worker = Worker(self.runner, self)
-        worker.thread = threading.Thread(
-            target=_serve, args=(worker, self), name=f"{self.runner.name}_{next(self._names)}", daemon=True
-        )
-        if len(self.threads) > 2 * self.count + 16:
-            self.threads = {thread for thread in self.threads if thread.ident is None or thread.is_alive()}
-        self.threads.add(worker.thread)
-        return worker
-
-    def enlist(self, worker: Worker) -> Worker:
-        """Add a worker that is about to start."""
         self.count += 1
-        self.all.add(worker)
         self.largest = max(self.largest, self.count)
+        self.all.add(worker)
         self.give_queue(worker)
-        return worker
+        self.backend.start(worker)
 
     def give_queue(self, worker: Worker) -> None:
         """Give a worker its queue, if workers have such, and its `take`."""
@@ -167,24 +145,7 @@ class Workers:
             queues.assign(worker.queue, worker)
         worker.take = self.taker(worker)
 
-    def start(self, worker: Worker) -> None:
-        """Start the thread of a worker; when the system refuses, the pool goes on with those that are there."""
-        assert worker.thread is not None
-        try:
-            worker.thread.start()
-        except RuntimeError as error:
-            with self.runner.lock:
-                self.threads.discard(worker.thread)
-                self.count -= 1
-                self.forget(worker, is_replaced=False)
-            if not self.count:
-                raise
-            at_exit = "interpreter shutdown" in str(error)  # Python 3.12 lets none start then: nothing to warn of
-            level = logging.DEBUG if at_exit else logging.WARNING
-            logger.log(level, "pool %r could not start another thread: %s", self.runner.name, error)
-
     def start_minimum(self) -> None:
-        """Start the workers that are always there."""
         with self.runner.lock:
             for _ in range(self.min_workers - self.count):
                 self.start_one()
@@ -206,17 +167,19 @@ class Workers:
     @contextmanager
     def extra_worker(self) -> Iterator[None]:
         """Add one worker for the length of a `with` block: one of them waits for what another must run."""
-        with self.runner.lock:
-            self.extra += 1
-        try:
-            with self.runner.lock:
-                self.start_one()
-            yield
-        finally:
-            with self.runner.lock:
-                self.extra -= 1
-                self.renew_takes()
-            self.wake_all()
+        runner = self.runner
+        with runner.parent.workers.extra_worker() if runner.parent is not None else nullcontext():
+            with runner.lock:
+                self.extra += 1
+            try:
+                with runner.lock:
+                    self.start_one()
+                yield
+            finally:
+                with runner.lock:
+                    self.extra -= 1
+                    self.renew_takes()
+                self.wake_all()
 
     # -- what a worker takes ------------------------------------------------------------------------------------------
 
@@ -236,10 +199,13 @@ class Workers:
         for worker in self.all:
             worker.take = self.taker(worker)
 
-    def stop_taking(self) -> None:
-        """Let no worker take a task until `renew_takes` (under the lock)."""
+    def sweep(self) -> None:
+        """Sweep the backlog while no worker takes (under the lock)."""
         for worker in self.all:
             worker.take = take_nothing
+        self.runner.backlog.sweep()
+        self.renew_takes()
+        self.wake_all()
 
     def _is_surplus(self, worker: Worker) -> bool:
         """Return whether there are too many workers and this one may go: it has no tasks that only it can run."""
@@ -266,7 +232,7 @@ class Workers:
                 return False
             if surplus or used_up:
                 self.count -= 1
-            self.forget(worker)
+            self._forget(worker)
             if surplus:
                 self.renew_takes()
         if len(runner.backlog):
@@ -280,7 +246,7 @@ class Workers:
         with self.runner.lock:
             if self.count <= self.min_workers or not self._uncount(worker):
                 return False
-            self.forget(worker)
+            self._forget(worker)
             return True
 
     def dismiss(self, number: int) -> None:
@@ -302,24 +268,22 @@ class Workers:
             return False
         return True
 
-    def remove(self, worker: Worker) -> None:
+    def remove(self, worker: Worker, *, is_replaced: bool = True) -> None:
         """Remove a worker, whatever it does; nothing happens when it is removed already."""
         with self.runner.lock:
             if worker in self.all:
                 self.count -= 1
-                self.forget(worker)
+                self._forget(worker, is_replaced=is_replaced)
 
-    def forget(self, worker: Worker, *, is_replaced: bool = True) -> None:
+    def _forget(self, worker: Worker, *, is_replaced: bool = True) -> None:
         """Keep only the counts of a worker that is gone, and start another one for tasks that only it could run."""
         self.all.discard(worker)
-        self.past_done += worker.done - worker.places
-        self.past_items += worker.items
-        self.past_failed += worker.failed
+        self.count_past(worker.ended, worker.failed)
         queue, queues = worker.queue, self.runner.backlog.worker_queues
         if queues is None or queue is None or queue.worker is not worker:
             return
         queues.leave(queue)
-        if queues.dedicated and queue.is_leaving:
+        if queue.is_leaving:
             self.runner.hand_over(queue)
         if queue.keyed and is_replaced and not self.runner.is_paused and not self.runner.broken:
             self.start_one()
@@ -342,48 +306,30 @@ class Workers:
         runner.drainers.wake()
 
     def wake_all(self) -> None:
-        """Wake every idle worker."""
         while self.idle:
             try:
                 self.idle.pop().lock.release()
             except IndexError:
                 return
 
-    def join(self, deadline: float | None = None) -> bool:
-        """Wait for every thread to end; False at the deadline."""
-        while True:
-            with self.runner.lock:
-                threads = {thread for thread in self.threads if thread is not threading.current_thread()}
-            if not threads:
-                return True
-            for thread in threads:
-                thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-                if thread.is_alive():
-                    return False
-            with self.runner.lock:
-                self.threads -= threads
-
     # -- counting -----------------------------------------------------------------------------------------------------
 
     def idle_count(self) -> int:
-        """Count the idle workers."""
         return min(len(self.idle), self.count)
 
     def ended(self) -> int:
-        """Count the tasks that have ended."""
         with self.runner.lock:
-            return self.past_done + self.past_items + sum(worker.ended for worker in self.all)
+            return self._past_ended + sum(worker.ended for worker in self.all)
 
     def failed(self) -> int:
-        """Count the tasks that raised."""
         with self.runner.lock:
-            return self.past_failed + sum(worker.failed for worker in self.all)
+            return self._past_failed + sum(worker.failed for worker in self.all)
 
-    def count_run_elsewhere(self, task: Task[Any]) -> None:
-        """Count a task that ended in a thread that is no worker of this pool."""
+    def count_past(self, ended: int, failed: int) -> None:
+        """Count what a worker did that is gone, or a thread that is no worker of this pool."""
         with self.runner.lock:
-            self.past_done += 1
-            self.past_failed += task._status == RAISED
+            self._past_ended += ended
+            self._past_failed += failed
 
 
 def _unless(is_to_leave: Callable[[], bool], take: Callable[[], Task[Any]]) -> Callable[[], Task[Any]]:
@@ -395,40 +341,3 @@ def _unless(is_to_leave: Callable[[], bool], take: Callable[[], Task[Any]]) -> C
         return take()
 
     return take_unless
-
-
-def _serve(worker: Worker, workers: Workers) -> None:
-    """Be a worker thread."""
-    runner, rules = workers.runner, workers.rules
-    here.worker = worker
-    if rules.initializer is not None:
-        try:
-            if rules.carries_context:  # what it sets must not reach tasks, which see their submitter's context
-                Context().run(rules.initializer, *rules.initargs)
-            else:
-                rules.initializer(*rules.initargs)
-        except BaseException as error:
-            logger.critical("the initializer of pool %r raised", runner.name, exc_info=True)
-            runner.mark_broken(f"the initializer of pool {runner.name!r} raised {error!r}, so no task can run")
-            workers.remove(worker)
-            runner.fail_queued()  # also what came in while this worker was still there
-            return
-    emit(runner.on_event, "worker_started", runner.name)
-    try:
-        if rules.carries_context:
-            again = True
-            while again:
-                context = Context()
-                again = context.run(work, worker, context)
-        else:
-            work(worker, ())
-    finally:
-        workers.remove(worker)
-        runner.drainers.wake()
-        if rules.finalizer is not None and not sys.is_finalizing():
-            try:
-                rules.finalizer()
-            except Exception:
-                logger.exception("the finalizer of pool %r raised", runner.name)
-        emit(runner.on_event, "worker_stopped", runner.name)
-        here.worker = None

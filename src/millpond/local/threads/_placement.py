@@ -1,0 +1,124 @@
+"""Where a task of a thread pool waits: in the shared queue, or in the queue of one worker.
+
+Tasks with a key wait for the worker of their key; with `queues="dedicated"` plain tasks too wait for one worker each.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from millpond.local._calls import hold
+from millpond.local._task import OptionTask, Task
+from millpond.local._worker_queues import WorkerQueue, WorkerQueues
+
+if TYPE_CHECKING:
+    from millpond.local.threads._worker import Runner
+    from millpond.local.threads._workers import Workers
+
+
+class Placement:
+    """Queues the tasks of a pool and sees that somebody takes them."""
+
+    def __init__(self, runner: Runner, workers: Workers, *, is_dedicated: bool) -> None:
+        self._runner = runner
+        self._workers = workers
+        self.is_dedicated = is_dedicated  # plain tasks wait in queues of single workers
+        if is_dedicated:
+            self._use_worker_queues()
+
+    def place(self, task: Task[Any]) -> None:
+        workers = self._workers
+        if type(task) is OptionTask and task.key is not None:
+            self._place_keyed(task)
+        elif self.is_dedicated:
+            self._place_dedicated(task)
+        else:
+            self._runner.put(task)
+            if workers.idle:
+                workers.wake(1, task)
+            elif workers.count < workers.max_workers + workers.extra:
+                workers.grow(task)
+
+    def place_many(self, tasks: list[Task[Any]]) -> None:
+        """Queue plain tasks and wake as many workers as there are."""
+        if self.is_dedicated:
+            for task in tasks:
+                self._place_dedicated(task)
+        elif tasks:
+            self._runner.backlog.queue.extend(tasks)
+            self._workers.wake(len(tasks), *tasks)
+
+    def _place_keyed(self, task: OptionTask[Any]) -> None:
+        """Queue a task for the worker of its key; the first such task gives every worker a queue of its own."""
+        workers, runner = self._workers, self._runner
+        with runner.lock:
+            queues = runner.backlog.worker_queues or self._use_worker_queues()
+            hold(task, partial(self._release_key, task))
+            queue = queues.put(task)
+            if queue.worker is None:
+                if not runner.is_paused:
+                    workers.start_for(task)  # it gets the queue of a key that waits for a worker
+                return
+            try:
+                workers.idle.remove(queue.worker)
+            except ValueError:
+                return  # it is awake, and looks here before it waits
+            queue.worker.lock.release()
+
+    def _release_key(self, task: OptionTask[Any]) -> None:
+        queues = self._runner.backlog.worker_queues
+        if queues is not None:
+            with self._runner.lock:
+                queues.release(task)
+
+    def _place_dedicated(self, task: Task[Any]) -> None:
+        """Queue a task for an idle worker, or for the one with the fewest tasks."""
+        workers, queues = self._workers, self._runner.backlog.worker_queues
+        assert queues is not None
+        with self._runner.lock:
+            try:
+                worker = workers.idle.pop()
+            except IndexError:
+                queues.shortest().shared.put(task)
+                workers.grow(task)
+            else:
+                worker.queue.shared.put(task)
+                worker.lock.release()
+
+    def _use_worker_queues(self) -> WorkerQueues:
+        """Give every worker a queue of its own (under the lock)."""
+        backlog, workers = self._runner.backlog, self._workers
+        make_shared = backlog.make_queue if self.is_dedicated else lambda: backlog.queue
+        queues = WorkerQueues(workers.max_workers, make_shared, dedicated=self.is_dedicated)
+        backlog.worker_queues = queues
+        for worker in workers.all:
+            workers.give_queue(worker)
+        return queues
+
+    def after_fork(self) -> None:
+        if self._runner.backlog.worker_queues is not None:
+            self._use_worker_queues()
+
+    def resize(self, max_workers: int) -> None:
+        """Have as many queues of workers as workers (under the lock)."""
+        queues = self._runner.backlog.worker_queues
+        if queues is not None:
+            for queue in queues.resize(max_workers):
+                self.hand_over(queue)
+
+    def hand_over(self, queue: WorkerQueue) -> None:
+        """Give the plain tasks of a queue that goes to the other workers."""
+        while self.is_dedicated and len(queue.shared):
+            try:
+                self._place_dedicated(queue.shared.take())
+            except IndexError:
+                return
+
+
+class Place(Task[None]):
+    """The place of a map, or of a worker of a subpool, in the queue: it is no task of the user's."""
+
+    __slots__ = ()
+
+    is_place = True
