@@ -28,11 +28,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 from millpond._events import Observer, emit
 from millpond.errors import PoolFull
 from millpond.local._backlog import Backlog
+from millpond.local._calls import run_admitted
 from millpond.local._checks import check_optional_count, check_seconds
 from millpond.local._statistics import Statistics
 from millpond.local._task import OptionTask, Task
@@ -142,14 +144,15 @@ class Admission:
     def __init__(self, host: Host, max_queued: int | None, when_full: WhenFull) -> None:
         self._host = host
         self.max_queued = max_queued
-        self._always_room = max_queued or 0  # with fewer tasks than this there is room, whatever the number of workers
         self.when_full = when_full
+        self.run = partial(run_admitted, self.leave)  # what makes the calls of plain tasks: see `_calls.py`
         self.rejected = self.dropped = 0
         self._begin()
 
     def _begin(self) -> None:
         self._admitted = 0  # tasks that came in, less those whose leaving was counted
-        self._left: deque[None] = deque()  # an entry for each that has left since: no lock is needed to add one
+        self._left: list[None] = []  # an entry for each that has left since: no lock is needed to add one
+        self._count_at = 0  # as long as fewer are admitted there is room, and few have left uncounted
         self._submitters: deque[Submitter] = deque()
 
     def reset(self) -> None:
@@ -211,40 +214,34 @@ class Admission:
 
     def enter(self) -> bool:
         """Atomically take a place if there is one and nobody waits for it."""
-        with self._host.lock:
-            if len(self._left) > COUNT_AT:
-                self._count_left()
-            if self._submitters or (self._admitted >= self._always_room and not self._has_room()):
+        lock = self._host.lock
+        lock.acquire()  # `with` costs twice as much
+        try:
+            if self._submitters or (self._admitted >= self._count_at and not self._has_room()):
                 return False
             self._admitted += 1
             return True
+        finally:
+            lock.release()
 
     def _has_room(self) -> bool:
-        """Return whether one more task fits (under the lock); counts those that left only when it looks full."""
+        """Count those that have left; return whether one more task fits (under the lock)."""
         assert self.max_queued is not None
-        limit = self._host.workers_that_count() + self.max_queued
-        if self._admitted >= limit:
-            self._count_left()
-        return self._admitted < limit
-
-    def _count_left(self) -> None:
-        left = self._left
-        while left:
-            left.popleft()
-            self._admitted -= 1
+        number = len(self._left)
+        del self._left[:number]
+        self._admitted -= number
+        self._count_at = min(self.max_queued, self._admitted + COUNT_AT)  # so many fit, whatever the number of workers
+        return self._admitted < self._host.workers_that_count() + self.max_queued
 
     def _let_through(self, task: Task[Any]) -> None:
         """Queue a task that has a place."""
-        self._host.hold_place(task, self.leave_one)
-        self._host.place(task)
+        host = self._host
+        host.hold_place(task, self.leave)
+        task._owner = host.owner  # only now: whoever finds the owner may run the task, and would swap `_fn` for None
+        host.place(task)
 
-    def leave(self, number: int = 1) -> None:
-        """Give back the places of tasks that have ended or were cancelled."""
-        for _ in range(number):
-            self.leave_one()
-
-    def leave_one(self) -> None:
-        """Give back the place of one task."""
+    def leave(self) -> None:
+        """Give back the place of a task that has ended or was cancelled."""
         self._left.append(None)
         if self._submitters:
             self.let_in()
@@ -375,7 +372,6 @@ class Admission:
                     if submitter.is_aside:
                         refused.append(task)
                 else:
-                    task._owner = host.owner
                     self._admitted += 1
                     self._let_through(task)
                     if submitter.is_aside and type(task) is OptionTask and task.token is not None:
