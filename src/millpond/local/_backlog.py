@@ -143,12 +143,13 @@ class Backlog:
         self.note_cancelled(task, fn)
         return True
 
-    def cancel_new(self, task: Task[Any]) -> None:
-        """Cancel a task that is not queued yet."""
+    def cancel_new(self, task: Task[Any]) -> bool:
+        """Cancel a task that is not queued yet; False when it was cancelled, or has failed."""
         fn, task._fn = task._fn, None
         if fn is not None:
             self.note_cancelled(task, fn)
             task._settle(CANCELLED, None)
+        return fn is not None
 
     def cancel_all(self) -> int:
         """Cancel the tasks that wait; return how many. The places of maps and subpools end, and are not counted."""
