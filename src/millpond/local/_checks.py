@@ -13,13 +13,8 @@ from typing import Any
 def check_callable(value: Any, name: str = "fn") -> None:
     """Refuse what cannot be called."""
     if not callable(value):
-        raise not_callable(value, name)
-
-
-def not_callable(value: Any, name: str = "fn") -> TypeError:
-    """Return the error for something that cannot be called."""
-    hint = "; pass the function itself and its arguments after it: submit(f, x)" if name == "fn" else ""
-    return TypeError(f"{name} must be callable, not {value!r}{hint}")
+        hint = "; pass the function itself and its arguments after it: submit(f, x)" if name == "fn" else ""
+        raise TypeError(f"{name} must be callable, not {value!r}{hint}")
 
 
 def check_function(fn: Any) -> None:

@@ -75,8 +75,6 @@ class Task(Future[T], Generic[T]):
         self._context = self._watchers = self._value = None
         self._owner = _NO_POOL
 
-    # -- looking ----------------------------------------------------------------------------------------
-
     def done(self) -> bool:
         """Return True when the task has returned, raised or been cancelled."""
         return self._status != OPEN
@@ -127,8 +125,6 @@ class Task(Future[T], Generic[T]):
             state = f"raised {type(self._value).__name__}"
         return f"<Task at {id(self):#x} {state}>"
 
-    # -- acting -----------------------------------------------------------------------------------------
-
     def cancel(self) -> bool:
         """Cancel the task if it has not started; return whether it is cancelled."""
         if self._status == OPEN and self._owner.cancel_queued(self):
@@ -178,17 +174,13 @@ class Task(Future[T], Generic[T]):
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle a Task: it belongs to a pool of this process; send its result instead")
 
-    # -- inside -----------------------------------------------------------------------------------------
-
     def _end(self, status: int, value: Any) -> None:
         with making:
             if self._status != OPEN:
                 raise InvalidStateError(f"{self!r} is already done")
-            self._fn = self._args = self._context = None
             self._value = value
             self._status = status
-        if self._watchers is not None:
-            self._watchers.wake(self)
+        self._settle(status, value)
 
     def _settle(self, status: int, value: Any) -> None:
         """Store the outcome and wake who looks. Only for whoever has claimed the task."""
@@ -199,15 +191,13 @@ class Task(Future[T], Generic[T]):
             self._watchers.wake(self)
 
     def _watch(self) -> Watchers:
-        watchers = self._watchers
-        if watchers is None:
+        if self._watchers is None:
             with making:
-                watchers = self._watchers
-                if watchers is None:
-                    watchers = self._watchers = Watchers()
+                if self._watchers is None:
+                    self._watchers = Watchers()
         if self._owner.is_forked and self._status == OPEN:
             self._end_after_fork()
-        return watchers
+        return self._watchers
 
     def _end_after_fork(self) -> None:
         """End a task that this process inherited by fork: its worker is in the parent."""
@@ -244,8 +234,7 @@ class Task(Future[T], Generic[T]):
     @property
     def _condition(self) -> threading.RLock:  # type: ignore[override]
         # Whoever acquires this releases it by asking again, so the answer must never change. It is decided once, under
-        # `making`; a task that is done and has no watchers
-        # is open, and watchers that come too late are decided so as well.
+        # `making`; a task that is done and has no watchers is open, and watchers that come too late are so as well.
         watchers = self._watch() if self._status == OPEN else self._watchers
         if watchers is None:
             return cast(threading.RLock, OPEN_CONDITION)
