@@ -59,21 +59,15 @@ class Task(Future[T], Generic[T]):
     is_place = False
     """Whether it is queued for others: for the items of a map, or the tasks of a subpool. No task of the user's."""
 
-    _args: Any
-    _context: Any
-    _fn: Any
-    _watchers: Watchers | None
-    _owner: Any
-    _status: int
-    _value: Any
-
     def __init__(self) -> None:
         # The pools build tasks with `Task.__new__` and store the slots themselves; this is for everybody else.
-        self._status = OPEN
-        self._fn = _unset
-        self._args = ()
-        self._context = self._watchers = self._value = None
-        self._owner = _NO_POOL
+        self._status: int = OPEN
+        self._fn: Any = _unset
+        self._args: Any = ()
+        self._context: Any = None
+        self._value: Any = None
+        self._watchers: Watchers | None = None
+        self._owner: Any = _NO_POOL
 
     def done(self) -> bool:
         """Return True when the task has returned, raised or been cancelled."""
@@ -276,10 +270,6 @@ class Task(Future[T], Generic[T]):
     def _exception(self) -> BaseException | None:  # type: ignore[override]
         return self._value if self._status == RAISED else None
 
-    @property
-    def _done_callbacks(self) -> list[Any]:
-        return [] if self._watchers is None else list(self._watchers.callbacks or ())
-
 
 class OptionTask(Task[T]):
     """A task with options of its own."""
@@ -289,12 +279,9 @@ class OptionTask(Task[T]):
     key: Hashable | None
     priority: float
     timeout: float | None
-    token: Any
-    """The `CancelToken` that it was given, or None."""
-    link: Any
-    """What ends it in another process when its token is cancelled, or None."""
-    queue: Any
-    """The worker's queue that it waits in because of its key, or None."""
+    token: Any  # the `CancelToken` that it was given, or None
+    link: Any  # what ends it in another process when its token is cancelled, or None
+    queue: Any  # the worker's queue that it waits in because of its key, or None
 
 
 class _NoPool:
