@@ -100,7 +100,6 @@ class Lanes:
 
 
 def _first(lanes: tuple[deque[Task[Any]], ...]) -> Task[Any]:
-    """Take from the first lane that has a task."""
     for lane in lanes:
         if lane:
             try:
@@ -173,7 +172,6 @@ Order: TypeAlias = Literal["fifo", "lifo", "priority"] | Priority
 
 
 def queue_maker(order: Order) -> Callable[[], Queue]:
-    """Return what makes an empty queue of this order."""
     if order == "fifo":
         return Fifo
     if order == "lifo":

@@ -128,7 +128,6 @@ class Watchers:
                     waiter.add_result(task)
 
     def listen(self, task: Any) -> None:
-        """Call the listeners."""
         _call_each(self.listeners, task)
 
     def call_back(self, task: Any) -> None:

@@ -139,7 +139,6 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many submitters wait for room."""
         return len(self._submitters)
 
     # -- coming in ----------------------------------------------------------------------------------------------------
@@ -218,7 +217,6 @@ class Admission:
     # -- a full pool --------------------------------------------------------------------------------------------------
 
     def _apply_policy(self, task: Task[Any], *, wait: bool) -> None:
-        """Do what `when_full` says."""
         host = self._host
         task._owner = self  # a policy may cancel the task that it is asked about, which is in no queue
         verdict = decide(self.when_full, host.statistics, task)
