@@ -17,7 +17,7 @@ logger = logging.getLogger("millpond")
 # last resort. What `go()` raised must not vanish.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would cost half a microsecond for each
 class Event:
     """Something that happened: its `name`, in which `pool`, when (wall clock), and what belongs to it."""
 
@@ -27,14 +27,20 @@ class Event:
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
+_now = time.time
+
 Observer: TypeAlias = Callable[[Event], object]
 
 
 def emit(on_event: Observer | None, name: str, pool: str, **data: Any) -> None:
     """Call `on_event` with a new event, if there is one to call; what it raises is logged."""
-    if on_event is None:
-        return
+    if on_event is not None:
+        report(on_event, name, pool, data)
+
+
+def report(on_event: Observer, name: str, pool: str, data: Mapping[str, Any]) -> None:
+    """Call `on_event` with a new event, as `emit` does, for the events of single tasks: quicker without keywords."""
     try:
-        on_event(Event(name, pool, data=data))
+        on_event(Event(name, pool, _now(), data))
     except Exception:
         logger.exception("on_event raised", extra={"millpond": {"event": name, "pool": pool}})

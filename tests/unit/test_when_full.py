@@ -169,6 +169,19 @@ def test_a_callable_that_returns_nonsense_is_told_so():
         full.pool.submit(int)
 
 
+@pytest.mark.parametrize("verdict", ["block", "raise", "drop", "drop_oldest", "caller_runs", "accept"])
+def test_a_callable_may_cancel_the_task_that_it_is_asked_about(verdict):
+    """The counts stay true, and so does the room in the pool."""
+    with FullPool(lambda statistics, task: verdict if task.cancel() else "raise") as full:
+        assert full.pool.submit(int).cancelled()
+        now = full.pool.statistics()
+        assert (now.queued, now.running, now.cancelled, now.rejected) == (1, 1, 1, 0)
+        full.go_on.set()
+        assert full.queued.result(HANG) == "queued"
+        assert full.pool.drain(HANG)
+        assert full.pool.statistics().submitted == 3
+
+
 def test_try_submit_never_waits_and_never_drops():
     with FullPool("block") as full:
         assert full.pool.try_submit(int) is None

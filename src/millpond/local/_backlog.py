@@ -14,6 +14,7 @@ nothing.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,23 +41,9 @@ class Host(Protocol):
     lock: threading.RLock
     on_event: Observer | None
 
-    def forget(self, task: Task[Any]) -> None:
-        """Release what is kept for a task that will not run."""
-
-    def sweep_soon(self) -> None:
-        """Call `backlog.sweep()` where nobody else takes tasks meanwhile (under the lock)."""
-
-    def has_left(self) -> None:
-        """Note that a task has left the backlog unrun: somebody may wait for that."""
-
-
-class Probe(Task[None]):
-    """An entry without a function, to measure how long tasks wait."""
-
-    __slots__ = ("queued_at",)
-
-    is_place = True
-    queued_at: float
+    def forget(self, task: Task[Any]) -> None: ...  # release what is kept for a task that will not run
+    def has_left(self) -> None: ...  # a task has left the backlog unrun: somebody may wait for that
+    def sweep_soon(self) -> None: ...  # call `backlog.sweep()` where nobody else takes meanwhile (under the lock)
 
 
 class Backlog:
@@ -70,18 +57,17 @@ class Backlog:
         self.reset()
 
     def reset(self) -> None:
-        """Start with an empty queue."""
         self.queue = self.make_queue()
         self.put = self.queue.put
         self.removed = 0  # entries of the shared queue whose task is gone
         self._removed_keyed = 0  # the same, of the queues of single workers
         self._delay: float | None = None
-        self._probe: Probe | None = None
+        self._probe: Task[None] | None = None
+        self._probed_at = 0.0
 
     def __len__(self) -> int:
-        """Count the tasks that wait."""
         if self.worker_queues is None:
-            return max(0, len(self.queue) - self.removed)
+            return self.shared()
         return max(0, sum(map(len, self.queues())) - self.removed - self._removed_keyed)
 
     def shared(self) -> int:
@@ -91,8 +77,6 @@ class Backlog:
     def queues(self) -> list[Queue]:
         """Return every queue: those of single workers, and the shared one."""
         return [self.queue] if self.worker_queues is None else [*self.worker_queues.queues(), self.queue]
-
-    # -- leaving by turn ----------------------------------------------------------------------------------------------
 
     def take_next(self, take: Callable[[], Task[Any]]) -> tuple[Task[Any], Callable[..., Any]] | None:
         """Claim the next task of a queue; None when it is empty."""
@@ -111,7 +95,7 @@ class Backlog:
         with self._host.lock:
             self._count_removed(task, -1)
             if task is self._probe:
-                self._delay = time.monotonic() - self._probe.queued_at
+                self._delay = time.monotonic() - self._probed_at
                 self._probe = None
 
     # -- leaving out of turn ------------------------------------------------------------------------------------------
@@ -143,12 +127,13 @@ class Backlog:
         self.note_cancelled(task, fn)
         return True
 
-    def cancel_new(self, task: Task[Any]) -> None:
-        """Cancel a task that is not queued yet."""
+    def cancel_new(self, task: Task[Any]) -> bool:
+        """Cancel a task that is not queued yet; False when it was cancelled, or has failed."""
         fn, task._fn = task._fn, None
         if fn is not None:
             self.note_cancelled(task, fn)
             task._settle(CANCELLED, None)
+        return fn is not None
 
     def cancel_all(self) -> int:
         """Cancel the tasks that wait; return how many. The places of maps and subpools end, and are not counted."""
@@ -162,12 +147,13 @@ class Backlog:
 
     def note_cancelled(self, task: Task[Any], fn: Callable[..., Any] | None) -> None:
         """Count a task that does not run, and release what was kept for it."""
+        host = self._host
         release_all(fn)
-        self._host.forget(task)
-        with self._host.lock:
+        host.forget(task)
+        with host.lock:
             self.cancelled += 1
-        emit(self._host.on_event, "task_cancelled", self._host.name)
-        self._host.has_left()
+        emit(host.on_event, "task_cancelled", host.name)
+        host.has_left()
 
     def take_all(self) -> list[tuple[Task[Any], Callable[..., Any]]]:
         """Claim everything that waits; it is the caller's to settle."""
@@ -205,15 +191,13 @@ class Backlog:
         """Take the entries without a function out of the queues, where nobody else takes meanwhile."""
         for queue in self.queues():
             alive: list[Task[Any]] = []
-            for _ in range(len(queue)):
-                try:
+            with contextlib.suppress(IndexError):
+                for _ in range(len(queue)):
                     task = queue.take()
-                except IndexError:
-                    break
-                if task._fn is None:
-                    self.skip(task)
-                else:
-                    alive.append(task)
+                    if task._fn is None:
+                        self.skip(task)
+                    else:
+                        alive.append(task)
             for task in reversed(alive):
                 queue.put_back(task)
 
@@ -230,12 +214,9 @@ class Backlog:
             if not len(self):
                 self._delay = 0.0
             elif self._probe is None:
-                self._probe = probe = Probe()
-                probe._fn = None
-                probe.queued_at = now
+                self._probe, self._probed_at = Task(), now
+                self._probe._fn = None
                 self.removed += 1
                 queues = self.worker_queues
-                (queues.shortest().shared if queues is not None and queues.dedicated else self.queue).put(probe)
-            if self._probe is None:
-                return self._delay
-            return max(self._delay or 0.0, now - self._probe.queued_at)
+                (queues.shortest().shared if queues is not None and queues.dedicated else self.queue).put(self._probe)
+            return self._delay if self._probe is None else max(self._delay or 0.0, now - self._probed_at)

@@ -3,14 +3,21 @@
 A plain task has the user's function itself. Options put wrappers around it, each a small object with the next call in
 `fn`; `hide_frame` keeps them out of tracebacks. A wrapper that holds something for its task (a place in a bounded pool,
 a place with its key) gives it back in `release`, when the call ends or, when the task is cancelled, by `release_all`.
+
+A plain task of a bounded or observed pool gets no wrapper, since one more object for each would double the work of the
+garbage collector: its function goes before its arguments, and in its place stands a `partial` of `run_admitted` or
+`run_observed` that all tasks of the pool share. Whoever swaps it for None has the task, and either makes the call or
+passes it to `release_all`, so the place is given back once.
 """
 
 from __future__ import annotations
 
-import time
+from functools import partial
+from time import perf_counter
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import Observer, emit
+from millpond._events import Observer, report
 from millpond.local._watchers import RAISED, RETURNED
 
 if TYPE_CHECKING:
@@ -67,12 +74,41 @@ def hide_frame(function: Any) -> None:
     _OUR_CODE.add(function.__code__)
 
 
+def run_admitted(leave: Callable[[], object], fn: Callable[..., Any], /, *args: Any) -> Any:
+    """Make a call that holds a place in a bounded pool, and give the place back."""
+    try:
+        return fn(*args)
+    finally:
+        leave()
+
+
+def run_observed(on_event: Observer, pool: str, fn: Callable[..., Any], queued_at: float, /, *args: Any) -> Any:
+    """Make a call and emit events: before, after, how long it took and how long it had waited."""
+    name = fn.__qualname__ if type(fn) is FunctionType else name_of(fn)
+    started = perf_counter()
+    report(on_event, "task_started", pool, {"function": name, "waited": started - queued_at})
+    try:
+        value = fn(*args)
+    except BaseException as error:
+        seconds = perf_counter() - started
+        report(on_event, "task_failed", pool, {"function": name, "seconds": seconds, "error": error})
+        raise
+    report(on_event, "task_finished", pool, {"function": name, "seconds": perf_counter() - started})
+    return value
+
+
 class Wrapper:
     """A call in the place of another one."""
 
     __slots__ = ("fn",)
 
     fn: Callable[..., Any]
+
+
+class TimedCall(Wrapper):
+    """A call that may end before its function does (see `threads/_time_limit.py`)."""
+
+    __slots__ = ()
 
 
 class HoldingCall(Wrapper):
@@ -88,9 +124,7 @@ class HoldingCall(Wrapper):
         try:
             return self.fn(*args)
         finally:
-            give_back, self._give_back = self._give_back, None  # `release`, written out
-            if give_back is not None:
-                give_back()
+            self.release()
 
     def release(self) -> None:
         """Give back what is held, once."""
@@ -100,7 +134,7 @@ class HoldingCall(Wrapper):
 
 
 class ObservedCall(Wrapper):
-    """A call that emits events: before, after, how long it took and how long it had waited."""
+    """A call that emits events."""
 
     __slots__ = ("_on_event", "_pool", "_queued_at")
 
@@ -108,24 +142,14 @@ class ObservedCall(Wrapper):
         self.fn = fn
         self._on_event = on_event
         self._pool = pool
-        self._queued_at = time.perf_counter()
+        self._queued_at = perf_counter()
 
     def __call__(self, *args: Any) -> Any:
-        name = name_of(self.fn)
-        started = time.perf_counter()
-        emit(self._on_event, "task_started", self._pool, function=name, waited=started - self._queued_at)
-        try:
-            value = self.fn(*args)
-        except BaseException as error:
-            seconds = time.perf_counter() - started
-            emit(self._on_event, "task_failed", self._pool, function=name, seconds=seconds, error=error)
-            raise
-        emit(self._on_event, "task_finished", self._pool, function=name, seconds=time.perf_counter() - started)
-        return value
+        return run_observed(self._on_event, self._pool, self.fn, self._queued_at, *args)
 
 
-hide_frame(HoldingCall.__call__)
-hide_frame(ObservedCall.__call__)
+for _function in (run_admitted, run_observed, HoldingCall.__call__, ObservedCall.__call__):
+    hide_frame(_function)
 
 
 def hold(task: Task[Any], give_back: Callable[[], object]) -> None:
@@ -137,18 +161,14 @@ def hold(task: Task[Any], give_back: Callable[[], object]) -> None:
         task._fn = HoldingCall(call, give_back)
 
 
-class TimedCall(Wrapper):
-    """A call that may end before its function does (see `threads/_time_limit.py`)."""
-
-    __slots__ = ()
-
-
 def release_all(call: Any) -> None:
-    """Give back what the wrappers of a call hold that is not to be made, or was given up."""
+    """Give back what a call holds that is not to be made, or was given up."""
     while isinstance(call, Wrapper):
         if isinstance(call, HoldingCall):
             call.release()
         call = call.fn
+    if type(call) is partial and call.func is run_admitted:
+        call.args[0]()
 
 
 def name_of(fn: Any) -> str:

@@ -46,10 +46,10 @@ class CancelToken:
         self.deadline: float | None = None
         """When it cancels itself, on `time.monotonic()`; None for never."""
         if timeout is not None:
-            self._expire_at(time.monotonic() + timeout)
+            self._expire_after(timeout)
 
-    def _expire_at(self, deadline: float) -> None:
-        self.deadline = deadline
+    def _expire_after(self, timeout: float) -> None:
+        self.deadline = time.monotonic() + timeout
         ref = weakref.ref(self)
 
         def expire() -> None:
@@ -57,7 +57,7 @@ class CancelToken:
             if token is not None:
                 token.cancel("its time was up")
 
-        appointment = timer.after(deadline - time.monotonic(), expire, own_thread=True)
+        appointment = timer.after(timeout, expire, own_thread=True)
         weakref.finalize(self, appointment.cancel).atexit = False
         self.on_cancel(appointment.cancel)
 

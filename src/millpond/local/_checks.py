@@ -11,15 +11,9 @@ from typing import Any
 
 
 def check_callable(value: Any, name: str = "fn") -> None:
-    """Refuse what cannot be called."""
     if not callable(value):
-        raise not_callable(value, name)
-
-
-def not_callable(value: Any, name: str = "fn") -> TypeError:
-    """Return the error for something that cannot be called."""
-    hint = "; pass the function itself and its arguments after it: submit(f, x)" if name == "fn" else ""
-    return TypeError(f"{name} must be callable, not {value!r}{hint}")
+        hint = "; pass the function itself and its arguments after it: submit(f, x)" if name == "fn" else ""
+        raise TypeError(f"{name} must be callable, not {value!r}{hint}")
 
 
 def check_function(fn: Any) -> None:
@@ -41,13 +35,11 @@ def check_function(fn: Any) -> None:
 
 
 def check_word(name: str, value: Any, words: tuple[Any, ...]) -> None:
-    """Refuse a word that has no meaning here."""
     if value not in words:
         raise ValueError(f"{name} must be {' or '.join(map(repr, words))}, not {value!r}")
 
 
 def check_optional_count(name: str, value: Any, least: int) -> None:
-    """Refuse what is neither None nor a whole number of at least `least`."""
     if value is not None:
         check_count(name, value, least)
 
@@ -59,7 +51,6 @@ def default_size() -> int:
 
 
 def check_count(name: str, value: Any, least: int) -> int:
-    """Refuse what is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be a whole number, not {value!r}")
     if value < least:

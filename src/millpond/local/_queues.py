@@ -83,22 +83,10 @@ class Lanes:
         self._lane(task).appendleft(task)
 
     def take(self) -> Task[Any]:
-        for lane in self._urgent_first:
-            if lane:
-                try:
-                    return lane.popleft()
-                except IndexError:  # another worker was quicker
-                    continue
-        raise IndexError("empty")
+        return _first(self._urgent_first)
 
     def oldest(self) -> Task[Any]:
-        for lane in self._lanes:
-            if lane:
-                try:
-                    return lane.popleft()
-                except IndexError:
-                    continue
-        raise IndexError("empty")
+        return _first(self._lanes)
 
     def extend(self, tasks: Iterable[Task[Any]], /) -> None:
         for task in tasks:
@@ -109,6 +97,16 @@ class Lanes:
 
     def __iter__(self) -> Iterator[Task[Any]]:
         return (task for lane in self._urgent_first for task in list(lane))
+
+
+def _first(lanes: tuple[deque[Task[Any]], ...]) -> Task[Any]:
+    for lane in lanes:
+        if lane:
+            try:
+                return lane.popleft()
+            except IndexError:  # another worker was quicker
+                pass
+    raise IndexError("empty")
 
 
 class Heap:
@@ -174,7 +172,6 @@ Order: TypeAlias = Literal["fifo", "lifo", "priority"] | Priority
 
 
 def queue_maker(order: Order) -> Callable[[], Queue]:
-    """Return what makes an empty queue of this order."""
     if order == "fifo":
         return Fifo
     if order == "lifo":

@@ -49,7 +49,6 @@ class Statistics:
 
 
 def describe(now: Statistics) -> str:
-    """Return the text of `repr(pool)`."""
     state = "" if now.state == "open" else f", {now.state}"
     busy = f"{now.running}/{now.max_workers} busy"
     failed = f" ({now.failed} failed)" if now.failed else ""

@@ -59,23 +59,15 @@ class Task(Future[T], Generic[T]):
     is_place = False
     """Whether it is queued for others: for the items of a map, or the tasks of a subpool. No task of the user's."""
 
-    _args: Any
-    _context: Any
-    _fn: Any
-    _watchers: Watchers | None
-    _owner: Any
-    _status: int
-    _value: Any
-
     def __init__(self) -> None:
         # The pools build tasks with `Task.__new__` and store the slots themselves; this is for everybody else.
-        self._status = OPEN
-        self._fn = _unset
-        self._args = ()
-        self._context = self._watchers = self._value = None
-        self._owner = _NO_POOL
-
-    # -- looking ----------------------------------------------------------------------------------------
+        self._status: int = OPEN
+        self._fn: Any = _unset
+        self._args: Any = ()
+        self._context: Any = None
+        self._value: Any = None
+        self._watchers: Watchers | None = None
+        self._owner: Any = _NO_POOL
 
     def done(self) -> bool:
         """Return True when the task has returned, raised or been cancelled."""
@@ -127,8 +119,6 @@ class Task(Future[T], Generic[T]):
             state = f"raised {type(self._value).__name__}"
         return f"<Task at {id(self):#x} {state}>"
 
-    # -- acting -----------------------------------------------------------------------------------------
-
     def cancel(self) -> bool:
         """Cancel the task if it has not started; return whether it is cancelled."""
         if self._status == OPEN and self._owner.cancel_queued(self):
@@ -178,17 +168,13 @@ class Task(Future[T], Generic[T]):
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle a Task: it belongs to a pool of this process; send its result instead")
 
-    # -- inside -----------------------------------------------------------------------------------------
-
     def _end(self, status: int, value: Any) -> None:
         with making:
             if self._status != OPEN:
                 raise InvalidStateError(f"{self!r} is already done")
-            self._fn = self._args = self._context = None
             self._value = value
             self._status = status
-        if self._watchers is not None:
-            self._watchers.wake(self)
+        self._settle(status, value)
 
     def _settle(self, status: int, value: Any) -> None:
         """Store the outcome and wake who looks. Only for whoever has claimed the task."""
@@ -199,15 +185,13 @@ class Task(Future[T], Generic[T]):
             self._watchers.wake(self)
 
     def _watch(self) -> Watchers:
-        watchers = self._watchers
-        if watchers is None:
+        if self._watchers is None:
             with making:
-                watchers = self._watchers
-                if watchers is None:
-                    watchers = self._watchers = Watchers()
+                if self._watchers is None:
+                    self._watchers = Watchers()
         if self._owner.is_forked and self._status == OPEN:
             self._end_after_fork()
-        return watchers
+        return self._watchers
 
     def _end_after_fork(self) -> None:
         """End a task that this process inherited by fork: its worker is in the parent."""
@@ -244,8 +228,7 @@ class Task(Future[T], Generic[T]):
     @property
     def _condition(self) -> threading.RLock:  # type: ignore[override]
         # Whoever acquires this releases it by asking again, so the answer must never change. It is decided once, under
-        # `making`; a task that is done and has no watchers
-        # is open, and watchers that come too late are decided so as well.
+        # `making`; a task that is done and has no watchers is open, and watchers that come too late are so as well.
         watchers = self._watch() if self._status == OPEN else self._watchers
         if watchers is None:
             return cast(threading.RLock, OPEN_CONDITION)
@@ -287,10 +270,6 @@ class Task(Future[T], Generic[T]):
     def _exception(self) -> BaseException | None:  # type: ignore[override]
         return self._value if self._status == RAISED else None
 
-    @property
-    def _done_callbacks(self) -> list[Any]:
-        return [] if self._watchers is None else list(self._watchers.callbacks or ())
-
 
 class OptionTask(Task[T]):
     """A task with options of its own."""
@@ -300,12 +279,9 @@ class OptionTask(Task[T]):
     key: Hashable | None
     priority: float
     timeout: float | None
-    token: Any
-    """The `CancelToken` that it was given, or None."""
-    link: Any
-    """What ends it in another process when its token is cancelled, or None."""
-    queue: Any
-    """The worker's queue that it waits in because of its key, or None."""
+    token: Any  # the `CancelToken` that it was given, or None
+    link: Any  # what ends it in another process when its token is cancelled, or None
+    queue: Any  # the worker's queue that it waits in because of its key, or None
 
 
 class _NoPool:

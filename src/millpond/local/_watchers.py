@@ -34,8 +34,8 @@ here = threading.local()
 """What this thread is doing: `here.worker` in a worker thread, `here.token` inside a task with a token, `here.defer`
 in a thread that must not run users' code."""
 
-making = threading.Lock()
-"""Held while watchers or their parts are made, and for nothing else."""
+making = threading.RLock()
+"""Held while watchers or their parts are made, and for nothing else. A signal handler may look at tasks meanwhile."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=making._at_fork_reinit)  # type: ignore[attr-defined]
@@ -72,21 +72,20 @@ class Watchers:
         self.waiters: list[Any] = NO_WAITERS
         self.published: str = _futures.PENDING
 
+    # Whoever adds something looks at the task's status afterwards.
+
     def add_lock(self, lock: _thread.LockType) -> list[_thread.LockType]:
         """Add the lock of a thread that waits; return the list, for removing it again."""
-        if self.locks is None:
-            with making:
-                if self.locks is None:
-                    self.locks = []
+        with making:
+            if self.locks is None:
+                self.locks = []
         self.locks.append(lock)
         return self.locks
 
     def add_listener(self, listener: Callable[[Any], object]) -> None:
-        """Add a function of ours; whoever adds it looks at the task's status afterwards."""
-        if self.listeners is None:
-            with making:
-                if self.listeners is None:
-                    self.listeners = []
+        with making:
+            if self.listeners is None:
+                self.listeners = []
         self.listeners.append(listener)
 
     def drop_listener(self, listener: Callable[[Any], object]) -> None:
@@ -96,11 +95,9 @@ class Watchers:
                 self.listeners.remove(listener)
 
     def add_callback(self, callback: Callable[[Any], object]) -> None:
-        """Add a user's done-callback; whoever adds it looks at the task's status afterwards."""
-        if self.callbacks is None:
-            with making:
-                if self.callbacks is None:
-                    self.callbacks = []
+        with making:
+            if self.callbacks is None:
+                self.callbacks = []
         self.callbacks.append(callback)
 
     def wake(self, task: Any) -> None:
@@ -113,10 +110,8 @@ class Watchers:
                 break
         if self.condition is not None:
             self.publish(task, self.condition)
-        if self.listeners:
-            _call_each(self.listeners, task)
-        if self.callbacks:
-            self.call_back(task)
+        self.listen(task)
+        self.call_back(task)
 
     def publish(self, task: Any, condition: Any) -> None:
         """Show the end of `task` to the waiters of the standard library, once."""
@@ -133,9 +128,7 @@ class Watchers:
                     waiter.add_result(task)
 
     def listen(self, task: Any) -> None:
-        """Call the listeners of a task that ended while one was added."""
-        if self.listeners:
-            _call_each(self.listeners, task)
+        _call_each(self.listeners, task)
 
     def call_back(self, task: Any) -> None:
         """Call the users' callbacks, in the order in which they were added, here or where `here.defer` does it."""
@@ -148,7 +141,7 @@ class Watchers:
                 defer(lambda: _call_each(callbacks, task))
 
 
-def _call_each(functions: list[Callable[[Any], object]], task: Any) -> None:
+def _call_each(functions: list[Callable[[Any], object]] | None, task: Any) -> None:
     """Call functions in order; each is called by whoever takes it out of the list."""
     while functions:
         try:
@@ -161,19 +154,13 @@ def _call_each(functions: list[Callable[[Any], object]], task: Any) -> None:
             _futures.LOGGER.exception("exception calling callback for %r", task)
 
 
-class _OpenCondition:
+class _OpenCondition(contextlib.nullcontext[None]):
     """The lock of a task that is done: nothing about it changes any more."""
 
     def acquire(self) -> bool:
         return True
 
     def release(self) -> None:
-        pass
-
-    def __enter__(self) -> bool:
-        return True
-
-    def __exit__(self, *_: object) -> None:
         pass
 
 

@@ -24,15 +24,18 @@ what a caller runs itself never comes in.
 from __future__ import annotations
 
 import _thread
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, Literal, Protocol, TypeAlias
 
-from millpond._events import Observer, emit
+from millpond._events import emit
 from millpond.errors import PoolFull
 from millpond.local._backlog import Backlog
+from millpond.local._backlog import Host as BacklogHost
+from millpond.local._calls import run_admitted
 from millpond.local._checks import check_optional_count, check_seconds
 from millpond.local._statistics import Statistics
 from millpond.local._task import OptionTask, Task
@@ -73,83 +76,59 @@ def check_when_full(when_full: WhenFull, max_queued: int | None = 0) -> None:
         )
 
 
-class Host(Protocol):
+class Host(BacklogHost, Protocol):
     """The runner of a pool, as far as admission needs it."""
 
-    name: str
-    lock: threading.RLock
-    on_event: Observer | None
     is_closed: bool
     owner: Any
     backlog: Backlog
 
     @property
     def max_workers(self) -> int: ...
-
-    def refusal(self) -> Exception:
-        """Return the error for a submit that the pool cannot take any more."""
-
-    def place(self, task: Task[Any]) -> None:
-        """Queue a task and see that somebody takes it."""
-
-    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None:
-        """Have `leave` called once, when an admitted task has ended or was cancelled."""
-
-    def run_here(self, task: Task[Any]) -> None:
-        """Run a task in the calling thread."""
-
-    def watch_token(self, task: OptionTask[Any]) -> None:
-        """Let the token of a queued task cancel it."""
-
-    def workers_that_count(self) -> int:
-        """Return how many tasks may run besides those that wait."""
-
-    def is_inside(self) -> bool:
-        """Return whether the calling thread is a worker of this pool."""
-
-    def statistics(self) -> Statistics:
-        """Return the pool's counts."""
+    def workers_that_count(self) -> int: ...  # how many tasks may run besides those that wait
+    def is_inside(self) -> bool: ...  # whether the calling thread is a worker of this pool
+    def refusal(self) -> Exception: ...  # the error for a submit that the pool cannot take any more
+    def place(self, task: Task[Any]) -> None: ...  # queue it and see that somebody takes it
+    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None: ...  # call `leave` once, at its end
+    def watch_token(self, task: OptionTask[Any]) -> None: ...  # cancel it with its token
+    def run_here(self, task: Task[Any]) -> None: ...  # in the calling thread
+    def statistics(self) -> Statistics: ...
 
 
 COUNT_AT = 4096
-"""So many tasks that have left are counted at the latest: each is an entry in a deque until then."""
+"""So many tasks that have left are counted at the latest: each is an entry in a list until then."""
 
 
 class Submitter:
-    """A submitter that waits for room for its task; `is_aside` when it is an event loop, which must not block."""
+    """A submitter that waits for room for its task; `error` is why it waited in vain."""
 
-    __slots__ = ("__weakref__", "_admission", "is_aside", "is_refused", "is_waiting", "lock", "task")
+    __slots__ = ("error", "is_waiting", "lock", "task")
 
-    def __init__(self, admission: Admission, task: Task[Any], *, is_aside: bool) -> None:
-        self._admission = admission
+    def __init__(self, task: Task[Any]) -> None:
         self.task = task
-        self.is_aside = is_aside
         self.is_waiting = True
-        self.is_refused = False
+        self.error: Exception | None = None
         self.lock = _thread.allocate_lock()
         self.lock.acquire()
 
-    def cancel(self) -> None:
-        """Cancel the task that waits for room: its token was cancelled."""
-        self._admission.cancel_queued(self.task)
-
 
 class Admission:
-    """Decides which tasks come into a pool, and who waits for that."""
+    """Decides which tasks come into a pool, and who waits for that. It owns the tasks that are not in yet."""
 
     is_forked = False
 
     def __init__(self, host: Host, max_queued: int | None, when_full: WhenFull) -> None:
         self._host = host
         self.max_queued = max_queued
-        self._always_room = max_queued or 0  # with fewer tasks than this there is room, whatever the number of workers
         self.when_full = when_full
+        self.run = partial(run_admitted, self.leave)  # what makes the calls of plain tasks: see `_calls.py`
         self.rejected = self.dropped = 0
         self._begin()
 
     def _begin(self) -> None:
         self._admitted = 0  # tasks that came in, less those whose leaving was counted
-        self._left: deque[None] = deque()  # an entry for each that has left since: no lock is needed to add one
+        self._left: list[None] = []  # an entry for each that has left since: no lock is needed to add one
+        self._count_at = 0  # as long as fewer are admitted there is room, and few have left uncounted
         self._submitters: deque[Submitter] = deque()
 
     def reset(self) -> None:
@@ -160,7 +139,6 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """How many submitters wait for room."""
         return len(self._submitters)
 
     # -- coming in ----------------------------------------------------------------------------------------------------
@@ -171,122 +149,102 @@ class Admission:
         On a full pool whose policy is to block, this waits for room; with `wait=False` it returns at once, and the task
         is queued when there is room.
         """
-        host = self._host
-        if host.is_closed:
-            raise host.refusal()
-        token = task.token if type(task) is OptionTask else None
-        if token is not None and token.cancelled:
-            host.backlog.cancel_new(task)
-        elif self.max_queued is None:
-            host.place(task)
-        elif self.enter():
-            self._let_through(task)
-        elif self._is_placed_otherwise(task, wait=wait):
-            pass
-        else:
-            return task
-        if token is not None and task._status != CANCELLED:
-            host.watch_token(task)  # type: ignore[arg-type]
+        if not self._admit_if_room(task):
+            self._apply_policy(task, wait=wait)
         return task
 
     def try_admit(self, task: Task[Any]) -> bool:
         """Queue a task if there is room; False when the pool is full."""
+        if self._admit_if_room(task):
+            return True
+        self._reject()
+        return False
+
+    def _admit_if_room(self, task: Task[Any]) -> bool:
         host = self._host
         if host.is_closed:
             raise host.refusal()
-        token = task.token if type(task) is OptionTask else None
-        if token is not None and token.cancelled:
+        if type(task) is OptionTask and task.token is not None and task.token.cancelled:
             host.backlog.cancel_new(task)
             return True
         if self.max_queued is None:
             host.place(task)
         elif self.enter():
-            self._let_through(task)
+            self._place_admitted(task)
         else:
-            self.reject()
             return False
-        if token is not None:
-            host.watch_token(task)  # type: ignore[arg-type]
+        self._watch_token(task)
         return True
 
     def enter(self) -> bool:
         """Atomically take a place if there is one and nobody waits for it."""
-        with self._host.lock:
-            if len(self._left) > COUNT_AT:
-                self._count_left()
-            if self._submitters or (self._admitted >= self._always_room and not self._has_room()):
+        lock = self._host.lock
+        lock.acquire()  # `with` costs twice as much
+        try:
+            if self._submitters or (self._admitted >= self._count_at and not self._has_room()):
                 return False
             self._admitted += 1
             return True
+        finally:
+            lock.release()
 
     def _has_room(self) -> bool:
-        """Return whether one more task fits (under the lock); counts those that left only when it looks full."""
+        """Count those that have left; return whether one more task fits (under the lock)."""
         assert self.max_queued is not None
-        limit = self._host.workers_that_count() + self.max_queued
-        if self._admitted >= limit:
-            self._count_left()
-        return self._admitted < limit
+        number = len(self._left)
+        del self._left[:number]
+        self._admitted -= number
+        self._count_at = min(self.max_queued, self._admitted + COUNT_AT)  # so many fit, whatever the number of workers
+        return self._admitted < self._host.workers_that_count() + self.max_queued
 
-    def _count_left(self) -> None:
-        left = self._left
-        while left:
-            left.popleft()
-            self._admitted -= 1
-
-    def _let_through(self, task: Task[Any]) -> None:
+    def _place_admitted(self, task: Task[Any]) -> None:
         """Queue a task that has a place."""
-        self._host.hold_place(task, self.leave_one)
-        self._host.place(task)
+        host = self._host
+        host.hold_place(task, self.leave)
+        task._owner = host.owner  # only now: who finds it there may claim the task, which swaps `_fn`
+        host.place(task)
 
-    def leave(self, number: int = 1) -> None:
-        """Give back the places of tasks that have ended or were cancelled."""
-        for _ in range(number):
-            self.leave_one()
+    def _watch_token(self, task: Task[Any]) -> None:
+        if type(task) is OptionTask and task.token is not None:
+            self._host.watch_token(task)
 
-    def leave_one(self) -> None:
-        """Give back the place of one task."""
+    def leave(self) -> None:
+        """Give back the place of a task that has ended or was cancelled."""
         self._left.append(None)
         if self._submitters:
             self.let_in()
 
     # -- a full pool --------------------------------------------------------------------------------------------------
 
-    def _is_placed_otherwise(self, task: Task[Any], *, wait: bool) -> bool:
-        """Do what `when_full` says; return whether the task is queued now."""
+    def _apply_policy(self, task: Task[Any], *, wait: bool) -> None:
         host = self._host
+        task._owner = self  # a policy may cancel the task that it is asked about, which is in no queue
         verdict = decide(self.when_full, host.statistics, task)
+        task._owner = host.owner
+        if task._status == CANCELLED:
+            return
         if verdict == "block" and host.is_inside():
             verdict = "caller_runs"
         if verdict == "block":
-            block = self.when_full if isinstance(self.when_full, Block) else Block()
-            return self._wait(task, block) if wait else self._wait_aside(task, block)
-        if verdict == "caller_runs":
+            self._wait(task, self.when_full if isinstance(self.when_full, Block) else Block(), is_aside=not wait)
+        elif verdict == "caller_runs":
             host.run_here(task)
-            return False
-        if verdict == "raise":
+        elif verdict == "raise":
             raise self._full("")
-        if verdict == "accept" or (verdict == "drop_oldest" and self._replace_oldest()):
+        elif verdict == "accept" or (verdict == "drop_oldest" and host.backlog.drop_oldest()):
+            if verdict == "drop_oldest":
+                self._reject()
             with host.lock:
                 self._admitted += 1
-            self._let_through(task)
-            return True
-        self._drop(task)
-        return False
+            self._place_admitted(task)
+            self._watch_token(task)
+        else:
+            self._reject()
+            with host.lock:
+                self.dropped += 1
+            task._settle(CANCELLED, None)
 
-    def _replace_oldest(self) -> bool:
-        """Cancel the oldest waiting task to make room; False when none waits."""
-        if not self._host.backlog.drop_oldest():
-            return False
-        self.reject()
-        return True
-
-    def _drop(self, task: Task[Any]) -> None:
-        self.reject()
-        with self._host.lock:
-            self.dropped += 1
-        task._settle(CANCELLED, None)
-
-    def reject(self) -> None:
+    def _reject(self) -> None:
         """Count a task that was turned away, or was dropped for another one."""
         with self._host.lock:
             self.rejected += 1
@@ -294,7 +252,7 @@ class Admission:
 
     def _full(self, more: str) -> PoolFull:
         """Count a refusal and return its error."""
-        self.reject()
+        self._reject()
         return PoolFull(
             f"pool {self._host.name!r} is full: {self._host.max_workers} workers and {self.max_queued} queued tasks"
             f"{more}; submit less, raise max_queued, or choose another when_full"
@@ -302,45 +260,39 @@ class Admission:
 
     # -- waiting for room ---------------------------------------------------------------------------------------------
 
-    def _stand_by(self, task: Task[Any], block: Block, *, is_aside: bool) -> Submitter:
-        """Join those who wait for room."""
-        me = Submitter(self, task, is_aside=is_aside)
+    def _wait(self, task: Task[Any], block: Block, *, is_aside: bool) -> None:
+        """Wait until somebody has queued `task` for us, or leave it to them if we are an event loop."""
+        me = Submitter(task)
         with self._host.lock:
             if block.max_waiting is not None and len(self._submitters) >= block.max_waiting:
                 raise self._full(f", and {block.max_waiting} submitters wait already")
             task._owner = self
             self._submitters.append(me)
-        if type(task) is OptionTask and task.token is not None:
-            task.token._watch(me)
+        self._watch_token(task)
         self.let_in()
-        return me
+        if not is_aside:
+            self._block(me, block.timeout)
+        elif block.timeout is not None and me.is_waiting:
+            timer.after(block.timeout, partial(self._expire, me, block.timeout), own_thread=True)
 
-    def _wait(self, task: Task[Any], block: Block) -> bool:
-        """Wait until somebody has queued `task` for us; False when it was cancelled meanwhile."""
-        me = self._stand_by(task, block, is_aside=False)
+    def _block(self, me: Submitter, timeout: float | None) -> None:
         try:
-            me.lock.acquire(True, -1 if block.timeout is None else block.timeout)
-        except BaseException:  # Ctrl-C: leave, and take the task along if it has not started
-            if not self._step_back(me):
-                task.cancel()
+            me.lock.acquire(True, -1 if timeout is None else timeout)
+        except BaseException as error:  # Ctrl-C: leave, and take the task along if it has not started
+            if self._step_back(me):
+                _fail(me.task, error)
+            else:
+                me.task.cancel()
             raise
-        if me.is_refused:
-            raise self._host.refusal()
+        self._expire(me, timeout)
+        if me.error is not None:
+            raise me.error
+
+    def _expire(self, me: Submitter, timeout: float | None) -> None:
+        """Give up if there is no room yet."""
         if self._step_back(me):
-            raise self._full(f", and no room came within {block.timeout} s")
-        return task._status != CANCELLED
-
-    def _wait_aside(self, task: Task[Any], block: Block) -> bool:
-        """Leave `task` to whoever makes room: its submitter is an event loop, which must not wait here."""
-        me = self._stand_by(task, block, is_aside=True)
-        if block.timeout is not None and me.is_waiting:
-
-            def give_up() -> None:
-                if self._step_back(me):
-                    _fail(task, self._full(f", and no room came within {block.timeout} s"))
-
-            timer.after(block.timeout, give_up, own_thread=True)
-        return not me.is_waiting and task._status != CANCELLED
+            me.error = self._full(f", and no room came within {timeout} s")
+            _fail(me.task, me.error)
 
     def _step_back(self, me: Submitter) -> bool:
         """Stop waiting; False when the task is queued, refused or cancelled by now."""
@@ -352,14 +304,17 @@ class Admission:
             return True
 
     def cancel_queued(self, task: Task[Any]) -> bool:
-        """Atomically cancel a task that waits for room; False when it does not wait any more."""
+        """Atomically cancel a task that is not in yet; False when it is cancelled or refused by now."""
         with self._host.lock:
+            if task._owner is not self:  # it came in just now
+                return bool(task._owner.cancel_queued(task))
             me = next((each for each in self._submitters if each.task is task), None)
-            if me is None or not self._step_back(me):
-                return bool(task._owner is not self and task._owner.cancel_queued(task))
-        self._host.backlog.cancel_new(task)
-        me.lock.release()
-        return True
+            if me is not None:
+                self._step_back(me)
+        is_cancelled: bool = self._host.backlog.cancel_new(task)
+        if me is not None:
+            me.lock.release()
+        return is_cancelled
 
     def let_in(self) -> None:
         """Queue the tasks of waiting submitters while there is room; refuse them all when the pool is closed."""
@@ -369,20 +324,15 @@ class Admission:
             while self._submitters and (host.is_closed or self._has_room()):
                 submitter = self._submitters.popleft()
                 submitter.is_waiting = False
-                task = submitter.task
                 if host.is_closed:
-                    submitter.is_refused = True
-                    if submitter.is_aside:
-                        refused.append(task)
+                    submitter.error = host.refusal()
+                    refused.append(submitter)
                 else:
-                    task._owner = host.owner
                     self._admitted += 1
-                    self._let_through(task)
-                    if submitter.is_aside and type(task) is OptionTask and task.token is not None:
-                        host.watch_token(task)
+                    self._place_admitted(submitter.task)
                 submitter.lock.release()
-        for task in refused:
-            _fail(task, host.refusal())
+        for submitter in refused:
+            _fail(submitter.task, submitter.error)
 
 
 def decide(when_full: WhenFull, statistics: Callable[[], Statistics], task: Task[Any]) -> Verdict:
@@ -397,20 +347,12 @@ def decide(when_full: WhenFull, statistics: Callable[[], Statistics], task: Task
     return verdict
 
 
-def _fail(task: Task[Any], error: Exception) -> None:
+def _fail(task: Task[Any], error: BaseException | None) -> None:
     """End a task that waited for room, unless it was cancelled."""
     fn, task._fn = task._fn, None
     if fn is not None:
         task._settle(RAISED, error)
 
 
-class _Forked:
-    """The owner of a task that waited for room in the parent of a forked child."""
-
-    is_forked = True
-
-    def cancel_queued(self, task: Task[Any]) -> bool:
-        return False
-
-
-_FORKED = _Forked()
+# The owner of a task that waited for room in the parent of a forked child.
+_FORKED = SimpleNamespace(is_forked=True, cancel_queued=lambda task: False)

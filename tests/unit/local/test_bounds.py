@@ -37,6 +37,55 @@ def test_calls_in_a_subpool_do_not_widen_the_bound_of_its_parent():
         assert let_in(pool) == 1
 
 
+def fail() -> None:
+    raise ValueError("by design")
+
+
+def leave_by(way: str, pool: ThreadPool) -> None:
+    """Have a task leave the pool in this way while another runs."""
+    held, started = threading.Event(), threading.Event()
+
+    def run_first() -> None:
+        started.set()
+        inner = pool.submit(same, 1)  # it waits behind the others
+        if way == "help":
+            inner.result(HANG)
+        held.wait(HANG)
+
+    running = pool.submit(run_first)
+    assert started.wait(HANG)
+    try:
+        task = pool.submit(fail) if way == "raise" else pool.submit(same, 1)
+        if way == "cancel":
+            assert task.cancel()
+        elif way == "purge":
+            pool.purge()
+        elif way == "drop_oldest":
+            pool.submit(same, 1)
+    finally:
+        held.set()
+    running.exception(HANG)
+    assert pool.drain(HANG)
+
+
+@pytest.mark.parametrize("on_event", [None, lambda event: None])
+@pytest.mark.parametrize("way", ["return", "raise", "cancel", "purge", "drop_oldest", "help"])
+def test_a_task_gives_its_place_back_once_however_it_leaves(way, on_event):
+    with ThreadPool(1, max_queued=2, when_full="drop_oldest", on_event=on_event) as pool:
+        for _ in range(5):
+            leave_by(way, pool)
+        pool._runner.admission.when_full = "raise"
+        assert let_in(pool) == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"max_queued": 5}, {"on_event": str}, {"max_queued": 5, "on_event": str}])
+def test_the_traceback_of_a_task_begins_with_its_function(options):
+    with ThreadPool(1, **options) as pool:
+        error = pool.submit(fail).exception(HANG)
+    assert error is not None and error.__traceback__ is not None
+    assert error.__traceback__.tb_frame.f_code is fail.__code__
+
+
 def test_a_map_does_not_widen_the_bound_of_its_pool():
     with ThreadPool(2, max_queued=1, when_full="raise") as pool:
         assert let_in(pool) == 3

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from concurrent.futures import FIRST_COMPLETED
 from typing import Any
 
 import pytest
 
-from millpond import CancelToken, ProcessPool, Snapshot, TaskTimeout, ThreadPool, as_completed, wait
+from millpond import CancelToken, ProcessPool, Snapshot, Task, TaskTimeout, ThreadPool, as_completed, wait
+from millpond.local._watchers import making
 from pool_calls import Gate, ended, hold, opened_at_the_end, same
 from waiting import HANG, until
 
@@ -136,3 +138,21 @@ def test_a_sizing_rule_that_raises_is_asked_again(caplog):
         finally:
             go_on.set()
     assert "once" in caplog.text
+
+
+def test_a_signal_handler_may_look_at_tasks_while_its_thread_does():
+    """The handler strikes in the middle of `add_done_callback`, say, of another task."""
+    seen: list[Task[int]] = []
+
+    def handle(number: int, frame: object) -> None:
+        task: Task[int] = Task()
+        task.add_done_callback(seen.append)
+        task.set_result(number)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with making:
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [task.result() for task in seen] == [signal.SIGUSR1]

@@ -164,8 +164,6 @@ class ProcessRunner:
     def run_here(self, task: Task[Any]) -> None:
         """Run a task in the calling thread; Ctrl-C in it is also the caller's."""
         fn, task._fn = task._fn, None
-        if fn is None:
-            return  # cancelled by the policy that was asked about it
         task._context = None
         run(task, fn if self.on_event is None else ObservedCall(fn, self.on_event, self.name))
         has_failed = task._status == RAISED

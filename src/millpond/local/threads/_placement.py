@@ -28,17 +28,22 @@ class Placement:
             self._use_worker_queues()
 
     def place(self, task: Task[Any]) -> None:
-        workers = self._workers
         if type(task) is OptionTask and task.key is not None:
             self._place_keyed(task)
         elif self.is_dedicated:
             self._place_dedicated(task)
         else:
-            self._runner.put(task)
-            if workers.idle:
-                workers.wake(1, task)
-            elif workers.count < workers.max_workers + workers.extra:
-                workers.grow(task)
+            self.queue_plain(task)
+
+    def queue_plain(self, task: Task[Any]) -> Task[Any]:
+        """Queue a task that any worker may run."""
+        self._runner.put(task)
+        workers = self._workers
+        if workers.idle:
+            workers.wake(1, task)
+        elif workers.count < workers.max_workers + workers.extra:
+            workers.grow(task)
+        return task
 
     def place_many(self, tasks: list[Task[Any]]) -> None:
         """Queue plain tasks and wake as many workers as there are."""

@@ -20,13 +20,15 @@ import threading
 import weakref
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
+from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import Observer, emit
 from millpond.errors import PoolClosed
 from millpond.local import _exit_and_fork
 from millpond.local._backlog import Backlog
-from millpond.local._calls import HoldingCall, ObservedCall, hold, release_all, run
+from millpond.local._calls import hold, release_all, run, run_observed
 from millpond.local._cancel import CancelToken
 from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
@@ -79,6 +81,7 @@ class ThreadRunner:
         self.sweep_soon = self.workers.sweep
         self.placement = Placement(self, self.workers, is_dedicated=is_dedicated)
         self.place = self.placement.place
+        self.queue_plain = self.placement.queue_plain
         self.hand_over = self.placement.hand_over
         self.carries_context: bool = self.workers.rules.carries_context
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -97,36 +100,32 @@ class ThreadRunner:
 
     def set_admit(self) -> None:
         """Send submits through the rules if there are any; else they go straight to the queue (under the lock)."""
-        if self.is_closed:
-            self.admit = self.refuse
-        elif self.on_event is not None:
-            self.admit = self.admit_observed
-        elif self.placement.is_dedicated:
-            self.admit = self.admission.admit
+        admit: Callable[[Task[Any]], Task[Any]] | None = None
+        if self.placement.is_dedicated:
+            admit = self.admission.admit
         elif self.admission.max_queued is not None:
-            self.admit = self.admit_bounded
-        else:
-            self.admit = None
+            admit = self.admit_bounded
+        if self.on_event is not None:
+            observed = partial(run_observed, self.on_event, self.name)
+            admit = partial(self.admit_observed, observed, admit or self.queue_plain)
+        self.admit = self.refuse if self.is_closed else admit
 
-    def admit_observed(self, task: Task[Any]) -> Task[Any]:
+    def admit_observed(
+        self, observed: Callable[..., Any], admit: Callable[[Task[Any]], Task[Any]], task: Task[Any]
+    ) -> Task[Any]:
         """Admit a task as `submit` made it, in a pool with `on_event`."""
-        assert self.on_event is not None
-        task._fn = ObservedCall(task._fn, self.on_event, self.name)
-        return self.admission.admit(task)
+        task._args = (task._fn, perf_counter(), *task._args)
+        task._fn = observed
+        return admit(task)
 
     def admit_bounded(self, task: Task[Any]) -> Task[Any]:
-        """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` and `place`, written out."""
+        """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` for a plain task, written out."""
         admission = self.admission
         if not admission.enter():
             return admission.admit(task)
-        task._fn = HoldingCall(task._fn, admission.leave_one)
-        self.put(task)
-        workers = self.workers
-        if workers.idle:
-            workers.wake(1, task)
-        elif workers.count < workers.max_workers + workers.extra:
-            workers.grow(task)
-        return task
+        task._args = (task._fn, *task._args)
+        task._fn = admission.run
+        return self.queue_plain(task)
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
         raise self.refusal()
