@@ -221,6 +221,21 @@ class Map(ABC, Generic[T]):
         self._runner.has_left()
 
 
+class PlaceWatcher(Watchers):
+    """Notices when the pool drops the place of a map instead of running it. Nobody else watches one."""
+
+    __slots__ = ()
+
+    def wake(self, task: Any) -> None:
+        if task._status == CANCELLED:
+            task.run.lose_place(None)
+        elif task._status == RAISED:
+            task.run.lose_place(task._value)
+
+
+_place_watcher = PlaceWatcher()
+
+
 class MapPlace(Task[None]):
     """The place of a map in the queue."""
 
@@ -232,20 +247,7 @@ class MapPlace(Task[None]):
         super().__init__()
         self.run: Any = run
         self._owner = owner
-        self._watchers = PlaceWatchers()
-
-
-class PlaceWatchers(Watchers):
-    """Notices when the pool drops the place of a map in the queue instead of running it."""
-
-    __slots__ = ()
-
-    def wake(self, task: Any) -> None:
-        super().wake(task)
-        if task._status == CANCELLED:
-            task.run.lose_place(None)
-        elif task._status == RAISED:
-            task.run.lose_place(task._value)
+        self._watchers = _place_watcher
 
 
 def check_map(iterables: tuple[Any, ...], buffersize: int | None, progress: Progress) -> int | None:

@@ -183,9 +183,10 @@ class ThreadMap(Map[T]):
 
     def _run_place(self) -> None:
         """Run a slice and go back to the queue; end when there is nothing left."""
+        worker = self._worker()
         with self._lock:
             self._running += 1
-        has_run = self._run_slice()
+        has_run = self._run_slice(worker)
         with self._lock:
             self._running -= 1
             self._places -= not has_run
@@ -197,7 +198,6 @@ class ThreadMap(Map[T]):
                 self._runner.place(again)
         if len(self._items):  # the pool may have grown, or something was added between the last look and the leaving
             self._queue_places()
-        worker = self._worker()
         if worker is not None:
             worker.places += 1
 
@@ -215,7 +215,7 @@ class ThreadMap(Map[T]):
 
     # -- slices -------------------------------------------------------------------------------------------------------
 
-    def _run_slice(self) -> bool:
+    def _run_slice(self, worker: Worker | None) -> bool:
         """Run one slice; False when there was none."""
         piece = self._slicer.cut(max(1, self._places))
         if piece is None:
@@ -229,7 +229,7 @@ class ThreadMap(Map[T]):
                 values, piece.values = piece.values, []
                 first = piece.start
                 piece.start += len(values) + (error is not None)
-            self._publish(first, values, error)
+            self._publish(first, values, error, worker)
             if error is None or self._is_over:
                 break
             del error
@@ -238,12 +238,12 @@ class ThreadMap(Map[T]):
         self._slicer.learn(piece.size, time.perf_counter() - began)
         return True
 
-    def _publish(self, first: int, values: list[T], error: BaseException | None) -> None:
-        """Count outcomes and hand them over."""
-        taken, failed = len(values) + (error is not None), error is not None
+    def _publish(self, first: int, values: list[T], error: BaseException | None, worker: Worker | None) -> None:
+        """Count outcomes, for the worker whose thread this is, and hand them over."""
+        failed = error is not None
+        taken = len(values) + failed
         if not taken:
             return
-        worker = self._worker()
         if worker is not None:
             worker.items += taken
             worker.failed += failed
@@ -268,7 +268,7 @@ class ThreadMap(Map[T]):
                 del piece.values[: len(values)]  # in place: its worker goes on adding to this list
                 piece.start += len(values)
                 end, rest = piece.end, piece.stop()
-            self._publish(first, values, None)
+            self._publish(first, values, None, None)
             self._give_back(end, rest)
         with self._lock:
             self._is_watching = bool(self._long)
@@ -278,7 +278,7 @@ class ThreadMap(Map[T]):
     def help_out(self) -> bool:
         """Inside a worker of the same pool: run a slice instead of waiting for one."""
         worker = getattr(here, "worker", None)
-        return worker is not None and worker.runner is self._runner.root and self._run_slice()
+        return worker is not None and worker.runner is self._runner.root and self._run_slice(self._worker())
 
     def _take_back(self) -> list[tuple[int, int]]:
         with self._lock:
