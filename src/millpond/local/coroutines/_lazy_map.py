@@ -41,20 +41,16 @@ class LazyMap(Generic[T]):
         self.reader: asyncio.Task[None] | None = None
         self._is_exhausted = False
         self._error: BaseException | None = None  # of the source; comes after the results of what it gave
-        self._consumer = Wakeup()
+        self.consumer = Wakeup()
         self._room = Wakeup()
 
     def start(self) -> None:
-        """Begin to read."""
         if isinstance(self._source, AsyncIterator):
-            self.reader = asyncio.get_running_loop().create_task(
-                self._read(self._source), name=f"{self._limiter.name} map"
-            )
+            name = f"{self._limiter.name} map"
+            self.reader = asyncio.get_running_loop().create_task(self._read(self._source), name=name)
             self._limiter.readers[self.reader] = self.stop_reading
         else:
             self._fill()
-
-    # -- reading ----------------------------------------------------------------------------------------------------
 
     def _is_full(self) -> bool:
         return self._buffersize is not None and len(self._tasks) >= self._buffersize
@@ -87,7 +83,7 @@ class LazyMap(Generic[T]):
             self.stop_reading(clean_error(error))
         finally:
             self._is_exhausted = True
-            self._consumer.wake()
+            self.consumer.wake()
             try:
                 await close(source)
             finally:
@@ -103,12 +99,11 @@ class LazyMap(Generic[T]):
         if not self._ordered:
             task.add_done_callback(self._arrive)
         elif len(self._tasks) == 1:
-            self._consumer.wake()
+            self.consumer.wake()
 
-    def _arrive(self, task: asyncio.Future[T]) -> None:
-        assert isinstance(task, AsyncTask)
+    def _arrive(self, task: Any) -> None:
         self._arrived.append(task)
-        self._consumer.wake()
+        self.consumer.wake()
 
     def stop_reading(self, error: BaseException) -> None:
         """Read no more; `error` comes after the results of what was read."""
@@ -117,8 +112,6 @@ class LazyMap(Generic[T]):
             self._error = error
         if self.reader is not None and self.reader is not asyncio.current_task():
             self.reader.cancel()
-
-    # -- for the consumer -------------------------------------------------------------------------------------------
 
     def collect(self) -> list[T]:
         """Take the value that is next; raises the error that is next."""
@@ -136,17 +129,13 @@ class LazyMap(Generic[T]):
         return []
 
     def _next(self) -> AsyncTask[T] | None:
-        if not self._ordered:
-            if not self._arrived:
-                return None
-            task = self._arrived.popleft()
-            self._tasks.remove(task)
-            return task
-        return self._tasks.popleft() if self._tasks and self._tasks[0].done() else None
-
-    @property
-    def has_reader(self) -> bool:
-        return self._consumer.has_waiter
+        if self._ordered:
+            return self._tasks.popleft() if self._tasks and self._tasks[0].done() else None
+        if not self._arrived:
+            return None
+        task = self._arrived.popleft()
+        self._tasks.remove(task)
+        return task
 
     @property
     def is_finished(self) -> bool:
@@ -158,10 +147,8 @@ class LazyMap(Generic[T]):
             first = self._tasks[0]
             before = self._limiter.help(first)
             if self._ordered or before is not first:
-                before.add_done_callback(self._consumer.wake)
-        await self._consumer.wait()
-
-    # -- stopping ---------------------------------------------------------------------------------------------------
+                before.add_done_callback(self.consumer.wake)
+        await self.consumer.wait()
 
     def stop(self) -> None:
         """Read no more, and cancel what was read."""
@@ -175,7 +162,7 @@ class LazyMap(Generic[T]):
 
     async def ended(self) -> None:
         """Wait until nothing of the map runs any more."""
-        await until_all_done([*self._tasks, *([] if self.reader is None else [self.reader])])
+        await until_all_done([*self._tasks, *([self.reader] if self.reader else [])])
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:
