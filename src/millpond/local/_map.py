@@ -283,7 +283,7 @@ def start_map(
     first = list(items if buffersize is None else islice(items, buffersize))
     run.add(first)
     results = _consume(run, iter(()) if buffersize is None else items, len(first), deadline, timeout)
-    return with_progress(results, total, progress)
+    return results if progress is False else with_progress(results, total, progress)
 
 
 def _consume(
@@ -319,7 +319,6 @@ def map_singly(
     timeout: float | None,
     buffersize: int | None,
 ) -> Iterator[T]:
-    """Map with a task for each item, in order."""
     check_optional_count("buffersize", buffersize, 1)
     deadline = None if timeout is None else time.monotonic() + timeout
     arguments = zip(*iterables, strict=False)

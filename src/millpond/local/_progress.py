@@ -17,11 +17,7 @@ Progress: TypeAlias = bool | Callable[[int, int | None], object]
 
 
 def with_progress(results: Iterator[T], total: int | None, progress: Progress) -> Iterator[T]:
-    """Return `results`, counted as they are handed out when `progress` is not False."""
-    return results if progress is False else _counted(results, total, progress)
-
-
-def _counted(results: Iterator[T], total: int | None, progress: Progress) -> Iterator[T]:
+    """Yield `results` and report each."""
     report = ProgressReport(total, progress)
     try:
         for value in results:
@@ -45,7 +41,6 @@ class ProgressReport:
         self._update_at = 0.0
 
     def advance(self) -> None:
-        """Report one more result."""
         self._done += 1
         self._call(self._done, self._total)
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from millpond._events import Observer, emit
+from millpond._events import emit
 from millpond.errors import TaskTimeout
-from millpond.local._calls import Wrapper, name_of
+from millpond.local._calls import ObservedCall, Wrapper, name_of
 from millpond.local._cancel import CancelToken
 from millpond.local._loop_bridge import Awaited, wrap
 from millpond.local.threads._pool import ThreadPool, is_bounded
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
     """Return whether calling `fn` makes a coroutine; sees through partials, methods and an async `__call__` too."""
-    code = getattr(fn, "__code__", None)
+    code = getattr(fn, "__code__", None)  # not only functions have one: an AsyncMock shows itself by it
     if code is not None and getattr(code, "co_flags", 0) & inspect.CO_COROUTINE:
         return True
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
@@ -138,16 +138,10 @@ async def with_time_limit(awaitable: Awaitable[T], left: float, timeout: float, 
         raise
 
 
-class AsyncObservedCall(Wrapper):
-    """A call that emits events: before, with how long it waited, and after, with how long it took."""
+class AsyncObservedCall(ObservedCall):
+    """A call that emits the same events, awaited."""
 
-    __slots__ = ("_on_event", "_pool", "_queued_at")
-
-    def __init__(self, fn: Callable[..., Awaitable[Any]], on_event: Observer, pool: str) -> None:
-        self.fn = fn
-        self._on_event = on_event
-        self._pool = pool
-        self._queued_at = time.perf_counter()
+    __slots__ = ()
 
     async def __call__(self, *args: Any) -> Any:
         name = name_of(self.fn)

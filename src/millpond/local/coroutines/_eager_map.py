@@ -87,7 +87,6 @@ class EagerMap(Generic[T]):
             self.limiter.enqueue(self._queued_worker)
 
     def left(self) -> int:
-        """Return how many items no worker has taken."""
         return 0 if self.is_over else length_hint(self._items)
 
     def completed(self) -> int:
@@ -199,7 +198,6 @@ class EagerMap(Generic[T]):
             raise asyncio.CancelledError("the map was cancelled: its pool was purged or shut down")
 
     async def wait(self, *, everything: bool = False) -> None:
-        """Sleep until `collect` has something, or until all is done or something failed."""
         if self._queued_worker is not None and self.limiter.is_inside():
             await self._run_one_here()
             return
@@ -237,7 +235,6 @@ class EagerMap(Generic[T]):
         self._finish_if_done()
 
     def cancel_rest(self) -> int:
-        """Cancel the items that have not started; return how many."""
         rest = self.left()
         self.is_over = self.is_interrupted = True
         self._cancelled += rest
@@ -252,7 +249,6 @@ class EagerMap(Generic[T]):
             cancel_running(worker)
 
     async def ended(self) -> None:
-        """Wait until nothing of the map runs any more."""
         tasks = [worker._asyncio_task for worker in self.workers]
         await until_all_done([task for task in tasks if isinstance(task, asyncio.Task)])
 

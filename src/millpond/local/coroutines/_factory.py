@@ -43,7 +43,6 @@ class TaskFactory:
     def make(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_forgotten: bool = False
     ) -> AsyncTask[Any]:
-        """Make a task that is not queued yet."""
         limiter = self.limiter
         loop = self._runner.loop
         if _get_running_loop() is not loop or loop is None:
@@ -79,7 +78,6 @@ class TaskFactory:
             await self.limiter.admission.admit(task)
 
     def wrap(self, fn: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Awaitable[Any]]:
-        """Return what is awaited for a call of `fn`."""
         check_callable(fn)
         timeout = self.options.timeout
         call: Any = partial(fn, **kwargs) if kwargs else fn
@@ -111,7 +109,6 @@ class TaskFactory:
         return loop
 
     def check_loop(self) -> None:
-        """Check that the pool's loop runs here, if the pool has one by now."""
         if self._runner.loop is not None:
             self.bind()
 

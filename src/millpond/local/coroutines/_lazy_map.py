@@ -56,7 +56,6 @@ class LazyMap(Generic[T]):
         return self._buffersize is not None and len(self._tasks) >= self._buffersize
 
     def _fill(self) -> None:
-        """Read from a plain source while there is room."""
         assert isinstance(self._source, Iterator)
         while not self._is_exhausted and not self._is_full():
             try:
@@ -69,7 +68,6 @@ class LazyMap(Generic[T]):
                 self._add(args)
 
     async def _read(self, source: AsyncIterator[tuple[Any, ...]]) -> None:
-        """Read from an async source, waiting for room."""
         try:
             async for args in source:
                 self._add(args)
@@ -142,7 +140,6 @@ class LazyMap(Generic[T]):
         return not self._tasks and self._is_exhausted
 
     async def wait(self) -> None:
-        """Sleep until `collect` has something."""
         if self._tasks:
             first = self._tasks[0]
             before = self._limiter.help(first)
@@ -151,7 +148,6 @@ class LazyMap(Generic[T]):
         await self.consumer.wait()
 
     def stop(self) -> None:
-        """Read no more, and cancel what was read."""
         self._is_exhausted = True
         self._error = None
         if self.reader is not None:
@@ -161,7 +157,6 @@ class LazyMap(Generic[T]):
             task.cancel()
 
     async def ended(self) -> None:
-        """Wait until nothing of the map runs any more."""
         await until_all_done([*self._tasks, *([self.reader] if self.reader else [])])
 
 

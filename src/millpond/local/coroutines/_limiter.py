@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, Protocol
@@ -42,7 +42,7 @@ MAX_SECONDS = 0.001
 class Admission(Protocol):
     """Decides which tasks come into a bounded pool (`AsyncAdmission`)."""
 
-    waiting: deque[Any]
+    waiting: OrderedDict[Any, Any]
 
     async def admit(self, task: AsyncTask[Any], /) -> None: ...
     def try_admit(self, task: AsyncTask[Any], /) -> bool: ...
@@ -153,7 +153,6 @@ class Limiter:
             self.schedule()
 
     def schedule(self) -> None:
-        """Call `start_waiting` soon, unless that is on its way."""
         loop = self.runner.loop
         if not self._is_scheduled and loop is not None:
             self._is_scheduled = True
@@ -278,13 +277,11 @@ class Limiter:
             emit(self.on_event, "task_cancelled", self.name)
 
     def count_cancelled(self) -> None:
-        """Count a task that was cancelled before it came in."""
         for node in self.chain:
             node.cancelled += 1
         emit(self.on_event, "task_cancelled", self.name)
 
     def refusal(self) -> PoolClosed:
-        """Return the error for a submit to a closed pool."""
         name = next((node for node in self.chain if node.is_closed), self.chain[-1]).name
         return PoolClosed(f"pool {name!r} is shut down and takes no more tasks; submit before that, or await restart()")
 
@@ -356,7 +353,9 @@ class Limiter:
         purged += sum(task.cancel() for task in reversed(tasks))  # so that no successor of a key is queued first
         return purged + sum(each.cancel_rest() for each in list(self.maps))
 
-    def cancel_running(self) -> None:
+    def cancel_all(self) -> None:
+        """Cancel what has not started and what runs, here and below."""
+        self.purge()
         for each in list(self.maps):
             each.stop()
         for entry in list(self.runner.running.values()):

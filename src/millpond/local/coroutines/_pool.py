@@ -158,7 +158,7 @@ class AsyncPool(AsyncVerbs):
         readers = list(self._limiter.readers)
         self._limiter.close()
         if cancel_futures:
-            cancel_all(self._limiter)
+            self._limiter.cancel_all()
         if not wait:
             return True
         try:
@@ -228,22 +228,17 @@ async def wait_idle(limiter: Limiter, readers: list[asyncio.Task[None]]) -> None
     await limiter.wait_idle()
 
 
-def cancel_all(limiter: Limiter) -> None:
-    limiter.purge()
-    limiter.cancel_running()
-
-
 async def cancel_and_wait(limiter: Limiter, threads: Threads | None) -> None:
     """Cancel everything and wait until it has ended, however often the wait itself is cancelled."""
     cancellation: asyncio.CancelledError | None = None
     readers = list(limiter.readers)
-    cancel_all(limiter)
+    limiter.cancel_all()
     while not limiter.is_idle() or any(not each.done() for each in readers):
         try:
             await wait_idle(limiter, readers)
         except asyncio.CancelledError as error:
             cancellation = error
-            cancel_all(limiter)
+            limiter.cancel_all()
     if threads is not None:
         threads.close()
     if cancellation is not None:

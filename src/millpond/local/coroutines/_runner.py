@@ -55,7 +55,6 @@ class LoopRunner:
         return self.starting is not None or (bool(self.running) and asyncio.current_task() in self.running)
 
     def is_current(self, entry: Entry) -> bool:
-        """Return whether the code that asks is this very task."""
         task = entry._asyncio_task
         return entry is self.starting or (task is not None and task is asyncio.current_task())
 

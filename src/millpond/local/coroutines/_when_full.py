@@ -9,7 +9,7 @@ oneself" is to start it beside the limit and to wait for its end before `submit`
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ class AsyncAdmission:
         self._limiter = limiter
         self._max_queued = max_queued
         self._when_full = when_full
-        self.waiting: deque[tuple[asyncio.Future[None], AsyncTask[Any]]] = deque()
+        self.waiting: OrderedDict[AsyncTask[Any], asyncio.Future[None]] = OrderedDict()
 
     def _has_room(self) -> bool:
         limiter = self._limiter
@@ -47,7 +47,6 @@ class AsyncAdmission:
         return False
 
     def _enter(self, task: AsyncTask[Any]) -> bool:
-        """Queue a task if there is room and nobody waits for it."""
         if self.waiting or not self._has_room():
             return False
         self._limiter.add(task)
@@ -96,17 +95,17 @@ class AsyncAdmission:
     async def _wait(self, task: AsyncTask[Any], block: Block) -> None:
         if block.max_waiting is not None and len(self.waiting) >= block.max_waiting:
             raise self._full(f", and {block.max_waiting} submitters wait already")
-        admitted: asyncio.Future[None] = task.get_loop().create_future()
-        self.waiting.append((admitted, task))
+        loop = task.get_loop()
+        admitted = self.waiting[task] = loop.create_future()
         alarm = None
         if block.timeout is not None:
-            alarm = task.get_loop().call_later(block.timeout, self._expire, admitted, block.timeout)
+            alarm = loop.call_later(block.timeout, self._expire, admitted, block.timeout)
         try:
             await admitted
         except BaseException:
             if task._stage != NEW:  # room came at the same moment, but nobody is left to take the task
                 task.cancel()
-            self._remove(admitted)
+            self.waiting.pop(task, None)
             raise
         finally:
             if alarm is not None:
@@ -116,28 +115,22 @@ class AsyncAdmission:
         if not admitted.done():
             admitted.set_exception(self._full(f", and no room came within {timeout} s"))
 
-    def _remove(self, admitted: asyncio.Future[None]) -> None:
-        self.waiting = deque(each for each in self.waiting if each[0] is not admitted)
-
     def let_in(self) -> None:
-        """Queue the tasks of waiting submitters while there is room."""
         while self.waiting and self._has_room():
-            admitted, task = self.waiting.popleft()
+            task, admitted = self.waiting.popitem(last=False)
             if not admitted.done():
                 self._limiter.add(task)
                 admitted.set_result(None)
 
     def forget(self, task: AsyncTask[Any]) -> None:
         """End the wait of a submitter whose task was cancelled meanwhile."""
-        for admitted, each in self.waiting:
-            if each is task and not admitted.done():
-                self._limiter.count_cancelled()
-                admitted.set_result(None)
-                self._remove(admitted)
-                return
+        admitted = self.waiting.pop(task, None)
+        if admitted is not None and not admitted.done():
+            self._limiter.count_cancelled()
+            admitted.set_result(None)
 
     def close(self) -> None:
-        waiting, self.waiting = self.waiting, deque()
-        for admitted, _ in waiting:
+        while self.waiting:
+            _, admitted = self.waiting.popitem(last=False)
             if not admitted.done():
                 admitted.set_exception(self._limiter.refusal())

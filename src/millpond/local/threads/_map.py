@@ -216,7 +216,6 @@ class ThreadMap(Map[T]):
     # -- slices -------------------------------------------------------------------------------------------------------
 
     def _run_slice(self, worker: Worker | None) -> bool:
-        """Run one slice; False when there was none."""
         piece = self._slicer.cut(max(1, self._places))
         if piece is None:
             return False
