@@ -25,15 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from millpond._events import emit
 from millpond.local.coroutines._limiter import Limiter
-from millpond.local.coroutines._task import (
-    ABORTED,
-    QUEUED,
-    RUNNING,
-    cancel_running,
-    clean_error,
-    primed,
-    raise_interrupt,
-)
+from millpond.local.coroutines._task import ABORTED, QUEUED, cancel_running, clean_error, primed, raise_interrupt
 from millpond.local.coroutines._waiting import Wakeup, until_all_done
 
 T = TypeVar("T")
@@ -49,13 +41,7 @@ class EagerMap(Generic[T]):
     is_lazy = False
 
     def __init__(
-        self,
-        limiter: Limiter,
-        fn: Callable[[Any], Awaitable[T]],
-        items: list[Any],
-        *,
-        context: Context,
-        ordered: bool,
+        self, limiter: Limiter, fn: Callable[[Any], Awaitable[T]], items: list[Any], context: Context, *, ordered: bool
     ) -> None:
         self.limiter = limiter
         self.fn = fn
@@ -286,10 +272,10 @@ class MapWorker:
 
     def _abort(self, error: BaseException) -> None:
         """End the map: no asyncio task could be made for this worker, and so for no other."""
-        self._stage = RUNNING
-        self._map.errors[self._map.total - self._map.left()] = error
-        self._map.cancel_rest()
-        self._map.remove_worker(self)
+        run = self._map
+        run.errors[run.total - run.left()] = error
+        run.cancel_rest()
+        run.remove_worker(self)
 
     async def _run_slice(self) -> bool:
         """Run some items; return False when this worker has to go."""
@@ -299,15 +285,14 @@ class MapWorker:
         index = -1
         began = time.perf_counter()
         try:
-            fn = run.fn
+            fn, results = run.fn, run.results
             if run.ordered:
-                results = run.results
                 for index, item in islice(run.numbered, run.slice_size):
                     results[index] = await fn(item)
                     if run.is_interrupted and run.check_interrupt():
                         return False
             else:
-                add = run.results.append
+                add = results.append
                 for index, item in islice(run.numbered, run.slice_size):  # noqa: B007  (for the errors)
                     add(await fn(item))
                     if run.is_interrupted and run.check_interrupt():

@@ -40,6 +40,7 @@ class LoopRunner:
             else:
                 task = _start_primed(entry, loop, name, context)
         except BaseException as error:  # the loop's task factory raised
+            entry._stage = RUNNING
             entry._abort(error)
             return
         finally:

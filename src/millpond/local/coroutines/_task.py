@@ -158,9 +158,7 @@ class AsyncTask(asyncio.Future[T]):
                 logger.error("a task given to go() failed in pool %r", self._limiter.name, exc_info=error)
         raise_interrupt(error)
 
-    def _abort(self, error: BaseException) -> None:
-        self._stage = RUNNING
-        self._fail(error)
+    _abort = _fail
 
     def __repr__(self) -> str:
         if not self.done():

@@ -187,7 +187,7 @@ def eager_map(factory: TaskFactory, fn: Callable[..., Any], iterables: tuple[Any
     context = copy_context() if factory.copies_context else factory.limiter.context
     items = list(iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False))
     call_item = call if len(iterables) == 1 else lambda item: call(*item)
-    return EagerMap(factory.limiter, call_item, items, context=context, ordered=ordered)
+    return EagerMap(factory.limiter, call_item, items, context, ordered=ordered)
 
 
 def lazy_map(
