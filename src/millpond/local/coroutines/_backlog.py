@@ -13,22 +13,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from millpond.local._queues import Fifo, Queue
 from millpond.local.coroutines._task import DONE, QUEUED, AsyncTask
 
 
+@dataclass(eq=False)
 class Probe:
     """An entry that measures how long it waits."""
 
-    __slots__ = ("queued_at",)
-
+    queued_at: float
     priority = 0
     _stage = DONE
-
-    def __init__(self) -> None:
-        self.queued_at = time.monotonic()
 
 
 class AsyncBacklog:
@@ -82,7 +80,7 @@ class AsyncBacklog:
         if len(self.queue) <= self.removed:
             self._delay = 0.0
         elif self._probe is None:
-            self._probe = Probe()
+            self._probe = Probe(time.monotonic())
             self.removed += 1
             self.queue.put(self._probe)
         if self._probe is None:

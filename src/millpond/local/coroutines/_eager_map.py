@@ -125,7 +125,7 @@ class EagerMap(Generic[T]):
         if self._places_wanted:
             self._places_wanted -= 1
             return True
-        self.is_interrupted = self.consumer.is_due and not self._wants_all
+        self.is_interrupted = self.consumer.is_due() and not self._wants_all
         return False
 
     def yield_place(self) -> None:

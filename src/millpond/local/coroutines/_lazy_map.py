@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from millpond.local.coroutines._limiter import Limiter
+from millpond.local.coroutines._factory import TaskFactory
 from millpond.local.coroutines._task import AsyncTask, clean_error
 from millpond.local.coroutines._waiting import Wakeup, until_all_done
 
@@ -22,17 +22,12 @@ class LazyMap(Generic[T]):
     """One map: its source, and the tasks that the consumer has not taken yet."""
 
     def __init__(
-        self,
-        limiter: Limiter,
-        submit: Callable[[tuple[Any, ...]], AsyncTask[T]],
-        source: Iterator[tuple[Any, ...]] | AsyncIterator[tuple[Any, ...]],
-        *,
-        buffersize: int | None,
-        ordered: bool,
+        self, factory: TaskFactory, fn: Callable[..., Any], source: Any, buffersize: int | None, *, ordered: bool
     ) -> None:
-        self._limiter = limiter
-        self._submit = submit
-        self._source = source
+        self._factory = factory
+        self._limiter = factory.limiter
+        self._fn = fn
+        self._source = source  # of the arguments of each call
         self._buffersize = buffersize
         self.is_lazy = buffersize is not None
         self._ordered = ordered
@@ -56,7 +51,6 @@ class LazyMap(Generic[T]):
         return self._buffersize is not None and len(self._tasks) >= self._buffersize
 
     def _fill(self) -> None:
-        assert isinstance(self._source, Iterator)
         while not self._is_exhausted and not self._is_full():
             try:
                 args = next(self._source)
@@ -89,10 +83,11 @@ class LazyMap(Generic[T]):
 
     def _add(self, args: tuple[Any, ...]) -> None:
         try:
-            task = self._submit(args)
+            task = self._factory.make(self._fn, args, {})
         except Exception as error:  # the pool was closed meanwhile
             self.stop_reading(error)
             return
+        self._limiter.add(task)
         self._tasks.append(task)
         if not self._ordered:
             task.add_done_callback(self._arrive)

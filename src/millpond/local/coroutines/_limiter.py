@@ -163,7 +163,7 @@ class Limiter:
     def start_waiting(self) -> None:
         """Start what is first in the queue, while there are places."""
         self._is_scheduled = False
-        until = 0.0
+        until = time.monotonic() + MAX_SECONDS
         started = 0
         while self.held < self.max_workers and not self.is_paused:
             try:
@@ -182,13 +182,9 @@ class Limiter:
                 entry._queued_at = self.parent
                 self.parent.enqueue(entry)
             started += 1
-            if not started & 15:
-                now = time.monotonic()
-                if not until:
-                    until = now + MAX_SECONDS
-                elif now > until:
-                    self.schedule()
-                    return
+            if not started & 15 and time.monotonic() > until:
+                self.schedule()
+                return
 
     def _send_back(self, entry: Entry) -> bool:
         """Return an entry to a limiter below that was made smaller or paused since it gave it a place."""

@@ -87,7 +87,7 @@ class AsyncMap(AsyncIterator[T]):
 
     def _begin(self) -> None:
         self._has_begun = True
-        if self._map.consumer.has_waiter:
+        if self._map.consumer.waiter is not None:
             raise RuntimeError("this map is being read already; one reader at a time")
 
     async def aclose(self) -> None:

@@ -138,13 +138,7 @@ class AsyncPool(AsyncVerbs):
         self._factory.refuse_inside("drain()")
         return await ends_within(timeout, self._limiter.wait_idle())
 
-    async def shutdown(
-        self,
-        wait: bool = True,
-        *,
-        cancel_futures: bool = False,
-        timeout: float | None = None,
-    ) -> bool:
+    async def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait until those there are have ended.
 
         `cancel_futures=True` cancels them first, queued and running. Returns False when `timeout` seconds were not

@@ -159,9 +159,9 @@ class AsyncVerbs:
         running: EagerMap[Any] | LazyMap[Any]
         if any(isinstance(each, AsyncIterable) for each in iterables):
             ahead = buffersize or 2 * self._factory.limiter.max_workers
-            running = lazy_map(self._factory, fn, zip_any(iterables), ahead, ordered)
+            running = LazyMap(self._factory, fn, zip_any(iterables), ahead, ordered=ordered)
         elif buffersize is not None or not self._has_worker_coroutines:
-            running = lazy_map(self._factory, fn, zip(*iterables, strict=False), buffersize, ordered)
+            running = LazyMap(self._factory, fn, zip(*iterables, strict=False), buffersize, ordered=ordered)
         else:
             running = eager_map(self._factory, fn, iterables, ordered)
         result: AsyncMap[Any] = AsyncMap(running, None if progress is False else ProgressReport(total, progress))
@@ -188,14 +188,3 @@ def eager_map(factory: TaskFactory, fn: Callable[..., Any], iterables: tuple[Any
     items = list(iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False))
     call_item = call if len(iterables) == 1 else lambda item: call(*item)
     return EagerMap(factory.limiter, call_item, items, context, ordered=ordered)
-
-
-def lazy_map(
-    factory: TaskFactory, fn: Callable[..., Any], source: Any, buffersize: int | None, ordered: bool
-) -> LazyMap[Any]:
-    def submit(args: tuple[Any, ...]) -> AsyncTask[Any]:
-        task = factory.make(fn, args, {})
-        factory.limiter.add(task)
-        return task
-
-    return LazyMap(factory.limiter, submit, source, buffersize=buffersize, ordered=ordered)
