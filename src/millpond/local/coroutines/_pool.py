@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Hashable
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from millpond._events import Observer
@@ -181,9 +180,7 @@ class AsyncPool(AsyncVerbs):
         self._factory.bind()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         """Wait for everything; after an error or a cancellation, cancel everything, and wait until it has ended."""
         if kind is None:
             await self.shutdown()
@@ -213,7 +210,7 @@ class AsyncSubPool(AsyncPool):
         self._limiter = Limiter(self.name, max_workers, above.backlog.make_queue, above.on_event, above)
         self._threads = None  # its parent resizes and closes those that it uses too
         factory = parent._factory
-        self._factory = TaskFactory(self._limiter, factory.get_threads, copies_context=factory.copies_context)
+        self._factory = TaskFactory(self._limiter, factory.get_threads, factory.copies_context)
 
 
 async def wait_idle(limiter: Limiter, readers: list[asyncio.Task[None]]) -> None:
