@@ -200,6 +200,7 @@ def test_a_task_with_a_key_makes_no_later_submit_dearer():
         try:
             blocker = threads.submit(held.wait)
             until(blocker.running)
+            tasks.append(threads.submit(int))  # a function is checked when it is another than the last
             plain = calls_of_submits()
             keyed = threads.options(key="k").submit(int)
             assert calls_of_submits() == plain
