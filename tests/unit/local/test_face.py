@@ -187,6 +187,7 @@ def test_a_task_with_a_key_makes_no_later_submit_dearer():
             nonlocal number
             number += kind == "call" and "/millpond/" in frame.f_code.co_filename
 
+        tasks.append(threads.submit(int))  # a function is checked only when it is another than the last
         before = sys.getprofile()
         sys.setprofile(count)
         try:
@@ -200,7 +201,6 @@ def test_a_task_with_a_key_makes_no_later_submit_dearer():
         try:
             blocker = threads.submit(held.wait)
             until(blocker.running)
-            tasks.append(threads.submit(int))  # a function is checked when it is another than the last
             plain = calls_of_submits()
             keyed = threads.options(key="k").submit(int)
             assert calls_of_submits() == plain
