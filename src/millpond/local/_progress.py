@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -20,9 +20,7 @@ def with_progress(results: Iterator[T], total: int | None, progress: Progress) -
     """Yield `results` and report each."""
     report = ProgressReport(total, progress)
     try:
-        for value in results:
-            report.advance()
-            yield value
+        yield from report.each(results)
     finally:
         report.close()
 
@@ -40,9 +38,11 @@ class ProgressReport:
         self._bar: Any = None if callable(progress) else _start_bar(total)
         self._update_at = 0.0
 
-    def advance(self) -> None:
-        self._done += 1
-        self._call(self._done, self._total)
+    def each(self, results: Iterable[T]) -> Iterator[T]:
+        for value in results:
+            self._done += 1
+            self._call(self._done, self._total)
+            yield value
 
     def _update(self, done: int, total: int | None) -> None:
         now = time.monotonic()
