@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextvars import Context
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, copy_context
 from itertools import islice
 from operator import length_hint
 from typing import Any, Generic, TypeVar
 
 from millpond._events import emit
-from millpond.local.coroutines._limiter import Limiter
+from millpond.local.coroutines._factory import TaskFactory
 from millpond.local.coroutines._task import ABORTED, QUEUED, cancel_running, clean_error, primed, raise_interrupt
 from millpond.local.coroutines._waiting import Wakeup, until_all_done
 
@@ -41,12 +41,15 @@ class EagerMap(Generic[T]):
     is_lazy = False
 
     def __init__(
-        self, limiter: Limiter, fn: Callable[[Any], Awaitable[T]], items: list[Any], context: Context, *, ordered: bool
+        self, factory: TaskFactory, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...], *, ordered: bool
     ) -> None:
-        self.limiter = limiter
-        self.fn = fn
+        call = factory.wrap(fn, {})
+        self.context = copy_context() if factory.copies_context else factory.limiter.context
+        is_bare = len(iterables) == 1
+        items = list(iterables[0] if is_bare else zip(*iterables, strict=False))
+        self.limiter = factory.limiter
+        self.fn: Callable[[Any], Awaitable[T]] = call if is_bare else lambda item: call(*item)
         self.total = len(items)
-        self.context = context
         self._items = iter(items)
         self.numbered = enumerate(self._items)
         self.ordered = ordered
@@ -78,8 +81,6 @@ class EagerMap(Generic[T]):
     def completed(self) -> int:
         """Return how many items have ended, but not by cancellation."""
         return max(0, self.total - self.left() - len(self.workers) - self._cancelled)
-
-    # -- for the workers --------------------------------------------------------------------------------------------
 
     def add_worker(self, worker: MapWorker) -> None:
         """Add a worker that starts, and queue the next one."""
@@ -146,8 +147,6 @@ class EagerMap(Generic[T]):
         raise_interrupt(error)
         if self._wants_all or self._has_next():
             self.consumer.wake()
-
-    # -- for the consumer -------------------------------------------------------------------------------------------
 
     def _has_next(self) -> bool:
         if not self.ordered:

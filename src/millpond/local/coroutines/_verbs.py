@@ -9,7 +9,6 @@ and `PoolFull` would come out of the handle instead of the call that was refused
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
-from contextvars import copy_context
 from typing import Any, ParamSpec, TypeVar, overload
 
 from millpond.local._checks import check_callable
@@ -163,7 +162,7 @@ class AsyncVerbs:
         elif buffersize is not None or not self._has_worker_coroutines:
             running = LazyMap(self._factory, fn, zip(*iterables, strict=False), buffersize, ordered=ordered)
         else:
-            running = eager_map(self._factory, fn, iterables, ordered)
+            running = EagerMap(self._factory, fn, iterables, ordered=ordered)  # type: ignore[arg-type]
         result: AsyncMap[Any] = AsyncMap(running, None if progress is False else ProgressReport(total, progress))
         running.start()
         return result
@@ -180,11 +179,3 @@ class AsyncOptions(AsyncVerbs):
 
     def __repr__(self) -> str:
         return f"<{self._pool!r} with {self._factory.options}>"
-
-
-def eager_map(factory: TaskFactory, fn: Callable[..., Any], iterables: tuple[Any, ...], ordered: bool) -> EagerMap[Any]:
-    call = factory.wrap(fn, {})
-    context = copy_context() if factory.copies_context else factory.limiter.context
-    items = list(iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False))
-    call_item = call if len(iterables) == 1 else lambda item: call(*item)
-    return EagerMap(factory.limiter, call_item, items, context, ordered=ordered)
