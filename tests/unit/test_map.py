@@ -35,7 +35,7 @@ def drain(slicer: Slicer, sharers: int = 1) -> list[int]:
     """Run every slice and return the values in order of their numbers."""
     seen: dict[int, int] = {}
     while (piece := slicer.cut(sharers)) is not None:
-        assert piece.run(int, star=False) is None
+        assert piece.run(int, is_bare=True) is None
         seen |= dict(enumerate(piece.values, piece.start))
         slicer.learn(piece.size, 0.0)
     return [seen[number] for number in sorted(seen)]
@@ -63,7 +63,7 @@ def test_a_slice_that_is_stopped_gives_back_what_has_not_started(size, ran):
             items.give_back(piece.end, piece.stop())
         return item
 
-    assert piece.run(call, star=False) is None
+    assert piece.run(call, is_bare=True) is None
     assert [*piece.values, *drain(slicer)] == list(range(size))
 
 
@@ -332,6 +332,33 @@ def test_purge_ends_a_map():
         with pytest.raises(CancelledError, match="purged or shut down"):
             next(results)
         pool.resume()
+
+
+def test_a_lazy_map_goes_on_after_a_purge_that_found_none_of_its_items():
+    has_begun, go_on = threading.Event(), threading.Event()
+
+    def call(n: int) -> int:
+        if n == 0:
+            has_begun.set()
+            go_on.wait(HANG)
+        return n
+
+    with ThreadPool(1) as pool:
+        results = pool.map(call, range(3), buffersize=1)
+        assert has_begun.wait(HANG)
+        pool.pause()  # so that the place of the map stays in the queue
+        go_on.set()
+        until(lambda: not pool.statistics().running)
+        pool.purge()
+        pool.resume()
+        assert list(results) == [0, 1, 2]
+
+
+def test_a_lazy_map_that_has_read_its_source_gives_its_results_after_shutdown():
+    with ThreadPool(2) as pool:
+        results = pool.map(abs, range(3), buffersize=3)
+        assert pool.drain(HANG)
+    assert list(results) == [0, 1, 2]
 
 
 def test_pause_holds_a_map_between_slices():

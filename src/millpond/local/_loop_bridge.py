@@ -46,7 +46,6 @@ class Awaited(asyncio.Future[T]):
     task: Awaitable
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the wait, and the task when it is still queued."""
         self.task.cancel()
         return super().cancel(msg)
 
@@ -80,7 +79,6 @@ class LoopInbox:
 
 
 def deliver(awaited: Awaited[Any]) -> None:
-    """Hand the outcome of its task to `awaited`, in the loop's thread."""
     if awaited.done():
         return
     task = awaited.task
@@ -90,8 +88,7 @@ def deliver(awaited: Awaited[Any]) -> None:
     if task.cancelled():
         asyncio.Future.cancel(awaited)
         return
-    error = task.exception()
-    assert error is not None
+    error = task._value
     if isinstance(error, futures.CancelledError):  # asyncio has a class of its own for it
         awaited.set_exception(asyncio.CancelledError(*error.args))
     elif isinstance(error, StopIteration):  # asyncio refuses it: it would end the awaiting coroutine
@@ -105,7 +102,6 @@ _latest: LoopInbox | None = None  # most programs have one loop: look here first
 
 
 def inbox_of(loop: asyncio.AbstractEventLoop) -> LoopInbox:
-    """Return the inbox of a loop."""
     global _latest
     inbox = _latest
     if inbox is None or inbox.loop() is not loop:
@@ -129,7 +125,6 @@ class LoopWatcher(Watchers):
         self._inbox = inbox
 
     def wake(self, task: Any) -> None:
-        """Notify everybody who looks, and the loop."""
         if self.locks or self.listeners or self.callbacks or self.condition is not None:
             super().wake(task)
         self._inbox.add(self._awaited)
@@ -158,7 +153,6 @@ def wrap(task: Awaitable, kind: type[W] = Awaited) -> W:  # type: ignore[assignm
 
 
 def await_task(task: Awaitable) -> Generator[Any, None, Any]:
-    """Wait for `task` in the running loop."""
     if task.done() and not task.cancelled() and not isinstance(task.exception(), futures.CancelledError):
         return task.result()
     awaited: Awaited[Any] = wrap(task)

@@ -1,23 +1,25 @@
 """`map`: many calls of one function, without a future for each. What maps in threads and in processes share.
 
-`Items` holds what is to be called with, `Results` puts the outcomes in order for the consumer; `start` feeds a map and
-returns the iterator of its results. What runs the calls is in `threads/_map.py` and `processes/_map.py`.
+`Items` holds what is to be called with, `Results` puts the outcomes in order for the consumer; a `Map` has both, and
+places in the pool's queue; `start_map` makes one and returns the iterator of its results. What runs the calls is in
+`threads/_map.py` and `processes/_map.py`.
 """
 
 from __future__ import annotations
 
 import _thread
-import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import CancelledError
-from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar
+from itertools import islice, repeat
+from typing import Any, Generic, TypeVar
 
 from millpond.local._checks import check_callable, check_function, check_optional_count, check_seconds
 from millpond.local._progress import Progress, with_progress
 from millpond.local._task import Task
+from millpond.local._waiting import Sleeper
 from millpond.local._watchers import CANCELLED, RAISED, Watchers
 
 T = TypeVar("T")
@@ -40,7 +42,6 @@ class Items:
         return self._left
 
     def add(self, items: list[Any]) -> None:
-        """Add items at the end."""
         if items:
             items = items[::-1]
             with self._lock:
@@ -90,37 +91,23 @@ class Results(Generic[T]):
         self._ready: dict[int, tuple[list[T], BaseException | None]] = {}
         self._unordered: deque[tuple[list[T], BaseException | None]] = deque()
         self._next = 0
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-        self._is_asleep = False
-        self.failure: BaseException | None = None
+        self._consumer = Sleeper()
+        self._failure: BaseException | None = None
 
     def publish(self, start: int, values: list[T], error: BaseException | None) -> None:
         """Hand over the outcomes from number `start` on; an error stands for the item after the values."""
         if self._ordered:
             self._ready[start] = (values, error)
             if start == self._next:
-                self._wake()
+                self._consumer.wake()
         else:
             self._unordered.append((values, error))
-            self._wake()
-
-    def fail(self, failure: BaseException) -> None:
-        """End the consumer's wait: no more outcomes will come."""
-        self.failure = failure
-        self._wake()
+            self._consumer.wake()
 
     def end_after_fork(self, failure: BaseException) -> None:
         """End the consumer's wait in a forked child, where the locks may be held by threads that are gone."""
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-        self.failure = failure
-
-    def _wake(self) -> None:
-        if self._is_asleep:
-            self._is_asleep = False
-            with contextlib.suppress(RuntimeError):  # two workers saw the same sleeper: one wake-up is enough
-                self._lock.release()
+        self._consumer = Sleeper()
+        self._failure = failure
 
     def _take(self) -> tuple[list[T], BaseException | None] | None:
         if not self._ordered:
@@ -132,133 +119,198 @@ class Results(Generic[T]):
 
     def next(self, deadline: float | None, help_out: Callable[[], bool]) -> tuple[list[T], BaseException | None]:
         """Wait for the next outcomes; a consumer that can help out does so instead of waiting."""
-        while True:
-            outcome = self._take()
-            if outcome is not None:
-                return outcome
-            if self.failure is not None:
-                raise self.failure
-            if help_out():
-                continue
-            self._is_asleep = True
-            if self._has_next() or self.failure is not None:
-                self._is_asleep = False
-                continue
-            left = -1 if deadline is None else deadline - time.monotonic()
-            if deadline is not None and left <= 0:
-                raise TimeoutError
-            self._lock.acquire(True, left)
+        while (outcome := self._take()) is None:
+            if self._failure is not None:
+                raise self._failure
+            if not help_out():
+                self._consumer.sleep(self._has_next, deadline)
+        return outcome
 
     def _has_next(self) -> bool:
         return self._next in self._ready if self._ordered else bool(self._unordered)
 
 
-class Map(Protocol):
-    """One `map` call in a pool."""
+class Map(ABC, Generic[T]):
+    """One `map` call in a pool: what it has to do, and how it ends. How the calls are made is each kind's own.
 
-    results: Results[Any]
+    It has one or more places in the pool's queue, which are tasks to the pool. Whoever drops a place drops the items
+    that wait, and the consumer gets the reason in their place.
+    """
 
-    def add(self, items: list[Any]) -> None:
-        """Add items and see that somebody calls with them."""
+    def __init__(self, runner: Any, fn: Callable[..., T], *, is_bare: bool, ordered: bool) -> None:
+        self._runner = runner
+        self.fn = fn
+        self.is_bare = is_bare  # whether each item is the one argument of a call, not the tuple of all
+        self.results: Results[T] = Results(ordered=ordered)
+        self._items = Items()
+        self._lock = _thread.allocate_lock()
+        self._is_over = False
+        with runner.lock:
+            runner.maps.add(self)
+
+    @abstractmethod
+    def queue_places(self) -> None:
+        """See that there are places for the items that wait."""
+
+    @abstractmethod
+    def _queued_places(self) -> int:
+        """Count the places in the queue."""
+
+    @abstractmethod
+    def _take_back(self) -> list[tuple[int, int]]:
+        """Take back what was cut and has not started: the number of the first, and how many, of each piece."""
 
     def help_out(self) -> bool:
         """Make some calls here instead of waiting for them; False when that is not possible."""
+        return False
+
+    def waiting(self) -> int:
+        """Count the items that nobody has taken yet, less the queued places, which are counted as tasks."""
+        return max(0, len(self._items) - self._queued_places())
+
+    def add(self, items: list[Any]) -> None:
+        if self._runner.is_closed:
+            raise self._runner.refusal()
+        if items:
+            self._items.add(items)
+            self.queue_places()
+
+    def _give_back(self, end: int, items: list[Any]) -> None:
+        """Take back items (in reverse) that were cut and have not started; the last has the number before `end`."""
+        if self._is_over:
+            self._count_dropped(len(items))
+        elif items:
+            self._items.give_back(end, items)
+            self.queue_places()
+
+    def cancel(self) -> int:
+        """Drop what has not started, as a purge does; return how many."""
+        return self._drop_rest(CancelledError("the map was cancelled: its pool was purged or shut down"))
+
+    def lose_place(self, failure: BaseException | None) -> None:
+        """Note a place that will never run: it was purged (None), or the pool broke."""
+        if failure is None:
+            self.cancel()
+        else:
+            self._drop_rest(failure)
 
     def stop(self) -> None:
-        """Start nothing more."""
+        """Start nothing more: nobody takes the results."""
+        self._is_over = True
+        self._drop_rest()
 
-    def lose_place(self, failure: BaseException) -> None:
-        """Note that the map's place in the queue was dropped, by a purge or because the pool broke."""
+    def end_after_fork(self, failure: BaseException) -> None:
+        """End a map that this process inherited by fork."""
+        self._lock = _thread.allocate_lock()
+        self._is_over = True
+        self.results.end_after_fork(failure)
+
+    def _drop_rest(self, failure: BaseException | None = None) -> int:
+        """Start no more items; `failure` comes in their place. Return how many."""
+        dropped = self._items.clear() + self._take_back()
+        if failure is not None:
+            for first, _ in dropped:
+                self.results.publish(first, [], failure)
+        number = sum([number for _, number in dropped])
+        self._count_dropped(number)
+        return number
+
+    def _count_dropped(self, number: int) -> None:
+        with self._runner.lock:
+            self._runner.cancelled_items += number
+        self._runner.has_left()
 
 
-class PlaceWatchers(Watchers):
-    """Notices when the pool drops the place of a map in the queue instead of running it."""
+class PlaceWatcher(Watchers):
+    """Notices when the pool drops the place of a map instead of running it. Nobody else watches one."""
 
-    __slots__ = ("_map",)
+    __slots__ = ()
 
-    def __init__(self, map: Map) -> None:  # noqa: A002
-        super().__init__()
-        self._map = map
-
-    def wake(self, task: Task[Any]) -> None:
-        super().wake(task)
+    def wake(self, task: Any) -> None:
         if task._status == CANCELLED:
-            self._map.lose_place(CancelledError("the map was cancelled: its pool was purged or shut down"))
+            task.run.lose_place(None)
         elif task._status == RAISED:
-            self._map.lose_place(task._value)
+            task.run.lose_place(task._value)
 
 
-def open_source(
-    fn: Callable[..., Any],
+_place_watcher = PlaceWatcher()
+
+
+class MapPlace(Task[None]):
+    """The place of a map in the queue."""
+
+    __slots__ = ("run",)
+
+    is_place = True
+
+    def __init__(self, run: Map[Any], owner: Any) -> None:
+        super().__init__()
+        self.run: Any = run
+        self._owner = owner
+        self._watchers = _place_watcher
+
+
+def check_map(iterables: tuple[Any, ...], buffersize: int | None, progress: Progress) -> int | None:
+    """Check what every `map` was given; return how many items there are, if that is known."""
+    check_optional_count("buffersize", buffersize, 1)
+    if not isinstance(progress, bool):
+        check_callable(progress, "progress")
+    lengths = [len(each) if isinstance(each, Sized) else None for each in iterables]
+    return None if not lengths or None in lengths else min(length for length in lengths if length is not None)
+
+
+def start_map(
+    kind: Callable[..., Map[T]],
+    runner: Any,
+    fn: Callable[..., T],
     iterables: tuple[Iterable[Any], ...],
     *,
     timeout: float | None,
     chunksize: int | None,
     buffersize: int | None,
-    progress: Progress = False,
-) -> tuple[Iterator[Any], int | None]:
-    """Check what `map` was given; return an iterator over its items and how many there are, if that is known."""
+    ordered: bool,
+    progress: Progress,
+) -> Iterator[T]:
+    """Feed a map (all of it, or the first `buffersize` items) and return the iterator of its results."""
     check_function(fn)
     if not isinstance(timeout, int | float) or timeout > 0:  # as in the standard library, what is past is past
         check_seconds("timeout", timeout)
     check_optional_count("chunksize", chunksize, 1)
-    check_optional_count("buffersize", buffersize, 1)
-    if not isinstance(progress, bool):
-        check_callable(progress, "progress")
-    lengths = [len(each) if isinstance(each, Sized) else None for each in iterables]
-    total = None if not lengths or None in lengths else min(length for length in lengths if length is not None)
-    return (iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)), total
-
-
-def start(
-    map: Map,  # noqa: A002
-    items: Iterator[Any],
-    *,
-    timeout: float | None,
-    buffersize: int | None,
-    progress: Progress,
-    total: int | None,
-) -> Iterator[Any]:
-    """Feed a map (all of it, or the first `buffersize` items) and return the iterator of its results."""
+    total = check_map(iterables, buffersize, progress)
+    items: Iterator[Any] = iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)
+    run = kind(runner, fn, is_bare=len(iterables) == 1, chunksize=chunksize, ordered=ordered)
     deadline = None if timeout is None else time.monotonic() + timeout
     first = list(items if buffersize is None else islice(items, buffersize))
-    map.add(first)
-    rest = items if buffersize is not None else iter(())
-    results = _consume(map, rest, len(first), buffersize or 0, deadline, timeout)
-    return with_progress(results, total, progress) if progress else results
+    run.add(first)
+    results = _consume(run, iter(()) if buffersize is None else items, len(first), deadline, timeout)
+    return results if progress is False else with_progress(results, total, progress)
 
 
 def _consume(
-    map: Map,  # noqa: A002
-    items: Iterator[Any],
-    pending: int,
-    buffersize: int,
-    deadline: float | None,
-    timeout: float | None,
-) -> Iterator[Any]:
-    """Yield the results, feeding as many items as were taken when the map is lazy."""
+    run: Map[T], items: Iterator[Any], pending: int, deadline: float | None, timeout: float | None
+) -> Iterator[T]:
+    """Yield the results, and feed as many items as were taken."""
     try:
         while pending:
             try:
-                values, error = map.results.next(deadline, map.help_out)
+                values, error = run.results.next(deadline, run.help_out)
             except TimeoutError:
                 raise TimeoutError(f"{pending} results were missing {timeout} s after map() was called") from None
             taken = len(values) + (error is not None)
-            pending -= taken
             values.reverse()
-            while values:  # keep no result alive that was handed out
-                yield values.pop()
+            for take in repeat(values.pop, len(values)):  # keep no result alive that was handed out
+                yield take()
             if error is not None:
                 try:
                     raise error
                 finally:
                     del error
-            if buffersize:
-                more = list(islice(items, taken))
-                map.add(more)
-                pending += len(more)
+            more = list(islice(items, taken))
+            if more:  # else the pool may be closed: what is there can be taken
+                run.add(more)
+            pending += len(more) - taken
     finally:
-        map.stop()
+        run.stop()
 
 
 def map_singly(
@@ -267,7 +319,6 @@ def map_singly(
     timeout: float | None,
     buffersize: int | None,
 ) -> Iterator[T]:
-    """Map with a task for each item, in order."""
     check_optional_count("buffersize", buffersize, 1)
     deadline = None if timeout is None else time.monotonic() + timeout
     arguments = zip(*iterables, strict=False)

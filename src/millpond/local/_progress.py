@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -17,16 +17,10 @@ Progress: TypeAlias = bool | Callable[[int, int | None], object]
 
 
 def with_progress(results: Iterator[T], total: int | None, progress: Progress) -> Iterator[T]:
-    """Return `results`, counted as they are handed out when `progress` is not False."""
-    return results if progress is False else _counted(results, total, progress)
-
-
-def _counted(results: Iterator[T], total: int | None, progress: Progress) -> Iterator[T]:
+    """Yield `results` and report each."""
     report = ProgressReport(total, progress)
     try:
-        for value in results:
-            report.advance()
-            yield value
+        yield from report.each(results)
     finally:
         report.close()
 
@@ -44,10 +38,11 @@ class ProgressReport:
         self._bar: Any = None if callable(progress) else _start_bar(total)
         self._update_at = 0.0
 
-    def advance(self) -> None:
-        """Report one more result."""
-        self._done += 1
-        self._call(self._done, self._total)
+    def each(self, results: Iterable[T]) -> Iterator[T]:
+        for value in results:
+            self._done += 1
+            self._call(self._done, self._total)
+            yield value
 
     def _update(self, done: int, total: int | None) -> None:
         now = time.monotonic()

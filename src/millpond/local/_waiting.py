@@ -14,7 +14,7 @@ import _thread
 import contextlib
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError, Future
 from concurrent.futures._base import PENDING, RUNNING
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -63,15 +63,41 @@ def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> 
         arrivals.close()
 
 
+class Sleeper:
+    """Lets one thread sleep until others have something for it. They store that first, and then call `wake`."""
+
+    __slots__ = ("_is_asleep", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = _thread.allocate_lock()
+        self._lock.acquire()
+        self._is_asleep = False
+
+    def wake(self) -> None:
+        if self._is_asleep:
+            self._is_asleep = False
+            with contextlib.suppress(RuntimeError):  # two saw the same sleeper: one wake-up is enough
+                self._lock.release()
+
+    def sleep(self, has_come: Callable[[], bool], deadline: float | None) -> None:
+        """Sleep until `wake`, unless it has come already; TimeoutError at the deadline. May return for nothing."""
+        self._is_asleep = True
+        if has_come():
+            self._is_asleep = False
+            return
+        left = -1 if deadline is None else deadline - time.monotonic()
+        if deadline is not None and left <= 0:
+            raise TimeoutError
+        self._lock.acquire(True, left)
+
+
 class Arrivals(Generic[T]):
     """Futures, in the order in which they complete."""
 
     def __init__(self, futures: set[Future[T]]) -> None:
         self.pending = futures
         self._came: deque[Future[T]] = deque()
-        self._lock = _thread.allocate_lock()
-        self._lock.acquire()
-        self._is_asleep = False
+        self._sleeper = Sleeper()
         arrive = self._arrive
         for future in futures:
             if type(future) is Task and future._status != OPEN:
@@ -83,61 +109,44 @@ class Arrivals(Generic[T]):
 
     def _arrive(self, future: Future[T]) -> None:
         self._came.append(future)
-        if self._is_asleep:
-            self._is_asleep = False
-            with contextlib.suppress(RuntimeError):  # two arrivals saw the same sleeper: one wake-up is enough
-                self._lock.release()
+        self._sleeper.wake()
+
+    def _has_come(self) -> bool:
+        return bool(self._came)
 
     def next(self, deadline: float | None) -> Future[T]:
         """Wait for the next arrival; TimeoutError at the deadline."""
-        while True:
-            if self._came:
-                future = self._came.popleft()
-                self.pending.discard(future)
-                return future
+        while not self._came:
             worker = getattr(here, "worker", None)
             if worker is None:
-                self._sleep(deadline)
+                self._sleeper.sleep(self._has_come, deadline)
             elif deadline is not None:
                 with worker.extra_worker():  # to help would take as long as it takes: lend a thread instead
-                    self._sleep(deadline)
+                    self._sleeper.sleep(self._has_come, deadline)
             elif not self._help_one(worker):
-                self._sleep(None)
-
-    def _sleep(self, deadline: float | None) -> None:
-        self._is_asleep = True
-        if self._came:
-            self._is_asleep = False
-            return
-        left = -1 if deadline is None else deadline - time.monotonic()
-        if deadline is not None and left <= 0:
-            raise TimeoutError
-        self._lock.acquire(True, left)
+                self._sleeper.sleep(self._has_come, None)
+        future = self._came.popleft()
+        self.pending.discard(future)
+        return future
 
     def _help_one(self, worker: Any) -> bool:
         """Inside a worker: run one of these that its own pool has queued; False when there is none."""
-        for future in self.pending:
-            if isinstance(future, Task) and future._status == OPEN and worker.help_now(future):
-                return True
-        return False
+        return any(
+            isinstance(future, Task) and future._status == OPEN and worker.help_now(future) for future in self.pending
+        )
 
     def close(self) -> None:
         """Leave nothing on the futures that are not done."""
         for future in self.pending:
-            if isinstance(future, Task):
-                if future._watchers is not None:
-                    future._watchers.drop_listener(self._arrive)
-            else:
-                self._drop_from_standard(future)
+            if not isinstance(future, Task):
+                self._leave_standard(future)
+            elif future._watchers is not None:
+                future._watchers.drop_listener(self._arrive)
 
-    def _drop_from_standard(self, future: Future[T]) -> None:
-        with future._condition:
-            if future._state in (
-                PENDING,
-                RUNNING,
-            ):  # else they are being called: one out skips the next
-                with contextlib.suppress(ValueError):
-                    future._done_callbacks.remove(self._arrive)  # type: ignore[attr-defined]
+    def _leave_standard(self, future: Future[T]) -> None:
+        with future._condition, contextlib.suppress(ValueError):
+            if future._state in (PENDING, RUNNING):  # else they are being called: one out skips the next
+                future._done_callbacks.remove(self._arrive)  # type: ignore[attr-defined]
 
 
 def _wait_all(futures: set[Future[Any]], deadline: float | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import importlib
 import pickle
 import sys
@@ -187,13 +188,16 @@ def test_a_task_with_a_key_makes_no_later_submit_dearer():
             nonlocal number
             number += kind == "call" and "/millpond/" in frame.f_code.co_filename
 
+        tasks.append(threads.submit(int))  # a function is checked only when it is another than the last
         before = sys.getprofile()
+        gc.disable()  # what other tests left would be counted when it is collected just now
         sys.setprofile(count)
         try:
             for _ in range(50):
                 tasks.append(threads.submit(int))  # noqa: PERF401
         finally:
             sys.setprofile(before)
+            gc.enable()
         return number
 
     with ThreadPool(1) as threads:

@@ -12,22 +12,21 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from millpond.local._queues import Fifo, Queue
 from millpond.local.coroutines._task import DONE, QUEUED, AsyncTask
 
 
+@dataclass(eq=False)
 class Probe:
     """An entry that measures how long it waits."""
 
-    __slots__ = ("queued_at",)
-
+    queued_at: float
     priority = 0
     _stage = DONE
-
-    def __init__(self) -> None:
-        self.queued_at = time.monotonic()
 
 
 class AsyncBacklog:
@@ -42,7 +41,6 @@ class AsyncBacklog:
         self._probe: Probe | None = None
 
     def skip(self, entry: Any) -> None:
-        """Note that an entry was taken which is to be skipped."""
         self.removed -= 1
         if self._probe is not None and entry is self._probe:
             self._delay = time.monotonic() - self._probe.queued_at
@@ -63,28 +61,26 @@ class AsyncBacklog:
 
     def take_oldest(self) -> AsyncTask[Any] | None:
         """Take out the task that `when_full="drop_oldest"` drops, and note it as removed: it is to be cancelled."""
-        workers = []
-        oldest: Any = None
-        try:
+        others = []
+        oldest: AsyncTask[Any] | None = None
+        with suppress(IndexError):
             while oldest is None:
-                entry: Any = self.queue.oldest()
-                if not isinstance(entry, AsyncTask):
-                    workers.append(entry)  # the place of a map is not a task of the user's
-                    continue
-                self.removed -= 1
-                oldest = entry if entry._stage == QUEUED else None
-        except IndexError:
-            pass
-        for worker in reversed(workers):
-            self.queue.put_back(worker)
-        return oldest  # type: ignore[no-any-return]
+                entry = self.queue.oldest()
+                if isinstance(entry, AsyncTask):
+                    self.removed -= 1
+                    oldest = entry if entry._stage == QUEUED else None
+                else:
+                    others.append(entry)  # the worker of a map is not a task of the user's
+        for entry in reversed(others):
+            self.queue.put_back(entry)
+        return oldest
 
     def probe(self) -> float | None:
         """Return how long an entry waits, in seconds, as last measured; send a probe if none is under way."""
         if len(self.queue) <= self.removed:
             self._delay = 0.0
         elif self._probe is None:
-            self._probe = Probe()
+            self._probe = Probe(time.monotonic())
             self.removed += 1
             self.queue.put(self._probe)
         if self._probe is None:

@@ -11,19 +11,19 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from millpond._events import Observer, emit
+from millpond._events import emit
 from millpond.errors import TaskTimeout
-from millpond.local._calls import Wrapper, name_of
+from millpond.local._calls import ObservedCall, Wrapper, name_of
 from millpond.local._cancel import CancelToken
 from millpond.local._loop_bridge import Awaited, wrap
-from millpond.local.threads._pool import ThreadPool
+from millpond.local.threads._pool import ThreadPool, is_bounded
 
 T = TypeVar("T")
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
     """Return whether calling `fn` makes a coroutine; sees through partials, methods and an async `__call__` too."""
-    code = getattr(fn, "__code__", None)
+    code = getattr(fn, "__code__", None)  # not only functions have one: an AsyncMock shows itself by it
     if code is not None and getattr(code, "co_flags", 0) & inspect.CO_COROUTINE:
         return True
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
@@ -35,31 +35,33 @@ class Threads:
     def __init__(self, given: ThreadPool | None, name: str, max_workers: int) -> None:
         if given is not None and not isinstance(given, ThreadPool):
             raise TypeError(f"threads must be a ThreadPool, not {given!r}")
-        if given is not None and given._runner.admission.max_queued is not None:
+        if given is not None and is_bounded(given):
             raise ValueError(
                 f"threads={given!r} is bounded, so a submit to it could block the loop; "
                 "give max_queued to the AsyncPool instead"
             )
-        self._is_given = given is not None
-        self._pool = given
-        self._name = name
-        self._max_workers = max_workers
+        self._given = given
+        self._own: ThreadPool | None = None
+        self._name = f"{name}-threads"
+        self._max_workers = min(32, max_workers)
 
     def get(self) -> ThreadPool:
-        if self._pool is None:
-            self._pool = ThreadPool(min(32, self._max_workers), name=f"{self._name}-threads")
-        return self._pool
+        if self._given is not None:
+            return self._given
+        if self._own is None:
+            self._own = ThreadPool(self._max_workers, name=self._name)
+        return self._own
 
     def resize(self, max_workers: int) -> None:
-        self._max_workers = max_workers
-        if self._pool is not None and not self._is_given:
-            self._pool.resize(min(32, max_workers))
+        self._max_workers = min(32, max_workers)
+        if self._own is not None:
+            self._own.resize(self._max_workers)
 
     def close(self) -> None:
         """End threads of its own, without waiting for calls that were given up."""
-        if self._pool is not None and not self._is_given:
-            pool, self._pool = self._pool, None
-            pool.shutdown(wait=False)
+        if self._own is not None:
+            self._own.shutdown(wait=False)
+            self._own = None
 
 
 class ThreadWaiter(Awaited[T]):
@@ -69,7 +71,6 @@ class ThreadWaiter(Awaited[T]):
     was_cancelled = False
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """Cancel the call if it has not started, else its token."""
         if self.done():
             return False
         self.was_cancelled = True
@@ -103,12 +104,11 @@ class ThreadCall(Wrapper):
             raise
         if waiter.was_cancelled:
             raise asyncio.CancelledError
-        if inspect.isawaitable(value):
-            if self._timeout is None:
-                return await value
-            left = self._timeout - (time.monotonic() - began)
-            return await with_time_limit(value, left, self._timeout, self.fn)
-        return value
+        if not inspect.isawaitable(value):
+            return value
+        if self._timeout is None:
+            return await value
+        return await with_time_limit(value, self._timeout - (time.monotonic() - began), self._timeout, self.fn)
 
 
 class TimeLimitedCall(Wrapper):
@@ -138,16 +138,10 @@ async def with_time_limit(awaitable: Awaitable[T], left: float, timeout: float, 
         raise
 
 
-class AsyncObservedCall(Wrapper):
-    """A call that emits events: before, with how long it waited, and after, with how long it took."""
+class AsyncObservedCall(ObservedCall):
+    """A call that emits the same events, awaited."""
 
-    __slots__ = ("_on_event", "_pool", "_queued_at")
-
-    def __init__(self, fn: Callable[..., Awaitable[Any]], on_event: Observer, pool: str) -> None:
-        self.fn = fn
-        self._on_event = on_event
-        self._pool = pool
-        self._queued_at = time.perf_counter()
+    __slots__ = ()
 
     async def __call__(self, *args: Any) -> Any:
         name = name_of(self.fn)

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Hashable
-from contextvars import Context
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, copy_context
 from itertools import islice
 from operator import length_hint
 from typing import Any, Generic, TypeVar
 
 from millpond._events import emit
-from millpond.local.coroutines._limiter import Limiter
-from millpond.local.coroutines._task import ABORTED, QUEUED, RUNNING, CancelLink, clean_error, primed, raise_interrupt
+from millpond.local.coroutines._factory import TaskFactory
+from millpond.local.coroutines._task import ABORTED, QUEUED, cancel_running, clean_error, primed, raise_interrupt
 from millpond.local.coroutines._waiting import Wakeup, until_all_done
 
 T = TypeVar("T")
@@ -41,18 +41,15 @@ class EagerMap(Generic[T]):
     is_lazy = False
 
     def __init__(
-        self,
-        limiter: Limiter,
-        fn: Callable[[Any], Awaitable[T]],
-        items: list[Any],
-        *,
-        context: Context,
-        ordered: bool,
+        self, factory: TaskFactory, fn: Callable[..., Any], iterables: tuple[Iterable[Any], ...], *, ordered: bool
     ) -> None:
-        self.limiter = limiter
-        self.fn = fn
+        call = factory.wrap(fn, {})
+        self.context = copy_context() if factory.copies_context else factory.limiter.context
+        is_bare = len(iterables) == 1
+        items = list(iterables[0] if is_bare else zip(*iterables, strict=False))
+        self.limiter = factory.limiter
+        self.fn: Callable[[Any], Awaitable[T]] = call if is_bare else lambda item: call(*item)
         self.total = len(items)
-        self.context = context
         self._items = iter(items)
         self.numbered = enumerate(self._items)
         self.ordered = ordered
@@ -67,29 +64,23 @@ class EagerMap(Generic[T]):
         self._places_wanted = 0
         self._cancelled = 0  # items that were not run, or not to their end
         self._next = 0
-        self._consumer = Wakeup()
+        self.consumer = Wakeup()
         self._wants_all = False  # the consumer wakes at the end, or at the first error
         self.is_finished = not items
 
     def start(self) -> None:
-        """Queue the first worker."""
         if self.total:
             for node in self.limiter.chain:
                 node.maps.add(self)
             self._queued_worker = MapWorker(self)
             self.limiter.enqueue(self._queued_worker)
 
-    # -- counts -----------------------------------------------------------------------------------------------------
-
     def left(self) -> int:
-        """Return how many items no worker has taken."""
         return 0 if self.is_over else length_hint(self._items)
 
     def completed(self) -> int:
         """Return how many items have ended, but not by cancellation."""
         return max(0, self.total - self.left() - len(self.workers) - self._cancelled)
-
-    # -- for the workers --------------------------------------------------------------------------------------------
 
     def add_worker(self, worker: MapWorker) -> None:
         """Add a worker that starts, and queue the next one."""
@@ -124,20 +115,18 @@ class EagerMap(Generic[T]):
                 node.completed += self.total - self._cancelled
                 node.cancelled += self._cancelled
                 node.notify()
-            self._consumer.wake()
+            self.consumer.wake()
 
     def check_interrupt(self) -> bool:
         """Do what `is_interrupted` was set for; return whether the worker must give its place back."""
         if not self._wants_all and self._has_next():
-            self._consumer.wake()
-        if self.is_over:
-            return True
-        if any(node.is_paused or node.held > node.max_workers for node in self.limiter.chain):
+            self.consumer.wake()
+        if self.is_over or any(node.is_paused or node.held > node.max_workers for node in self.limiter.chain):
             return True
         if self._places_wanted:
             self._places_wanted -= 1
             return True
-        self.is_interrupted = self._consumer.is_due and not self._wants_all
+        self.is_interrupted = self.consumer.is_due() and not self._wants_all
         return False
 
     def yield_place(self) -> None:
@@ -147,7 +136,6 @@ class EagerMap(Generic[T]):
             self.is_interrupted = True
 
     def fail(self, index: int, error: BaseException) -> None:
-        """Keep the error of an item."""
         if isinstance(error, asyncio.CancelledError) and self.is_over:
             self._cancelled += 1
             emit(self.limiter.on_event, "task_cancelled", self.limiter.name)
@@ -158,9 +146,7 @@ class EagerMap(Generic[T]):
         self.errors[index] = error
         raise_interrupt(error)
         if self._wants_all or self._has_next():
-            self._consumer.wake()
-
-    # -- for the consumer -------------------------------------------------------------------------------------------
+            self.consumer.wake()
 
     def _has_next(self) -> bool:
         if not self.ordered:
@@ -169,45 +155,40 @@ class EagerMap(Generic[T]):
 
     def collect(self) -> list[T]:
         """Take the values that are next; raises the error that is next."""
-        values = self._collect_ordered() if self.ordered else list(self.results)
-        if values:
-            self._next += len(values)
-            if not self.ordered:
-                self.results.clear()
-            return values
-        if self.errors and (not self.ordered or self._next in self.errors):
-            raise self.errors.pop(self._next if self.ordered else next(iter(self.errors)))
-        self._raise_if_cancelled()
-        return []
+        if self.ordered:
+            values = self._collect_ordered()
+        else:
+            values = self.results.copy()
+            self.results.clear()  # in place: the workers go on adding to this list
+        if not values:
+            index = self._next if self.ordered else next(iter(self.errors), -1)
+            if index in self.errors:
+                raise self.errors.pop(index)
+            self._raise_if_cancelled()
+        self._next += len(values)
+        return values
 
     def _collect_ordered(self) -> list[T]:
-        results, position, total = self.results, self._next, self.total
-        values = []
-        while position < total:
+        results, values = self.results, []
+        for position in range(self._next, self.total):
             value = results[position]
             if value is MISSING:
                 break
             values.append(value)
             results[position] = None  # type: ignore[assignment]
-            position += 1
         return values
 
     def _raise_if_cancelled(self) -> None:
         if self.is_finished and self._cancelled:
             raise asyncio.CancelledError("the map was cancelled: its pool was purged or shut down")
 
-    @property
-    def has_reader(self) -> bool:
-        return self._consumer.has_waiter
-
     async def wait(self, *, everything: bool = False) -> None:
-        """Sleep until `collect` has something, or until all is done or something failed."""
         if self._queued_worker is not None and self.limiter.is_inside():
             await self._run_one_here()
             return
         self._wants_all = everything
         self.is_interrupted = self.is_interrupted or not everything
-        await self._consumer.wait()
+        await self.consumer.wait()
 
     async def all(self) -> list[T]:
         """Wait for everything and return it; raises the first error as soon as it comes."""
@@ -238,10 +219,7 @@ class EagerMap(Generic[T]):
             break
         self._finish_if_done()
 
-    # -- stopping ---------------------------------------------------------------------------------------------------
-
     def cancel_rest(self) -> int:
-        """Cancel the items that have not started; return how many."""
         rest = self.left()
         self.is_over = self.is_interrupted = True
         self._cancelled += rest
@@ -253,10 +231,9 @@ class EagerMap(Generic[T]):
         self.cancel_rest()
         self.errors.clear()
         for worker in list(self.workers):
-            worker.cancel()
+            cancel_running(worker)
 
     async def ended(self) -> None:
-        """Wait until nothing of the map runs any more."""
         tasks = [worker._asyncio_task for worker in self.workers]
         await until_all_done([task for task in tasks if isinstance(task, asyncio.Task)])
 
@@ -267,8 +244,8 @@ class MapWorker:
     __slots__ = ("_asyncio_task", "_context", "_limiter", "_map", "_queued_at", "_stage")
 
     priority = 0
-    key: Hashable | None = None
-    _cancel_link: CancelLink | None = None
+    key: Any = None
+    _cancel_link: Any = None
 
     def __init__(self, of: EagerMap[Any]) -> None:
         self._map = of
@@ -277,13 +254,6 @@ class MapWorker:
         self._context: Context | None = of.context.copy()
         self._asyncio_task: Any = None
         self._stage = QUEUED
-
-    def cancel(self) -> None:
-        """Cancel the item that it runs; with the map over, the worker ends."""
-        if isinstance(self._asyncio_task, asyncio.Task):
-            self._asyncio_task.cancel()
-        else:
-            self._asyncio_task = True
 
     async def _perform(self, is_primed: bool) -> None:
         self._map.add_worker(self)
@@ -300,11 +270,11 @@ class MapWorker:
                 self._map.remove_worker(self)
 
     def _abort(self, error: BaseException) -> None:
-        """End it: no asyncio task could be made for it, and so for no other."""
-        self._stage = RUNNING
-        self._map.errors[self._map.total - self._map.left()] = error
-        self._map.cancel_rest()
-        self._map.remove_worker(self)
+        """End the map: no asyncio task could be made for this worker, and so for no other."""
+        run = self._map
+        run.errors[run.total - run.left()] = error
+        run.cancel_rest()
+        run.remove_worker(self)
 
     async def _run_slice(self) -> bool:
         """Run some items; return False when this worker has to go."""
@@ -314,15 +284,14 @@ class MapWorker:
         index = -1
         began = time.perf_counter()
         try:
-            fn = run.fn
+            fn, results = run.fn, run.results
             if run.ordered:
-                results = run.results
                 for index, item in islice(run.numbered, run.slice_size):
                     results[index] = await fn(item)
                     if run.is_interrupted and run.check_interrupt():
                         return False
             else:
-                add = run.results.append
+                add = results.append
                 for index, item in islice(run.numbered, run.slice_size):  # noqa: B007  (for the errors)
                     add(await fn(item))
                     if run.is_interrupted and run.check_interrupt():

@@ -6,6 +6,7 @@ import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Awaitable, Callable
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from inspect import CO_COROUTINE
 from types import FunctionType
@@ -19,31 +20,25 @@ from millpond.local.coroutines._task import NEW, AsyncTask, CancelLink, OptionTa
 from millpond.local.threads._pool import ThreadPool
 
 
+@dataclass(eq=False)
 class TaskFactory:
     """Makes the tasks of one limiter, each with the same options."""
 
-    def __init__(
-        self,
-        limiter: Limiter,
-        get_threads: Callable[[], ThreadPool],
-        *,
-        copies_context: bool,
-        options: Options = NO_OPTIONS,
-    ) -> None:
-        self.limiter = limiter
-        self.get_threads = get_threads
-        self.copies_context = copies_context
-        self.options = options
-        self._runner = limiter.runner
-        self._calls_directly = limiter.on_event is None and options.timeout is None
+    limiter: Limiter
+    get_threads: Callable[[], ThreadPool]
+    copies_context: bool
+    options: Options = NO_OPTIONS
+
+    def __post_init__(self) -> None:
+        self._runner = self.limiter.runner
+        self._calls_directly = self.limiter.on_event is None and self.options.timeout is None
 
     def with_options(self, options: Options) -> TaskFactory:
-        return TaskFactory(self.limiter, self.get_threads, copies_context=self.copies_context, options=options)
+        return TaskFactory(self.limiter, self.get_threads, self.copies_context, options)
 
     def make(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, is_forgotten: bool = False
     ) -> AsyncTask[Any]:
-        """Make a task that is not queued yet."""
         limiter = self.limiter
         loop = self._runner.loop
         if _get_running_loop() is not loop or loop is None:
@@ -79,7 +74,6 @@ class TaskFactory:
             await self.limiter.admission.admit(task)
 
     def wrap(self, fn: Callable[..., Any], kwargs: dict[str, Any]) -> Callable[..., Awaitable[Any]]:
-        """Return what is awaited for a call of `fn`."""
         check_callable(fn)
         timeout = self.options.timeout
         call: Any = partial(fn, **kwargs) if kwargs else fn
@@ -111,7 +105,6 @@ class TaskFactory:
         return loop
 
     def check_loop(self) -> None:
-        """Check that the pool's loop runs here, if the pool has one by now."""
         if self._runner.loop is not None:
             self.bind()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from millpond.local._checks import check_seconds
@@ -79,9 +78,7 @@ class AsyncGroup:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         try:
             if kind is None:
                 await self._wait()

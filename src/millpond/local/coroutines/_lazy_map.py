@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
 from typing import Any, Generic, TypeVar
 
-from millpond.local.coroutines._limiter import Limiter
+from millpond.local.coroutines._factory import TaskFactory
 from millpond.local.coroutines._task import AsyncTask, clean_error
 from millpond.local.coroutines._waiting import Wakeup, until_all_done
 
@@ -22,17 +22,12 @@ class LazyMap(Generic[T]):
     """One map: its source, and the tasks that the consumer has not taken yet."""
 
     def __init__(
-        self,
-        limiter: Limiter,
-        submit: Callable[[tuple[Any, ...]], AsyncTask[T]],
-        source: Iterator[tuple[Any, ...]] | AsyncIterator[tuple[Any, ...]],
-        *,
-        buffersize: int | None,
-        ordered: bool,
+        self, factory: TaskFactory, fn: Callable[..., Any], source: Any, buffersize: int | None, *, ordered: bool
     ) -> None:
-        self._limiter = limiter
-        self._submit = submit
-        self._source = source
+        self._factory = factory
+        self._limiter = factory.limiter
+        self._fn = fn
+        self._source = source  # of the arguments of each call
         self._buffersize = buffersize
         self.is_lazy = buffersize is not None
         self._ordered = ordered
@@ -41,27 +36,21 @@ class LazyMap(Generic[T]):
         self.reader: asyncio.Task[None] | None = None
         self._is_exhausted = False
         self._error: BaseException | None = None  # of the source; comes after the results of what it gave
-        self._consumer = Wakeup()
+        self.consumer = Wakeup()
         self._room = Wakeup()
 
     def start(self) -> None:
-        """Begin to read."""
         if isinstance(self._source, AsyncIterator):
-            self.reader = asyncio.get_running_loop().create_task(
-                self._read(self._source), name=f"{self._limiter.name} map"
-            )
+            name = f"{self._limiter.name} map"
+            self.reader = asyncio.get_running_loop().create_task(self._read(self._source), name=name)
             self._limiter.readers[self.reader] = self.stop_reading
         else:
             self._fill()
-
-    # -- reading ----------------------------------------------------------------------------------------------------
 
     def _is_full(self) -> bool:
         return self._buffersize is not None and len(self._tasks) >= self._buffersize
 
     def _fill(self) -> None:
-        """Read from a plain source while there is room."""
-        assert isinstance(self._source, Iterator)
         while not self._is_exhausted and not self._is_full():
             try:
                 args = next(self._source)
@@ -73,7 +62,6 @@ class LazyMap(Generic[T]):
                 self._add(args)
 
     async def _read(self, source: AsyncIterator[tuple[Any, ...]]) -> None:
-        """Read from an async source, waiting for room."""
         try:
             async for args in source:
                 self._add(args)
@@ -87,7 +75,7 @@ class LazyMap(Generic[T]):
             self.stop_reading(clean_error(error))
         finally:
             self._is_exhausted = True
-            self._consumer.wake()
+            self.consumer.wake()
             try:
                 await close(source)
             finally:
@@ -95,20 +83,20 @@ class LazyMap(Generic[T]):
 
     def _add(self, args: tuple[Any, ...]) -> None:
         try:
-            task = self._submit(args)
+            task = self._factory.make(self._fn, args, {})
         except Exception as error:  # the pool was closed meanwhile
             self.stop_reading(error)
             return
+        self._limiter.add(task)
         self._tasks.append(task)
         if not self._ordered:
             task.add_done_callback(self._arrive)
         elif len(self._tasks) == 1:
-            self._consumer.wake()
+            self.consumer.wake()
 
-    def _arrive(self, task: asyncio.Future[T]) -> None:
-        assert isinstance(task, AsyncTask)
+    def _arrive(self, task: Any) -> None:
         self._arrived.append(task)
-        self._consumer.wake()
+        self.consumer.wake()
 
     def stop_reading(self, error: BaseException) -> None:
         """Read no more; `error` comes after the results of what was read."""
@@ -117,8 +105,6 @@ class LazyMap(Generic[T]):
             self._error = error
         if self.reader is not None and self.reader is not asyncio.current_task():
             self.reader.cancel()
-
-    # -- for the consumer -------------------------------------------------------------------------------------------
 
     def collect(self) -> list[T]:
         """Take the value that is next; raises the error that is next."""
@@ -136,35 +122,27 @@ class LazyMap(Generic[T]):
         return []
 
     def _next(self) -> AsyncTask[T] | None:
-        if not self._ordered:
-            if not self._arrived:
-                return None
-            task = self._arrived.popleft()
-            self._tasks.remove(task)
-            return task
-        return self._tasks.popleft() if self._tasks and self._tasks[0].done() else None
-
-    @property
-    def has_reader(self) -> bool:
-        return self._consumer.has_waiter
+        if self._ordered:
+            return self._tasks.popleft() if self._tasks and self._tasks[0].done() else None
+        if not self._arrived:
+            return None
+        task = self._arrived.popleft()
+        self._tasks.remove(task)
+        return task
 
     @property
     def is_finished(self) -> bool:
         return not self._tasks and self._is_exhausted
 
     async def wait(self) -> None:
-        """Sleep until `collect` has something."""
         if self._tasks:
             first = self._tasks[0]
             before = self._limiter.help(first)
             if self._ordered or before is not first:
-                before.add_done_callback(self._consumer.wake)
-        await self._consumer.wait()
-
-    # -- stopping ---------------------------------------------------------------------------------------------------
+                before.add_done_callback(self.consumer.wake)
+        await self.consumer.wait()
 
     def stop(self) -> None:
-        """Read no more, and cancel what was read."""
         self._is_exhausted = True
         self._error = None
         if self.reader is not None:
@@ -174,8 +152,7 @@ class LazyMap(Generic[T]):
             task.cancel()
 
     async def ended(self) -> None:
-        """Wait until nothing of the map runs any more."""
-        await until_all_done([*self._tasks, *([] if self.reader is None else [self.reader])])
+        await until_all_done([*self._tasks, *([self.reader] if self.reader else [])])
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:

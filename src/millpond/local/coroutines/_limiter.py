@@ -22,7 +22,8 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from typing import Any, Protocol
 
@@ -31,27 +32,18 @@ from millpond.errors import PoolClosed
 from millpond.local._queues import Queue
 from millpond.local._statistics import Statistics
 from millpond.local.coroutines._backlog import AsyncBacklog, Keys
-from millpond.local.coroutines._runner import LoopRunner, Runnable
-from millpond.local.coroutines._task import DONE, QUEUED, RUNNING, AsyncTask, CancelLink
+from millpond.local.coroutines._runner import LoopRunner
+from millpond.local.coroutines._task import DONE, QUEUED, RUNNING, AsyncTask, Entry
 
 MAX_SECONDS = 0.001
 """How long one call of `start_waiting` may last."""
 
 
-class Entry(Runnable, Protocol):
-    """What can be queued: a task, or a worker of a map."""
+class Admission(Protocol):
+    """Decides which tasks come into a bounded pool (`AsyncAdmission`)."""
 
-    _limiter: Any
-    _queued_at: Any
-    _cancel_link: CancelLink | None
-    key: Hashable | None
+    waiting: OrderedDict[Any, Any]
 
-
-class Waiters(Protocol):
-    """Submitters that wait until the pool has room (`AsyncAdmission`)."""
-
-    @property
-    def waiting(self) -> int: ...
     async def admit(self, task: AsyncTask[Any], /) -> None: ...
     def try_admit(self, task: AsyncTask[Any], /) -> bool: ...
     def let_in(self) -> None: ...
@@ -94,10 +86,10 @@ class Limiter:
         self.context: Context = copy_context()
         self.backlog = AsyncBacklog(make_queue)
         self.keys = Keys()
-        self.admission: Waiters | None = None
+        self.admission: Admission | None = None
         self.maps: set[MapInPool] = set()
+        # What reads the async sources of maps, and how to stop each.
         self.readers: dict[asyncio.Task[None], Callable[[BaseException], None]] = {}
-        """What reads the async sources of maps, and how to stop each."""
         self.is_paused = self.is_closed = False
         self.is_refusing: bool = parent is not None and parent.is_refusing  # it is closed, or one above is
         self.held = 0  # places taken: by what runs and, below a parent, by what is queued up there
@@ -109,13 +101,11 @@ class Limiter:
             parent.children.add(self)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Belong to `loop` from now on, with all limiters below."""
+        """Belong to `loop` from now on, here and below."""
         self.runner.loop = loop
         self._is_scheduled = False
         for child in self.children:
             child.bind(loop)
-
-    # -- coming in ------------------------------------------------------------------------------------------------
 
     def add(self, task: AsyncTask[Any]) -> None:
         """Queue a new task, behind those of its key if it has one."""
@@ -155,7 +145,6 @@ class Limiter:
         return True
 
     def enqueue(self, entry: Entry) -> None:
-        """Put `entry` at the end of the queue."""
         self.backlog.queue.put(entry)
         if self.maps and not self.backlog.is_fifo:
             for each in self.maps:
@@ -164,7 +153,6 @@ class Limiter:
             self.schedule()
 
     def schedule(self) -> None:
-        """Call `start_waiting` soon, unless that is on its way."""
         loop = self.runner.loop
         if not self._is_scheduled and loop is not None:
             self._is_scheduled = True
@@ -175,7 +163,7 @@ class Limiter:
     def start_waiting(self) -> None:
         """Start what is first in the queue, while there are places."""
         self._is_scheduled = False
-        until = 0.0
+        until = time.monotonic() + MAX_SECONDS
         started = 0
         while self.held < self.max_workers and not self.is_paused:
             try:
@@ -194,13 +182,9 @@ class Limiter:
                 entry._queued_at = self.parent
                 self.parent.enqueue(entry)
             started += 1
-            if not started & 15:
-                now = time.monotonic()
-                if not until:
-                    until = now + MAX_SECONDS
-                elif now > until:
-                    self.schedule()
-                    return
+            if not started & 15 and time.monotonic() > until:
+                self.schedule()
+                return
 
     def _send_back(self, entry: Entry) -> bool:
         """Return an entry to a limiter below that was made smaller or paused since it gave it a place."""
@@ -289,32 +273,25 @@ class Limiter:
             emit(self.on_event, "task_cancelled", self.name)
 
     def count_cancelled(self) -> None:
-        """Count a task that was cancelled before it came in."""
         for node in self.chain:
             node.cancelled += 1
         emit(self.on_event, "task_cancelled", self.name)
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
     def refusal(self) -> PoolClosed:
-        """Return the error for a submit to a closed pool."""
-        closed = next((node for node in self.chain if node.is_closed), self.chain[-1])
-        return PoolClosed(
-            f"pool {closed.name!r} is shut down and takes no more tasks; submit before that, or await restart()"
-        )
+        name = next((node for node in self.chain if node.is_closed), self.chain[-1]).name
+        return PoolClosed(f"pool {name!r} is shut down and takes no more tasks; submit before that, or await restart()")
 
     def is_idle(self) -> bool:
         return not self.unfinished and not self.maps
 
     async def wait_idle(self) -> None:
-        """Wait until nothing is queued or running."""
         while not self.is_idle():
             if self._idle is None:
                 self._idle = asyncio.Event()
             await self._idle.wait()
 
     def notify(self) -> None:
-        """Let in whoever waits for room, and wake those who wait until the pool is idle, as far as it is so."""
+        """Let in whoever waits for room, and wake those who wait for an idle pool, as far as it is so."""
         if self.admission is not None and self.admission.waiting:
             self.admission.let_in()
         if self._idle is not None and self.is_idle():
@@ -338,7 +315,7 @@ class Limiter:
             failed=self.failed,
             cancelled=self.cancelled,
             rejected=self.rejected,
-            waiting_submitters=0 if self.admission is None else self.admission.waiting,
+            waiting_submitters=0 if self.admission is None else len(self.admission.waiting),
             largest=self.largest,
             state="closed" if self.is_closed else "paused" if self.is_paused else "open",
             queueing_delay=self.backlog.probe(),
@@ -372,8 +349,9 @@ class Limiter:
         purged += sum(task.cancel() for task in reversed(tasks))  # so that no successor of a key is queued first
         return purged + sum(each.cancel_rest() for each in list(self.maps))
 
-    def cancel_running(self) -> None:
-        """Cancel what runs here and below."""
+    def cancel_all(self) -> None:
+        """Cancel what has not started and what runs, here and below."""
+        self.purge()
         for each in list(self.maps):
             each.stop()
         for entry in list(self.runner.running.values()):
@@ -399,7 +377,6 @@ class Limiter:
             child._refuse()
 
     def reopen(self) -> None:
-        """Take tasks again, here and below."""
         self.is_closed = False
         self.is_refusing = self.parent is not None and self.parent.is_refusing
         for child in self.children:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any, TypeVar
 
 from millpond.local._progress import ProgressReport
@@ -59,7 +59,7 @@ class AsyncMap(AsyncIterator[T]):
             while self._is_open:
                 values = self._map.collect()
                 if values:
-                    batch = iter(values) if self._report is None else _reported(values, self._report)
+                    batch = iter(values) if self._report is None else self._report.each(values)
                     self._take = batch.__next__
                     return next(batch)
                 if self._map.is_finished:
@@ -87,7 +87,7 @@ class AsyncMap(AsyncIterator[T]):
 
     def _begin(self) -> None:
         self._has_begun = True
-        if self._map.has_reader:
+        if self._map.consumer.waiter is not None:
             raise RuntimeError("this map is being read already; one reader at a time")
 
     async def aclose(self) -> None:
@@ -112,9 +112,3 @@ class AsyncMap(AsyncIterator[T]):
         else:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._map.stop)
-
-
-def _reported(values: list[T], report: ProgressReport) -> Iterator[T]:
-    for value in values:
-        report.advance()
-        yield value

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Hashable
-from types import TracebackType
 from typing import Any, Literal, Self
 
 from millpond._events import Observer
@@ -138,13 +137,7 @@ class AsyncPool(AsyncVerbs):
         self._factory.refuse_inside("drain()")
         return await ends_within(timeout, self._limiter.wait_idle())
 
-    async def shutdown(
-        self,
-        wait: bool = True,
-        *,
-        cancel_futures: bool = False,
-        timeout: float | None = None,
-    ) -> bool:
+    async def shutdown(self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None) -> bool:
         """Take no more tasks, and wait until those there are have ended.
 
         `cancel_futures=True` cancels them first, queued and running. Returns False when `timeout` seconds were not
@@ -158,7 +151,7 @@ class AsyncPool(AsyncVerbs):
         readers = list(self._limiter.readers)
         self._limiter.close()
         if cancel_futures:
-            cancel_all(self._limiter)
+            self._limiter.cancel_all()
         if not wait:
             return True
         try:
@@ -187,9 +180,7 @@ class AsyncPool(AsyncVerbs):
         self._factory.bind()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Literal[False]:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> Literal[False]:
         """Wait for everything; after an error or a cancellation, cancel everything, and wait until it has ended."""
         if kind is None:
             await self.shutdown()
@@ -219,7 +210,7 @@ class AsyncSubPool(AsyncPool):
         self._limiter = Limiter(self.name, max_workers, above.backlog.make_queue, above.on_event, above)
         self._threads = None  # its parent resizes and closes those that it uses too
         factory = parent._factory
-        self._factory = TaskFactory(self._limiter, factory.get_threads, copies_context=factory.copies_context)
+        self._factory = TaskFactory(self._limiter, factory.get_threads, factory.copies_context)
 
 
 async def wait_idle(limiter: Limiter, readers: list[asyncio.Task[None]]) -> None:
@@ -228,22 +219,17 @@ async def wait_idle(limiter: Limiter, readers: list[asyncio.Task[None]]) -> None
     await limiter.wait_idle()
 
 
-def cancel_all(limiter: Limiter) -> None:
-    limiter.purge()
-    limiter.cancel_running()
-
-
 async def cancel_and_wait(limiter: Limiter, threads: Threads | None) -> None:
     """Cancel everything and wait until it has ended, however often the wait itself is cancelled."""
     cancellation: asyncio.CancelledError | None = None
     readers = list(limiter.readers)
-    cancel_all(limiter)
+    limiter.cancel_all()
     while not limiter.is_idle() or any(not each.done() for each in readers):
         try:
             await wait_idle(limiter, readers)
         except asyncio.CancelledError as error:
             cancellation = error
-            cancel_all(limiter)
+            limiter.cancel_all()
     if threads is not None:
         threads.close()
     if cancellation is not None:

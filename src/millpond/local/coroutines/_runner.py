@@ -11,27 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
 from contextvars import Context
-from typing import Any, Protocol
+from typing import Any
 
-from millpond.local.coroutines._task import ABORTED, RUNNING
+from millpond.local.coroutines._task import ABORTED, RUNNING, Entry
 
 EAGER = sys.version_info >= (3, 12)
-
-
-class Runnable(Protocol):
-    """What an asyncio task is made for."""
-
-    _stage: int
-    _context: Context | None
-    _asyncio_task: Any
-
-    def _perform(self, is_primed: bool, /) -> Coroutine[Any, Any, None]:
-        """Run it: the body of its asyncio task."""
-
-    def _abort(self, error: BaseException, /) -> None:
-        """End it: no asyncio task could be made for it."""
 
 
 class LoopRunner:
@@ -40,9 +25,9 @@ class LoopRunner:
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.running: dict[asyncio.Task[None], Any] = {}
-        self.starting: Runnable | None = None  # what takes its first step right now
+        self.starting: Entry | None = None  # what takes its first step right now
 
-    def start(self, entry: Runnable, name: str) -> None:
+    def start(self, entry: Entry, name: str) -> None:
         """Run `entry` in an asyncio task; it may be done when this returns."""
         context = entry._context or Context()  # an empty one is not kept while the entry waits
         loop: Any = self.loop
@@ -53,8 +38,9 @@ class LoopRunner:
                     entry._perform(False), loop=loop, name=name, context=context, eager_start=True
                 )
             else:
-                task = self._start_primed(entry, name, context)
+                task = _start_primed(entry, loop, name, context)
         except BaseException as error:  # the loop's task factory raised
+            entry._stage = RUNNING
             entry._abort(error)
             return
         finally:
@@ -65,25 +51,23 @@ class LoopRunner:
             if was_cancelled:
                 task.cancel()
 
-    def _start_primed(self, entry: Runnable, name: str, context: Context) -> asyncio.Task[None]:
-        loop: Any = self.loop
-        body = entry._perform(True)
-        body.send(None)
-        if loop.get_task_factory() is None:
-            return asyncio.Task(body, loop=loop, name=name, context=context)
-        try:
-            task: asyncio.Task[None] = loop.create_task(body, name=name, context=context)
-        except BaseException:
-            entry._stage = ABORTED
-            body.close()
-            raise
-        return task
-
     def is_inside(self) -> bool:
         """Return whether the code that asks is a task of this pool."""
         return self.starting is not None or (bool(self.running) and asyncio.current_task() in self.running)
 
-    def is_current(self, entry: Runnable) -> bool:
-        """Return whether the code that asks is this very task."""
+    def is_current(self, entry: Entry) -> bool:
         task = entry._asyncio_task
         return entry is self.starting or (task is not None and task is asyncio.current_task())
+
+
+def _start_primed(entry: Entry, loop: Any, name: str, context: Context) -> asyncio.Task[None]:
+    body = entry._perform(True)
+    body.send(None)
+    try:
+        if loop.get_task_factory() is None:
+            return asyncio.Task(body, loop=loop, name=name, context=context)
+        return loop.create_task(body, name=name, context=context)  # type: ignore[no-any-return]
+    except BaseException:
+        entry._stage = ABORTED
+        body.close()
+        raise

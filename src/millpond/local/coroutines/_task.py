@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import threading
 import types
-from collections.abc import Awaitable, Callable, Generator, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Hashable
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
@@ -36,11 +36,37 @@ class TaskLimiter(Protocol):
     name: str
     on_event: Observer | None
     chain: tuple[Any, ...]
+    is_inside: Callable[[], bool]
 
     def leave(self, task: Any, /, *, completed: int = 0, failed: int = 0, cancelled: int = 0) -> None: ...
     def cancel_queued(self, task: Any, /) -> None: ...
-    def is_inside(self) -> bool: ...
     def help(self, task: Any, /) -> Any: ...
+
+
+class Entry(Protocol):
+    """What a limiter queues and starts: a task, or a worker of a map."""
+
+    key: Hashable | None
+    _stage: int
+    _context: Context | None
+    _limiter: Any
+    _queued_at: Any
+    _asyncio_task: Any
+    _cancel_link: CancelLink | None
+
+    def _perform(self, is_primed: bool, /) -> Coroutine[Any, Any, None]:
+        """Run it: the body of its asyncio task."""
+
+    def _abort(self, error: BaseException, /) -> None:
+        """End it: no asyncio task could be made for it."""
+
+
+def cancel_running(entry: Entry, msg: Any | None = None) -> bool:
+    """Cancel the asyncio task of an entry; if that takes its first step right now, as soon as it is known."""
+    if isinstance(entry._asyncio_task, asyncio.Task):
+        return entry._asyncio_task.cancel(msg)
+    entry._asyncio_task = True
+    return True
 
 
 @types.coroutine
@@ -57,18 +83,15 @@ class AsyncTask(asyncio.Future[T]):
     _call: Callable[..., Awaitable[T]] | None
     _args: tuple[Any, ...]
     _context: Context | None
-    _limiter: TaskLimiter
-    """The limiter that it was submitted to."""
+    _limiter: TaskLimiter  # the one that it was submitted to
     _queued_at: Any
     """The limiter in whose queue it is; once it runs, the first one (upwards) of which it holds no place."""
-    _asyncio_task: asyncio.Task[None] | bool | None
-    """What runs it; True when cancel() came before that was known."""
+    _asyncio_task: Any  # what runs it; True when cancel() came before that was known
     _stage: int
 
     priority: float = 0
     key: Hashable | None = None
-    _is_forgotten = False
-    """Whether it was given to `go()`, so that nobody will ask for its error."""
+    _is_forgotten = False  # whether it was given to `go()`, so that nobody will ask for its error
     _cancel_link: CancelLink | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
@@ -80,11 +103,7 @@ class AsyncTask(asyncio.Future[T]):
         if self.done():
             return False
         if self._stage == RUNNING:
-            running = self._asyncio_task
-            if isinstance(running, asyncio.Task):
-                return running.cancel(msg)
-            self._asyncio_task = True
-            return True
+            return cancel_running(self, msg)
         cancel_future(self, msg)
         self._limiter.cancel_queued(self)
         return True
@@ -112,7 +131,6 @@ class AsyncTask(asyncio.Future[T]):
         return value
 
     async def _perform(self, is_primed: bool) -> None:
-        """Run the call and settle: the body of the asyncio task."""
         try:
             if is_primed:
                 await primed()
@@ -140,10 +158,7 @@ class AsyncTask(asyncio.Future[T]):
                 logger.error("a task given to go() failed in pool %r", self._limiter.name, exc_info=error)
         raise_interrupt(error)
 
-    def _abort(self, error: BaseException) -> None:
-        """End it: no asyncio task could be made for it."""
-        self._stage = RUNNING
-        self._fail(error)
+    _abort = _fail
 
     def __repr__(self) -> str:
         if not self.done():
@@ -170,7 +185,6 @@ class CancelLink:
         token._watch(self)
 
     def cancel(self) -> None:
-        """Cancel the task, in its loop's thread."""
         if threading.get_ident() == self._thread:
             self._task.cancel()
         else:

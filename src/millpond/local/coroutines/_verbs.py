@@ -8,11 +8,11 @@ and `PoolFull` would come out of the handle instead of the call that was refused
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sized
-from contextvars import copy_context
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, ParamSpec, TypeVar, overload
 
-from millpond.local._checks import check_callable, check_optional_count
+from millpond.local._checks import check_callable
+from millpond.local._map import check_map
 from millpond.local._options import Options
 from millpond.local._progress import Progress, ProgressReport
 from millpond.local.coroutines._eager_map import EagerMap
@@ -151,20 +151,18 @@ class AsyncVerbs:
         from `pool.options()` gives each item its own.
         """
         check_callable(fn)
-        check_optional_count("buffersize", buffersize, 1)
-        if not isinstance(progress, bool):
-            check_callable(progress, "progress")
+        total = check_map(iterables, buffersize, progress)
         self._factory.bind()
         if self._factory.limiter.is_refusing:
             raise self._factory.limiter.refusal()
-        lengths = [len(each) if isinstance(each, Sized) else None for each in iterables]
-        total = None if not lengths or None in lengths else min(length for length in lengths if length is not None)
-        has_async = any(isinstance(each, AsyncIterable) for each in iterables)
         running: EagerMap[Any] | LazyMap[Any]
-        if has_async or buffersize is not None or not self._has_worker_coroutines:
-            running = lazy_map(self._factory, fn, iterables, buffersize, ordered)
+        if any(isinstance(each, AsyncIterable) for each in iterables):
+            ahead = buffersize or 2 * self._factory.limiter.max_workers
+            running = LazyMap(self._factory, fn, zip_any(iterables), ahead, ordered=ordered)
+        elif buffersize is not None or not self._has_worker_coroutines:
+            running = LazyMap(self._factory, fn, zip(*iterables, strict=False), buffersize, ordered=ordered)
         else:
-            running = eager_map(self._factory, fn, iterables, ordered)
+            running = EagerMap(self._factory, fn, iterables, ordered=ordered)  # type: ignore[arg-type]
         result: AsyncMap[Any] = AsyncMap(running, None if progress is False else ProgressReport(total, progress))
         running.start()
         return result
@@ -181,29 +179,3 @@ class AsyncOptions(AsyncVerbs):
 
     def __repr__(self) -> str:
         return f"<{self._pool!r} with {self._factory.options}>"
-
-
-def eager_map(factory: TaskFactory, fn: Callable[..., Any], iterables: tuple[Any, ...], ordered: bool) -> EagerMap[Any]:
-    call = factory.wrap(fn, {})
-    context = copy_context() if factory.copies_context else factory.limiter.context
-    items = list(iterables[0] if len(iterables) == 1 else zip(*iterables, strict=False))
-    call_item = call if len(iterables) == 1 else lambda item: call(*item)
-    return EagerMap(factory.limiter, call_item, items, context=context, ordered=ordered)
-
-
-def lazy_map(
-    factory: TaskFactory, fn: Callable[..., Any], iterables: tuple[Any, ...], buffersize: int | None, ordered: bool
-) -> LazyMap[Any]:
-    source: Any
-    if any(isinstance(each, AsyncIterable) for each in iterables):
-        source = zip_any(iterables)
-        buffersize = buffersize or 2 * factory.limiter.max_workers
-    else:
-        source = zip(*iterables, strict=False)
-
-    def submit(args: tuple[Any, ...]) -> AsyncTask[Any]:
-        task = factory.make(fn, args, {})
-        factory.limiter.add(task)
-        return task
-
-    return LazyMap(factory.limiter, submit, source, buffersize=buffersize, ordered=ordered)

@@ -10,30 +10,25 @@ from typing import Any
 class Wakeup:
     """Suspends one waiter until `wake()`; a wake-up that nobody waits for is lost."""
 
-    __slots__ = ("_waiter",)
+    __slots__ = ("waiter",)
 
     def __init__(self) -> None:
-        self._waiter: asyncio.Future[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
 
-    @property
-    def has_waiter(self) -> bool:
-        return self._waiter is not None
-
-    @property
     def is_due(self) -> bool:
-        """Whether somebody waits who was not woken yet."""
-        return self._waiter is not None and not self._waiter.done()
+        """Return whether somebody waits who was not woken yet."""
+        return self.waiter is not None and not self.waiter.done()
 
     async def wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
+        self.waiter = asyncio.get_running_loop().create_future()
         try:
-            await self._waiter
+            await self.waiter
         finally:
-            self._waiter = None
+            self.waiter = None
 
     def wake(self, _: object = None) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
 
 async def ends_within(timeout: float | None, awaitable: Awaitable[object]) -> bool:

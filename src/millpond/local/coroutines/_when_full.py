@@ -9,7 +9,7 @@ oneself" is to start it beside the limit and to wait for its end before `submit`
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -32,11 +32,7 @@ class AsyncAdmission:
         self._limiter = limiter
         self._max_queued = max_queued
         self._when_full = when_full
-        self._waiting: deque[tuple[asyncio.Future[None], AsyncTask[Any]]] = deque()
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+        self.waiting: OrderedDict[AsyncTask[Any], asyncio.Future[None]] = OrderedDict()
 
     def _has_room(self) -> bool:
         limiter = self._limiter
@@ -51,8 +47,7 @@ class AsyncAdmission:
         return False
 
     def _enter(self, task: AsyncTask[Any]) -> bool:
-        """Queue a task if there is room and nobody waits for it."""
-        if self._waiting or not self._has_room():
+        if self.waiting or not self._has_room():
             return False
         self._limiter.add(task)
         return True
@@ -80,19 +75,16 @@ class AsyncAdmission:
     def _drop_oldest(self) -> bool:
         """Cancel the oldest waiting task to make room; False when none waits."""
         oldest = self._limiter.backlog.take_oldest()
-        if oldest is None:
-            return False
-        self._reject()
-        oldest.cancel()
-        return True
+        if oldest is not None:
+            self._reject()
+            oldest.cancel()
+        return oldest is not None
 
     def _reject(self) -> None:
-        """Count a task that was turned away, or was dropped for another one."""
         self._limiter.rejected += 1
         emit(self._limiter.on_event, "task_rejected", self._limiter.name)
 
     def _full(self, more: str) -> PoolFull:
-        """Count a refusal and return its error."""
         self._reject()
         limiter = self._limiter
         return PoolFull(
@@ -100,22 +92,20 @@ class AsyncAdmission:
             "submit less, raise max_queued, or choose another when_full"
         )
 
-    # -- waiting submitters -----------------------------------------------------------------------------------------
-
     async def _wait(self, task: AsyncTask[Any], block: Block) -> None:
-        if block.max_waiting is not None and len(self._waiting) >= block.max_waiting:
+        if block.max_waiting is not None and len(self.waiting) >= block.max_waiting:
             raise self._full(f", and {block.max_waiting} submitters wait already")
-        admitted: asyncio.Future[None] = task.get_loop().create_future()
-        self._waiting.append((admitted, task))
+        loop = task.get_loop()
+        admitted = self.waiting[task] = loop.create_future()
         alarm = None
         if block.timeout is not None:
-            alarm = task.get_loop().call_later(block.timeout, self._expire, admitted, block.timeout)
+            alarm = loop.call_later(block.timeout, self._expire, admitted, block.timeout)
         try:
             await admitted
         except BaseException:
             if task._stage != NEW:  # room came at the same moment, but nobody is left to take the task
                 task.cancel()
-            self._remove(admitted)
+            self.waiting.pop(task, None)
             raise
         finally:
             if alarm is not None:
@@ -125,29 +115,22 @@ class AsyncAdmission:
         if not admitted.done():
             admitted.set_exception(self._full(f", and no room came within {timeout} s"))
 
-    def _remove(self, admitted: asyncio.Future[None]) -> None:
-        self._waiting = deque(each for each in self._waiting if each[0] is not admitted)
-
     def let_in(self) -> None:
-        """Queue the tasks of waiting submitters while there is room."""
-        while self._waiting and self._has_room():
-            admitted, task = self._waiting.popleft()
+        while self.waiting and self._has_room():
+            task, admitted = self.waiting.popitem(last=False)
             if not admitted.done():
                 self._limiter.add(task)
                 admitted.set_result(None)
 
     def forget(self, task: AsyncTask[Any]) -> None:
         """End the wait of a submitter whose task was cancelled meanwhile."""
-        for admitted, each in self._waiting:
-            if each is task and not admitted.done():
-                self._limiter.count_cancelled()
-                admitted.set_result(None)
-                self._remove(admitted)
-                return
+        admitted = self.waiting.pop(task, None)
+        if admitted is not None and not admitted.done():
+            self._limiter.count_cancelled()
+            admitted.set_result(None)
 
     def close(self) -> None:
-        """Refuse those who wait."""
-        waiting, self._waiting = self._waiting, deque()
-        for admitted, _ in waiting:
+        while self.waiting:
+            _, admitted = self.waiting.popitem(last=False)
             if not admitted.done():
                 admitted.set_exception(self._limiter.refusal())

@@ -14,10 +14,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import emit
+from millpond.local._map import MapPlace
 from millpond.local._task import OptionTask, Task
 from millpond.local.processes._batch import Batch, MapBatch, TaskBatch
 from millpond.local.processes._journal import STARTED
-from millpond.local.processes._map import MapPlace, ProcessMap
+from millpond.local.processes._map import ProcessMap
 
 if TYPE_CHECKING:
     from millpond.local._queues import Queue

@@ -16,22 +16,18 @@ The items of a slice share one copy of the caller's context.
 
 from __future__ import annotations
 
-import _thread
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
+from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millpond.local._calls import clean_trace, hide_frame
-from millpond.local._map import Items, PlaceWatchers, Results, open_source, start
-from millpond.local._task import Task
+from millpond.local._map import Items, Map, MapPlace, start_map
 from millpond.local._timer import timer
 from millpond.local._watchers import here
-from millpond.local.threads._placement import Place
 
 if TYPE_CHECKING:
-    from millpond.local._progress import Progress
     from millpond.local.threads._runner import ThreadRunner
     from millpond.local.threads._worker import Worker
 
@@ -62,6 +58,7 @@ class Slicer:
         self._seconds = 1.0  # per item
 
     def slices(self) -> int:
+        """Return how many slices there are to run, at the size of now."""
         return -(-len(self._items) // self._size)
 
     def is_quick(self) -> bool:
@@ -102,23 +99,23 @@ class Slice:
         self._items.insert(0, STOP)
         self._seen = -1
 
-    def run(self, fn: Callable[..., Any], *, star: bool) -> BaseException | None:
-        """Call `fn` for each item until one raises; return what it raised."""
-        take, add = self._items.pop, self.values.append
+    def run(self, fn: Callable[..., Any], *, is_bare: bool) -> BaseException | None:
+        """Call `fn` for each item until one raises; return what it raised. Hot."""
+        take, add, stop = self._items.pop, self.values.append, STOP
         try:
-            if star:
-                while (item := take()) is not STOP:
-                    add(fn(*item))
-            else:
-                while (item := take()) is not STOP:
+            if is_bare:
+                while (item := take()) is not stop:
                     add(fn(item))
+            else:
+                while (item := take()) is not stop:
+                    add(fn(*item))
         except BaseException as error:
             clean_trace(error)
             return error
         return None
 
     def is_stuck(self) -> bool:
-        """Tell whether nothing has ended since this was asked last."""
+        """Return whether nothing has ended since this was asked last."""
         seen, self._seen = self._seen, self.start + len(self.values)
         return seen == self._seen
 
@@ -134,43 +131,32 @@ class Slice:
 hide_frame(Slice.run)
 
 
-class ThreadMap(Generic[T]):
+class ThreadMap(Map[T]):
     """One `map` call in a pool of threads."""
 
+    _runner: ThreadRunner
+
     def __init__(
-        self, runner: ThreadRunner, fn: Callable[..., T], *, star: bool, chunksize: int | None, ordered: bool
+        self, runner: ThreadRunner, fn: Callable[..., T], *, is_bare: bool, chunksize: int | None, ordered: bool
     ) -> None:
-        self._runner = runner
-        self._fn = fn
-        self._star = star
-        self._items = Items()
+        super().__init__(runner, fn, is_bare=is_bare, ordered=ordered)
         self._slicer = Slicer(self._items, chunksize)
-        self.results: Results[T] = Results(ordered=ordered)
         self._context: Context | None = (copy_context() or None) if runner.carries_context else None
         self._most = min(AT_ONCE, runner.max_workers)  # places that there may be, for now
         self._is_ramping = False
         self._places = self._running = 0  # places there are, and those of them that run a slice now
-        self._lock = _thread.allocate_lock()
         self._long: set[Slice] = set()  # slices of more than one item that are being run
         self._is_watching = False
-        self._is_over = False
-        with runner.lock:
-            runner.maps.add(self)
 
-    def waiting(self) -> int:
-        """Count the items that nobody has taken yet, less the queued places, which are counted as tasks."""
-        return max(0, len(self._items) - self._places + self._running)
+    # -- places -------------------------------------------------------------------------------------------------------
 
-    def add(self, items: list[Any]) -> None:
-        if self._runner.is_closed:
-            raise self._runner.refusal()
-        self._items.add(items)
-        self.add_places()
+    def _queued_places(self) -> int:
+        return self._places - self._running
 
-    def add_places(self) -> None:
-        """Add places if there are items for them, by and by as many as there may be workers."""
+    def queue_places(self) -> None:
+        """Queue places if there are items for them, by and by as many as there may be workers."""
         with self._lock:
-            queued = self._places - self._running
+            queued = self._queued_places()
             slices = self._slicer.slices()
             missing = max(0, min(slices - queued, self._most - self._places))
             self._places += missing
@@ -188,21 +174,20 @@ class ThreadMap(Generic[T]):
             if not self._slicer.is_quick():
                 self._most = min(2 * self._most, self._runner.max_workers)
         if len(self._items) and not self._runner.is_closed:
-            self.add_places()
+            self.queue_places()
 
-    def _make_place(self) -> Task[None]:
-        place = Place()
+    def _make_place(self) -> MapPlace:
+        place = MapPlace(self, self._runner.owner)
         place._fn = self._run_place
-        place._owner = self._runner.owner
         place._context = None if self._context is None else self._context.copy()
-        place._watchers = PlaceWatchers(self)
         return place
 
     def _run_place(self) -> None:
         """Run a slice and go back to the queue; end when there is nothing left."""
+        worker = self._worker()
         with self._lock:
             self._running += 1
-        has_run = self._run_slice()
+        has_run = self._run_slice(worker)
         with self._lock:
             self._running -= 1
             self._places -= not has_run
@@ -213,10 +198,14 @@ class ThreadMap(Generic[T]):
             else:
                 self._runner.place(again)
         if len(self._items):  # the pool may have grown, or something was added between the last look and the leaving
-            self.add_places()
-        worker = self._worker()
+            self.queue_places()
         if worker is not None:
             worker.places += 1
+
+    def lose_place(self, failure: BaseException | None) -> None:
+        with self._lock:
+            self._places -= 1
+        super().lose_place(failure)
 
     def _worker(self) -> Worker | None:
         """Return the worker of this pool that the calling thread is."""
@@ -225,21 +214,9 @@ class ThreadMap(Generic[T]):
             worker = worker.turn
         return worker
 
-    def cancel(self) -> int:
-        """Drop what has not started, as a purge does; return how many."""
-        return self._drop_rest(CancelledError("the map was cancelled: its pool was purged or shut down"))
+    # -- slices -------------------------------------------------------------------------------------------------------
 
-    def lose_place(self, failure: BaseException) -> None:
-        """Note a place that will never run: it was purged, or the pool broke."""
-        self._drop_rest(failure)
-
-    def end_after_fork(self, failure: BaseException) -> None:
-        self._lock = _thread.allocate_lock()
-        self._is_over = True
-        self.results.end_after_fork(failure)
-
-    def _run_slice(self) -> bool:
-        """Run one slice; False when there was none."""
+    def _run_slice(self, worker: Worker | None) -> bool:
         piece = self._slicer.cut(max(1, self._places))
         if piece is None:
             return False
@@ -247,8 +224,12 @@ class ThreadMap(Generic[T]):
             self._watch(piece)
         began = time.perf_counter()
         while True:
-            error = piece.run(self._fn, star=self._star)
-            self._show(piece, error)
+            error = piece.run(self.fn, is_bare=self.is_bare)
+            with self._lock:
+                values, piece.values = piece.values, []
+                first = piece.start
+                piece.start += len(values) + (error is not None)
+            self._publish(first, values, error, worker)
             if error is None or self._is_over:
                 break
             del error
@@ -257,22 +238,21 @@ class ThreadMap(Generic[T]):
         self._slicer.learn(piece.size, time.perf_counter() - began)
         return True
 
-    def _show(self, piece: Slice, error: BaseException | None) -> None:
-        """Publish what a slice has, up to its end or its error."""
-        with self._lock:
-            values, piece.values = piece.values, []
-            first, taken = piece.start, len(values) + (error is not None)
-            piece.start += taken
-        worker = self._worker()
+    def _publish(self, first: int, values: list[T], error: BaseException | None, worker: Worker | None) -> None:
+        """Count outcomes, for the worker whose thread this is, and hand them over."""
+        failed = error is not None
+        taken = len(values) + failed
+        if not taken:
+            return
         if worker is not None:
             worker.items += taken
-            worker.failed += error is not None
+            worker.failed += failed
         else:
-            self._runner.workers.count_past(taken, error is not None)
-        if taken:
-            self.results.publish(first, values, error)
+            self._runner.workers.count_past(taken, failed)
+        self.results.publish(first, values, error)
 
     def _watch(self, piece: Slice) -> None:
+        """See that a slice is rescued when it gets stuck."""
         self._long.add(piece)
         with self._lock:
             is_watched, self._is_watching = self._is_watching, True
@@ -282,19 +262,12 @@ class ThreadMap(Generic[T]):
     def _rescue(self) -> None:
         for piece in [piece for piece in self._long.copy() if piece.is_stuck()]:
             with self._lock:
-                values = piece.values[:]
-                del piece.values[: len(values)]
-                first = piece.start
+                first, values = piece.start, piece.values[:]
+                del piece.values[: len(values)]  # in place: its worker goes on adding to this list
                 piece.start += len(values)
                 end, rest = piece.end, piece.stop()
-            if values:
-                self._runner.workers.count_past(len(values), 0)
-                self.results.publish(first, values, None)
-            if self._is_over:
-                self._count_dropped(len(rest))
-            elif rest:
-                self._items.give_back(end, rest)
-                self.add_places()
+            self._publish(first, values, None, None)
+            self._give_back(end, rest)
         with self._lock:
             self._is_watching = bool(self._long)
         if self._is_watching:
@@ -303,45 +276,12 @@ class ThreadMap(Generic[T]):
     def help_out(self) -> bool:
         """Inside a worker of the same pool: run a slice instead of waiting for one."""
         worker = getattr(here, "worker", None)
-        return worker is not None and worker.runner is self._runner.root and self._run_slice()
+        return worker is not None and worker.runner is self._runner.root and self._run_slice(self._worker())
 
-    def stop(self) -> None:
-        self._is_over = True
-        self._drop_rest()
-
-    def _drop_rest(self, failure: BaseException | None = None) -> int:
-        """Start no more items; `failure` comes in their place. Return how many."""
-        dropped = self._items.clear()
+    def _take_back(self) -> list[tuple[int, int]]:
         with self._lock:
-            for piece in self._long.copy():
-                rest = len(piece.stop())
-                dropped += [(piece.end, rest)] if rest else []
-        if failure is not None:
-            for first, _ in dropped:
-                self.results.publish(first, [], failure)
-        number = sum(number for _, number in dropped)
-        self._count_dropped(number)
-        return number
-
-    def _count_dropped(self, number: int) -> None:
-        with self._runner.lock:
-            self._runner.cancelled_items += number
+            rests = [(piece, len(piece.stop())) for piece in self._long.copy()]
+            return [(piece.end, rest) for piece, rest in rests if rest]
 
 
-def map_in_threads(
-    runner: ThreadRunner,
-    fn: Callable[..., T],
-    iterables: tuple[Iterable[Any], ...],
-    *,
-    timeout: float | None,
-    chunksize: int | None,
-    buffersize: int | None,
-    ordered: bool,
-    progress: Progress,
-) -> Iterator[T]:
-    """Start a map in a pool of threads and return the iterator of its results."""
-    items, total = open_source(
-        fn, iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
-    )
-    run: ThreadMap[T] = ThreadMap(runner, fn, star=len(iterables) != 1, chunksize=chunksize, ordered=ordered)
-    return start(run, items, timeout=timeout, buffersize=buffersize, progress=progress, total=total)
+map_in_threads = partial(start_map, ThreadMap)

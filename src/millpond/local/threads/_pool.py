@@ -47,6 +47,11 @@ _numbers = itertools.count(1)
 _new_task = Task.__new__
 
 
+def is_bounded(pool: BaseThreadPool) -> bool:
+    """Return whether a submit to `pool` may have to wait for room."""
+    return pool._runner.admission.max_queued is not None
+
+
 class BaseThreadPool(Pool):
     """A pool whose tasks are run by threads: its own, or its parent's."""
 

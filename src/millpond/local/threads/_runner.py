@@ -238,7 +238,7 @@ class ThreadRunner:
         if not self.is_closed:
             workers.start_minimum()
             for each in maps:  # those whose items block look for more workers at no other time
-                each.add_places()
+                each.queue_places()
         workers.catch_up()
         self.admission.let_in()
 
