@@ -119,11 +119,3 @@ class Placement:
                 self._place_dedicated(queue.shared.take())
             except IndexError:
                 return
-
-
-class Place(Task[None]):
-    """The place of a map, or of a worker of a subpool, in the queue: it is no task of the user's."""
-
-    __slots__ = ()
-
-    is_place = True

@@ -14,7 +14,6 @@ from typing import Any
 from millpond.local._calls import run
 from millpond.local._task import Task
 from millpond.local._watchers import CANCELLED, RAISED, Watchers, here
-from millpond.local.threads._placement import Place
 from millpond.local.threads._runner import ThreadRunner
 from millpond.local.threads._worker import Worker
 from millpond.local.threads._workers import WorkerRules, Workers
@@ -45,7 +44,7 @@ class Turns:
 
     def start(self, worker: Worker) -> None:
         parent = self._parent
-        turn = Place()
+        turn = Turn()
         turn._fn = self._run_turn
         turn._args = (worker,)
         turn._owner = parent.owner
@@ -111,6 +110,14 @@ def _innermost(worker: Worker) -> Worker:
     while worker.turn is not None:
         worker = worker.turn
     return worker
+
+
+class Turn(Task[None]):
+    """The place of a subpool's worker in the parent's queue: it is no task of the user's."""
+
+    __slots__ = ()
+
+    is_place = True
 
 
 class _TurnWatchers(Watchers):
