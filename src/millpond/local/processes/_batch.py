@@ -10,11 +10,13 @@ out, was cancelled by its token, or was recalled): it is counted in `gone`, and 
 from __future__ import annotations
 
 import pickle
+import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond._events import Observer, emit
 from millpond.local._task import Task
 from millpond.local._watchers import RAISED, RETURNED
+from millpond.local.processes._callback_thread import CallbackThread
 from millpond.local.processes._child import name_of
 from millpond.local.processes._frames import FAILED, SKIPPED, UNLOADABLE
 from millpond.local.processes._pickling import Encoder, load_error, unreadable
@@ -29,6 +31,7 @@ class Host(Protocol):
 
     name: str
     on_event: Observer | None
+    callbacks: CallbackThread
     encoder: Encoder
     records: TaskRecords
 
@@ -208,21 +211,35 @@ class TaskBatch(Batch):
             number -= gone
         self.settled = end
         host.records.count_ended(number, 0)
+        if host.records.admitted:
+            host.records.leave_places(tasks)
         if host.on_event is not None:
-            for at, task in enumerate(tasks, position):
-                if task is not None:
-                    emit(host.on_event, "task_finished", host.name, function=self.name(at))
-        forgets_all = bool(host.records.admitted)
+            names = self._names([at for at, task in enumerate(tasks, position) if task is not None])
+            host.callbacks.observe_many("task_finished", ({"function": name} for name in names))
         for task, value in zip(tasks, values, strict=False):
             if task is None:
                 continue
-            if forgets_all or type(task) is not Task:
+            if type(task) is not Task:
                 host.records.forget(task)
             task._args = None
             task._value = value
             task._status = RETURNED
             if task._watchers is not None:
                 task._watchers.wake(task)
+
+    def report_started(self) -> None:
+        """Report that its tasks go to a worker, in a pool with `on_event`."""
+        now = time.perf_counter()
+        open_ones = [(at, task) for at, task in enumerate(self.tasks) if task is not None and at >= self.settled]
+        waits = [now - task._context for _, task in open_ones]  # see `ProcessRunner.admit_observed`
+        names = self._names([at for at, _ in open_ones])
+        data = ({"function": name, "waited": waited} for name, waited in zip(names, waits, strict=True))
+        self._host.callbacks.observe_many("task_started", data)
+
+    def _names(self, positions: list[int]) -> list[str]:
+        if len(self.fns) == 1:
+            return [self.name(0)] * len(positions)
+        return [self.name(at) for at in positions]
 
     def fail(self, position: int, error: BaseException) -> None:
         task = self.tasks[position]

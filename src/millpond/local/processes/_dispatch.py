@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import emit
 from millpond.local._task import OptionTask, Task
 from millpond.local.processes._batch import Batch, MapBatch, TaskBatch
 from millpond.local.processes._journal import STARTED
@@ -193,7 +192,7 @@ class Dispatcher:
             return False
         runner.run_times.learn_size(batch.fns[0], len(body) // batch.count)
         if runner.on_event is not None and isinstance(batch, TaskBatch):
-            self._emit_started(batch)
+            batch.report_started()
         worker.give(batch, body)
         now = time.monotonic()
         if batch.is_alone and isinstance(batch, TaskBatch):
@@ -201,13 +200,6 @@ class Dispatcher:
             worker.deadline = None if timeout is None else now + timeout
         self.set_alarm(worker, now)
         return True
-
-    def _emit_started(self, batch: TaskBatch) -> None:
-        runner, now = self._runner, time.perf_counter()
-        for position, task in enumerate(batch.tasks):
-            if task is not None and batch.is_open(position):
-                waited = now - task._context  # in a pool with `on_event`, when it was submitted
-                emit(runner.on_event, "task_started", runner.name, function=batch.name(position), waited=waited)
 
     def set_alarm(self, worker: ProcessWorker, now: float) -> None:
         """Decide when to look whether `worker` is stuck. What has a key cannot go elsewhere, so it is not looked at."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.local.processes._workers import is_importing_main
@@ -86,6 +87,12 @@ class IoHandle:
             if io is not None and call not in self.calls:
                 self.calls.append(call)
                 io.wake()
+
+    def end_task(self, task: Task[Any]) -> None:
+        """End a task that is with a worker, and its process with it."""
+        with self._runner.lock:
+            if self.running is not None:
+                self.call_soon(partial(self.running.end_task, task))
 
     def join(self, deadline: float | None) -> bool:
         """Wait for the thread, which ends after the last worker; False at the deadline."""

@@ -154,8 +154,7 @@ class ProcessPool(Pool):
         task._watchers = None
         task._owner = runner.owner
         task._fn = partial(fn, **kwargs) if kwargs else fn
-        task._args = args
-        task._context = None
+        task._args = args  # and `_context` stays unset: nobody reads it, but in a pool with `on_event`
         if runner.admit is not None:
             return runner.admit(task)
         runner.put(task)

@@ -88,7 +88,9 @@ class ProcessRunner:
         self.io = IoHandle(self, lambda: make_io_thread(self))
         self.backlog = Backlog(self, make_queue)
         self.put = self.backlog.put
-        self.records = TaskRecords(self.lock, self.backlog, self.end_running)
+        self.sweep_soon = partial(self.io.call_soon, self.backlog.sweep_if_due)  # the I/O thread alone takes tasks
+        self.admission = Admission(self, max_queued, when_full)
+        self.records = TaskRecords(self.lock, self.backlog, self.io.end_task, self.admission.leave)
         self.forget = self.records.forget
         self.hold_place = self.records.hold_place
         self.watch_token = self.records.watch_token
@@ -96,11 +98,10 @@ class ProcessRunner:
         self.use_worker_queues()
         self.drainers = Drainers(self.is_idle)
         self.has_left = self.drainers.wake
-        self.callbacks = CallbackThread(name, self.drainers.wake)
-        self.on_event = None if on_event is None else self.callbacks.observer(on_event)
+        self.callbacks = CallbackThread(name, on_event, self.drainers.wake)
+        self.on_event: Observer | None = None if on_event is None else self.callbacks.observe
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cancelled_items = 0
-        self.admission = Admission(self, max_queued, when_full)
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
         self.last_fn: Any = None  # the last function that was checked; forgotten when nobody works
         self.set_admit()
@@ -124,14 +125,29 @@ class ProcessRunner:
         elif self.on_event is not None:
             self.admit = self.admit_observed
         elif self.admission.max_queued is not None:
-            self.admit = self.admission.admit
+            self.admit = self.admit_bounded
         else:
             self.admit = None
 
     def admit_observed(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a pool with `on_event`."""
         task._context = time.perf_counter()  # for `task_started`: a task in another process has no context
-        return self.admission.admit(task)
+        if self.admission.max_queued is not None:
+            return self.admit_bounded(task)
+        self.put(task)
+        if self.io.is_waiting:
+            self.wake(task)
+        return task
+
+    def admit_bounded(self, task: Task[Any]) -> Task[Any]:
+        """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` and `place`, written out."""
+        if not self.admission.enter():
+            return self.admission.admit(task)
+        self.records.admitted.add(task)
+        self.put(task)
+        if self.io.is_waiting:
+            self.wake(task)
+        return task
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
         raise self.refusal()
@@ -185,18 +201,6 @@ class ProcessRunner:
         self.records.count_ended(1, int(has_failed))
         if has_failed and isinstance(task._value, KeyboardInterrupt) and getattr(here, "worker", None) is None:
             raise task._value
-
-    # -- for the backlog and the records ------------------------------------------------------------------------------
-
-    def sweep_soon(self) -> None:
-        """Have the I/O thread sweep, which alone takes tasks (under the lock)."""
-        self.io.call_soon(self.backlog.sweep_if_due)
-
-    def end_running(self, task: Task[Any]) -> None:
-        """End a task that is with a worker, and its process with it."""
-        with self.lock:
-            if self.io.running is not None:
-                self.io.call_soon(partial(self.io.running.end_task, task))
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

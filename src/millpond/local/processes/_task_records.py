@@ -40,21 +40,34 @@ class TokenLink:
 class TaskRecords:
     """What is kept for the tasks of a pool."""
 
-    def __init__(self, lock: threading.RLock, backlog: Backlog, end_running: Callable[[Task[Any]], None]) -> None:
+    def __init__(
+        self,
+        lock: threading.RLock,
+        backlog: Backlog,
+        end_running: Callable[[Task[Any]], None],
+        leave: Callable[[int], None],
+    ) -> None:
         self._backlog = backlog
         self._end_running = end_running
+        self._leave = leave  # gives back the places of so many tasks in a bounded pool
         self.completed = self.failed = 0
         self.reset(lock)
 
     def reset(self, lock: threading.RLock) -> None:
         """Start without tasks, as in a forked child; the counts go on."""
         self._lock = lock
-        self.admitted: dict[Task[Any], Callable[[], None]] = {}  # in a bounded pool, and what gives back their place
+        self.admitted: set[Task[Any]] = set()  # those that have a place in a bounded pool
         self.tries: dict[Hashable, int] = {}  # how often calls were tried again whose worker died
 
-    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None:
-        """Have `leave` called once, when an admitted task has ended or was cancelled."""
-        self.admitted[task] = leave
+    def hold_place(self, task: Task[Any], _: Callable[[], None]) -> None:
+        """Have the place of an admitted task given back once, when it has ended or was cancelled."""
+        self.admitted.add(task)
+
+    def leave_places(self, tasks: list[Task[Any] | None]) -> None:
+        """Give back the places of tasks that have ended; only the I/O thread has these."""
+        held = self.admitted.intersection(tasks)
+        self.admitted.difference_update(held)
+        self._leave(len(held))
 
     def watch_token(self, task: OptionTask[Any]) -> None:
         """Let the token of a queued task end it."""
@@ -70,10 +83,13 @@ class TaskRecords:
 
     def forget(self, task: Task[Any]) -> None:
         """Release what is kept for a task that has ended or will not run; a second time there is nothing left."""
-        if self.admitted:
-            leave = self.admitted.pop(task, None)
-            if leave is not None:
-                leave()
+        if task in self.admitted:
+            try:
+                self.admitted.remove(task)
+            except KeyError:
+                pass  # somebody else gives back its place just now
+            else:
+                self._leave(1)
         if self.tries:
             self.tries.pop(task, None)
         if type(task) is OptionTask:
