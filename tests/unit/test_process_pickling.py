@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from millpond import ProcessPool
-from millpond.local.processes import _pickling as _process_pickle
 from millpond.local.processes._pickling import Encoder
 from waiting import HANG
 
@@ -38,7 +37,7 @@ def pool() -> Iterator[ProcessPool]:
 
 @pytest.fixture
 def without_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_process_pickle, "cloudpickle", lambda: None)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
 
 
 def test_a_lambda_is_sent_by_value_when_cloudpickle_is_there(pool):

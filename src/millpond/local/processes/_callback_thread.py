@@ -103,12 +103,7 @@ class CallbackThread:
         self._is_ending = False
 
     def join(self, deadline: float | None) -> bool:
-        """Wait for the thread to end; False at the deadline. Inside the thread itself there is nothing to wait for."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return True
-        thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        return not thread.is_alive()
+        return self._thread is None or join_thread(self._thread, deadline)
 
     def _run(self) -> None:
         while self._wait():
@@ -136,3 +131,11 @@ class CallbackThread:
             else:
                 call()
         self._when_idle()
+
+
+def join_thread(thread: threading.Thread, deadline: float | None) -> bool:
+    """Wait for a thread to end; False at the deadline. Inside the thread itself there is nothing to wait for."""
+    if thread is threading.current_thread():
+        return True
+    thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    return not thread.is_alive()

@@ -1,7 +1,7 @@
 """The worker process: reads batches of calls from its socket, runs them, answers.
 
-It imports as little as it can, since every worker pays for it at its start. What it sends is in
-`_frames`, what it leaves behind when it is killed in `_journal`.
+It imports as little as it can, since every worker pays for it at its start. What it sends is in `_frames`, what it
+leaves behind when it is killed in `_journal`.
 
 It answers at the end of a batch; earlier when two milliseconds have passed, when the journal is full, or after a large
 outcome. So an outcome is at any time either in the journal or with the kernel, except that of the call just ended:
@@ -29,18 +29,18 @@ from millpond.local.processes._frames import (
     BATCH,
     BROKEN,
     FAILED,
-    LENGTH,
     PICKLED,
     READY,
     REPLY,
     SKIPPED,
     UNLOADABLE,
     Inbox,
+    frame,
 )
 from millpond.local.processes._journal import BASE, SKIP, STARTED, Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from multiprocessing.heap import BufferWrapper
     from types import ModuleType
 
@@ -74,10 +74,6 @@ def main(
         child.serve()
     except (BrokenPipeError, ConnectionResetError):
         return  # the pool's process is gone
-    _finalize(finalizer)
-
-
-def _finalize(finalizer: Callable[[], object] | None) -> None:
     if finalizer is not None:
         try:
             finalizer()
@@ -99,12 +95,8 @@ class Child:
         sock.setblocking(True)
 
     def send(self, message: tuple[Any, ...]) -> None:
-        body = pickle.dumps(message, 5)
-        if len(body) < 1 << 16:
-            self._sock.sendall(LENGTH.pack(len(body)) + body)
-        else:
-            self._sock.sendall(LENGTH.pack(len(body)))
-            self._sock.sendall(body)
+        for piece in frame(pickle.dumps(message, 5)):
+            self._sock.sendall(piece)
 
     def serve(self) -> None:
         inbox = Inbox()
@@ -112,9 +104,9 @@ class Child:
             frames = inbox.receive(self._sock)
             if frames is None:
                 return
-            for frame in frames:
-                first, count = BATCH.unpack_from(frame)
-                self.run(first, count, self.load(memoryview(frame)[BATCH.size :]))
+            for each in frames:
+                first, count = BATCH.unpack_from(each)
+                self.run(first, count, self.load(memoryview(each)[BATCH.size :]))
             del frames
 
     def load(self, body: memoryview) -> Iterable[tuple[Any, Any]] | None:
@@ -137,8 +129,7 @@ class Child:
         words[BASE] = seq = first
         began = perf_counter()
         if calls is None:
-            specials = dict.fromkeys(range(count), (UNLOADABLE,))
-            self.answer(first, [None] * count, specials, 0.0)
+            self.answer(first, [None] * count, dict.fromkeys(range(count), (UNLOADABLE,)), 0.0)
             words[BASE] = last + 1  # the journal has no record of them
             words[STARTED] = last
             return
@@ -174,24 +165,13 @@ class Child:
         self.send((REPLY, base, values, specials, seconds, memory))
 
 
-# -- values and errors on their way out --------------------------------------------------------------------------------
-
-
 def _special(fn: Any, value: Any) -> tuple[Any, ...]:
     """Pickle a value by itself, so that a bad one spoils no other."""
     try:
-        return PICKLED, pickle.dumps(value, 5)
+        return PICKLED, dumps(value)
     except Exception as error:
-        trouble = error
-        by_value = cloudpickle()
-        if by_value is not None:
-            try:
-                return PICKLED, by_value.dumps(value)
-            except Exception as second:
-                trouble = second
         raise pickle.PicklingError(
-            f"the result of {name_of(fn)}, a {type(value).__qualname__}, cannot be pickled: {trouble}; "
-            "return plain data"
+            f"the result of {name_of(fn)}, a {type(value).__qualname__}, cannot be pickled: {error}; return plain data"
         ) from None
 
 
@@ -241,9 +221,20 @@ _loaded: dict[bytes, Any] = {}
 
 
 def name_of(fn: Any) -> str:
-    """Return the name by which errors and events call a function."""
     fn = getattr(fn, "func", fn)
     return getattr(fn, "__qualname__", None) or repr(fn)
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle by name, or by value where that fails."""
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:
+        by_value = cloudpickle()
+        if by_value is None:
+            raise
+        blob: bytes = by_value.dumps(value)
+        return blob
 
 
 def cloudpickle() -> ModuleType | None:

@@ -106,9 +106,8 @@ class Dispatcher:
                 task = queue.take()
             except IndexError:
                 return None
-            fn = task._fn
+            fn, is_alone = task._fn, _travels_alone(task)
             run = task.run if isinstance(task, MapPlace) else None
-            is_alone = _travels_alone(task)
             run_time = None if is_alone or fn is None else runner.run_times.of(fn if run is None else run.fn)
             if worker.in_flight and fn is not None and (run_time is None or run_time.seconds > TARGET):
                 queue.put_back(task)  # not claimed: it can be cancelled all the time
@@ -128,15 +127,13 @@ class Dispatcher:
         batch = TaskBatch(runner, [task], [fn], [task._args], 0.0)
         if run_time is not None:
             self._fill(batch, queue, limit, run_time)
-        batch.is_alone = is_alone
-        batch.is_keyed = not is_shared
+        batch.is_alone, batch.is_keyed = is_alone, not is_shared
         return batch
 
     def _fill(self, batch: TaskBatch, queue: Queue, limit: int, run_time: RunTime) -> None:
         """Add the next tasks of the queue to a batch of one while they fit. Hot."""
-        runner, is_mixed = self._runner, False
-        take, last = queue.take, batch.fns[0]
-        tasks, fns, arguments = batch.tasks, batch.fns, batch.arguments
+        runner, take, is_mixed = self._runner, queue.take, False
+        tasks, fns, arguments, last = batch.tasks, batch.fns, batch.arguments, batch.fns[0]
         seconds = expected = run_time.seconds
         limit = run_time.limit(limit, BYTES)
         while len(tasks) < limit and expected + seconds <= TARGET:
@@ -195,9 +192,8 @@ class Dispatcher:
             batch.report_started()
         worker.give(batch, body)
         now = time.monotonic()
-        if batch.is_alone and isinstance(batch, TaskBatch):
-            timeout = getattr(batch.tasks[0], "timeout", None)
-            worker.deadline = None if timeout is None else now + timeout
+        timeout = getattr(batch.identity(0), "timeout", None)
+        worker.deadline = None if timeout is None else now + timeout
         self.set_alarm(worker, now)
         return True
 
@@ -205,12 +201,9 @@ class Dispatcher:
         """Decide when to look whether `worker` is stuck. What has a key cannot go elsewhere, so it is not looked at."""
         if worker.recall_until is not None:
             return
-        load = worker.load
         worker.late_at = now + RECALL_AFTER + 3 * sum([batch.expected for batch in worker.in_flight])
-        if not load or worker.has_keys:
-            worker.recall_at = None
-        else:
-            worker.recall_at = now + STOPPED_AFTER if load == 1 else worker.late_at
+        load = 0 if worker.has_keys else worker.load
+        worker.recall_at = None if not load else now + STOPPED_AFTER if load == 1 else worker.late_at
 
     def is_stuck(self, worker: ProcessWorker, now: float) -> bool:
         """Return whether calls of `worker`, which is overdue, would do better elsewhere; if not, look again later.

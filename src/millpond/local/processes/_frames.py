@@ -29,6 +29,12 @@ ROOM = 1 << 16
 """Bytes read at once; a longer frame gets a buffer of its own."""
 
 
+def frame(body: bytes, head: bytes = b"") -> list[bytes]:
+    """Return what to send for a message that starts with `head`: in one piece, unless it is too long to be copied."""
+    start = LENGTH.pack(len(head) + len(body)) + head
+    return [start + body] if len(body) < ROOM else [start, body]
+
+
 class Inbox:
     """Puts the bytes of a socket together into frames."""
 
@@ -40,18 +46,13 @@ class Inbox:
 
     def receive(self, sock: socket.socket) -> list[bytes | memoryview] | None:
         """Read once; return the frames that are complete now, or None at the end of the stream."""
-        if self._long is not None:
-            return self._receive_long(sock, self._long)
-        number = sock.recv_into(self._view[self._have :])
+        long = self._long
+        number = sock.recv_into(self._view[self._have :] if long is None else long[self._long_have :])
         if not number:
             return None
-        self._have += number
-        return self._cut()
-
-    def _receive_long(self, sock: socket.socket, long: memoryview) -> list[bytes | memoryview] | None:
-        number = sock.recv_into(long[self._long_have :])
-        if not number:
-            return None
+        if long is None:
+            self._have += number
+            return self._cut()
         self._long_have += number
         if self._long_have < len(long):
             return []

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond.local.processes._workers import is_importing_main
+from millpond.local.processes._callback_thread import join_thread
+from millpond.local.processes._workers import Runner, is_importing_main
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from millpond.local._task import Task
@@ -25,14 +25,6 @@ class IoThread(Protocol):
     def close(self) -> None: ...
     def recall_all(self) -> None: ...
     def end_task(self, task: Task[Any]) -> None: ...
-
-
-class Runner(Protocol):
-    """The runner of the pool, as far as this needs it."""
-
-    name: str
-    lock: threading.RLock
-    is_closed: bool
 
 
 class IoHandle:
@@ -65,18 +57,16 @@ class IoHandle:
         return True
 
     def _start(self) -> None:
-        io = None
+        if is_importing_main():
+            raise RuntimeError(
+                f"pool {self._runner.name!r} got work while a worker process imports the main script; put the code "
+                "that uses it under if __name__ == '__main__':"
+            )
+        io = self._make()
         try:
-            if is_importing_main():
-                raise RuntimeError(
-                    f"pool {self._runner.name!r} got work while a worker process imports the main script; put the code "
-                    "that uses it under if __name__ == '__main__':"
-                )
-            io = self._make()
             io.thread.start()
         except BaseException:
-            if io is not None:
-                io.close()
+            io.close()
             raise
         self.running = io
 
@@ -98,13 +88,9 @@ class IoHandle:
         """Wait for the thread, which ends after the last worker; False at the deadline."""
         with self._runner.lock:
             io = self.running
-        if io is None or io.thread is threading.current_thread():
-            return True
-        io.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        return not io.thread.is_alive()
+        return io is None or join_thread(io.thread, deadline)
 
     def after_fork(self) -> None:
-        """Go on in a forked child, which does not have the thread."""
         if self.running is not None:
             self.running.close()
         self.note_ended()

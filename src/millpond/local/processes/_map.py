@@ -27,9 +27,7 @@ class MapPlace(Task[None]):
     """The place of a map in the queue."""
 
     __slots__ = ("run",)
-
     is_place = True
-
     run: ProcessMap[Any]
 
 
@@ -72,8 +70,6 @@ class ProcessMap(Generic[T]):
         place._watchers = PlaceWatchers(self)
         self._runner.place(place)
 
-    # -- for the dispatcher -------------------------------------------------------------------------------------------
-
     def cut(self, size: int) -> tuple[int, list[Any]]:
         """Take the next slice, of `size` items at most: the number of the first, and the items."""
         number, items = self._items.cut(size)
@@ -94,32 +90,27 @@ class ProcessMap(Generic[T]):
             self._items.give_back(number + len(items), items[::-1])
             self._queue_place()
 
-    # -- the end ------------------------------------------------------------------------------------------------------
-
     def help_out(self) -> bool:
-        """Return that the consumer cannot help: the items are for the worker processes."""
-        return False
+        return False  # the items are for the worker processes
 
     def cancel(self) -> int:
         """Drop what no worker has, as a purge does; return how many."""
         return self._drop_rest(CancelledError("the map was cancelled: its pool was purged or shut down"))
 
     def lose_place(self, failure: BaseException) -> None:
-        """End the map: its place was purged, or the pool broke."""
         self._drop_rest(failure)
 
     def stop(self) -> None:
         self._is_over = True
-        self._drop_rest()
+        self._drop_rest(None)
 
     def end_after_fork(self, failure: BaseException) -> None:
-        """End a map that this process inherited by fork."""
         self._lock = _thread.allocate_lock()
         self._is_over = True
         self.results.end_after_fork(failure)
 
-    def _drop_rest(self, failure: BaseException | None = None) -> int:
-        """Start no more items; `failure` comes in their place. Return how many."""
+    def _drop_rest(self, failure: BaseException | None) -> int:
+        """Start no more items; `failure` comes in their place. Return how many there were."""
         dropped = self._items.clear()
         with self._lock:
             place = self._place

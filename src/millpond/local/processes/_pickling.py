@@ -6,6 +6,9 @@ lost: function by function and call by call, the culprit is found and it alone f
 
 What cannot be pickled by name (a lambda, a nested function, one typed into a notebook) is sent by value when
 cloudpickle is installed. Such a function is pickled once and loaded once per worker (`ByValue`).
+
+All of it is done in the I/O thread, and with it what users' objects do when they are pickled or loaded (`__reduce__`,
+`__getstate__`, `__setstate__`): the one code of users that runs there. The docstring of `ProcessPool` tells them.
 """
 
 from __future__ import annotations
@@ -13,11 +16,10 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from millpond.local.processes._child import cloudpickle, load_by_value, name_of
+from millpond.local.processes._child import cloudpickle, dumps, load_by_value, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import ModuleType
+    from collections.abc import Callable, Sequence
 
 BY_NAME, BY_VALUE, SINGLY = 0, 1, 2
 """How the calls of a function are encoded. Each is tried when the one before has failed."""
@@ -61,13 +63,13 @@ class Encoder:
     ) -> tuple[bytes, dict[int, Exception]]:
         """Return the pickle of a batch, and the errors of those of its calls that cannot be pickled, by position.
 
-        `fns` has the function of each call, or one for all. `is_bare` says that each call has one argument only, which
-        stands there without a tuple around it.
+        `fns` has the function of each call, or one for all; `is_bare` is told in `_batch`.
         """
         encoding = max(map(self._encoding, fns)) if self._encodings else BY_NAME
         if encoding != SINGLY:
             try:
-                return self._together(fns, arguments, encoding, is_bare=is_bare), {}
+                sent = fns if encoding == BY_NAME else [self._represent(fn) for fn in fns]
+                return pickle.dumps((sent, arguments, is_bare), 5), {}
             except Exception:
                 if encoding == BY_NAME and self._sends_by_value(fns):
                     return self.encode(fns, arguments, is_bare=is_bare)
@@ -75,7 +77,7 @@ class Encoder:
 
     def _sends_by_value(self, fns: Sequence[Any]) -> bool:
         """Note which of these functions must travel by value; False when that does not help."""
-        nameless = [fn for fn in {id(fn): fn for fn in fns}.values() if not _can_pickle(fn, pickle)]
+        nameless = [fn for fn in {id(fn): fn for fn in fns}.values() if not _can_pickle(fn, pickle.dumps)]
         if nameless and cloudpickle() is not None:
             for fn in nameless:
                 self.next_encoding(fn)
@@ -92,11 +94,6 @@ class Encoder:
 
     def _encoding(self, fn: Any) -> int:
         return self._encodings.get(_full_name(fn), BY_NAME)
-
-    def _together(self, fns: Sequence[Any], arguments: list[Any], encoding: int, *, is_bare: bool) -> bytes:
-        if encoding == BY_VALUE:
-            fns = [self._represent(fn) for fn in fns]
-        return pickle.dumps((fns, arguments, is_bare), 5)
 
     def _represent(self, fn: Any) -> Any:
         """Return what stands for `fn` in a pickle: itself, or a `ByValue` when it cannot be pickled by name."""
@@ -115,63 +112,43 @@ class Encoder:
         blobs: list[tuple[str, bytes]] = []
         errors: dict[int, Exception] = {}
         for position, args in enumerate(arguments):
-            fn = fns[position if len(fns) > 1 else 0]
-            name, blob = name_of(fn), b""
+            fn, blob = fns[position if len(fns) > 1 else 0], b""
             try:
-                blob = self._alone(fn, args)
+                blob = dumps((self._represent(fn), args))
             except Exception as error:
                 errors[position] = _explain(fn, args, error)
-            blobs.append((name, blob))
+            blobs.append((name_of(fn), blob))
         return pickle.dumps((None, blobs, False), 5), errors
 
-    def _alone(self, fn: Any, args: tuple[Any, ...]) -> bytes:
-        try:
-            return pickle.dumps((self._represent(fn), args), 5)
-        except Exception:
-            by_value = cloudpickle()
-            if by_value is None:
-                raise
-            blob: bytes = by_value.dumps((fn, args))
-            return blob
 
-    def encode_setup(self, initializer: Any, initargs: tuple[Any, ...], finalizer: Any) -> bytes:
-        """Return the pickle of what a worker calls at its start and at its end."""
-        try:
-            return pickle.dumps((initializer, initargs, finalizer), 5)
-        except Exception as error:
-            by_value = cloudpickle()
-            if by_value is not None:
-                blob: bytes = by_value.dumps((initializer, initargs, finalizer))
-                return blob
-            for each in (initializer, finalizer):
-                if each is not None and not _can_pickle(each):
-                    raise _explain(each, (), error) from error
-            raise _explain(initializer, initargs, error) from error
+def encode_setup(initializer: Any, initargs: tuple[Any, ...], finalizer: Any) -> bytes:
+    """Return the pickle of what a worker calls at its start and at its end."""
+    try:
+        return dumps((initializer, initargs, finalizer))
+    except Exception as error:
+        if finalizer is not None and not _can_pickle(finalizer):
+            raise _explain(finalizer, (), error) from error
+        raise _explain(initializer, initargs, error) from error
 
 
 def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
     """Return an error that names what cannot be pickled and says what to do."""
-    hint = "" if cloudpickle() is not None else f", {INSTALL}"
-    text = (
-        f"{name_of(fn)} (in {getattr(fn, '__module__', None)}) cannot be sent to a worker process: {error}; "
-        f"define it at module level{hint}"
-    )
-    if _can_pickle(fn):
-        for position, each in enumerate(args, 1):
-            if not _can_pickle(each):
-                text = (
-                    f"argument {position} of {name_of(fn)}, a {type(each).__qualname__}, cannot be sent to a worker "
-                    f"process: {error}; pass plain data, or the name or path by which the worker can open it"
-                )
-                break
-    explained = pickle.PicklingError(text)
+    bad = next((at for at, each in enumerate(args) if not _can_pickle(each)), None) if _can_pickle(fn) else None
+    if bad is None:
+        hint = "" if cloudpickle() is not None else f", {INSTALL}"
+        what = f"{name_of(fn)} (in {getattr(fn, '__module__', None)})"
+        advice = f"define it at module level{hint}"
+    else:
+        what = f"argument {bad + 1} of {name_of(fn)}, a {type(args[bad]).__qualname__},"
+        advice = "pass plain data, or the name or path by which the worker can open it"
+    explained = pickle.PicklingError(f"{what} cannot be sent to a worker process: {error}; {advice}")
     explained.__cause__ = error
     return explained
 
 
-def _can_pickle(value: Any, pickler: ModuleType | None = None) -> bool:
+def _can_pickle(value: Any, dumps: Callable[[Any], bytes] = dumps) -> bool:
     try:
-        (pickler or cloudpickle() or pickle).dumps(value)
+        dumps(value)
     except Exception:
         return False
     return True

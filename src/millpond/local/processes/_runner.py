@@ -8,19 +8,17 @@ under the GIL:
 - *No task runs twice*, or is run when it was cancelled: see `_backlog.py`.
 - *No task is left behind.* The I/O thread ends under the lock, when the pool is closed and the queue is empty; a
   submitter that finds it gone takes its task back and says that the pool is closed.
-
-Users' code (done-callbacks, `on_event`) never runs in the I/O thread: see `_callback_thread.py`.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import Observer, emit, logger
@@ -50,14 +48,11 @@ if TYPE_CHECKING:
 class TaskOwner:
     """What a task knows of its pool. After a fork the child's pool goes on with a new one."""
 
-    __slots__ = ("is_forked", "root")
-
     def __init__(self, runner: ProcessRunner) -> None:
         self.root = runner
         self.is_forked = False
 
     def cancel_queued(self, task: Task[Any]) -> bool:
-        """Atomically take a queued task out of turn to cancel it; False when it is with a worker or has ended."""
         return not self.is_forked and self.root.backlog.cancel(task)
 
 
@@ -116,8 +111,6 @@ class ProcessRunner:
     def max_workers(self) -> int:
         return self.workers.max_workers
 
-    # -- coming in ----------------------------------------------------------------------------------------------------
-
     def set_admit(self) -> None:
         """Send submits through the rules if there are any; else they go straight to the queue (under the lock)."""
         if self.is_closed:
@@ -131,7 +124,7 @@ class ProcessRunner:
 
     def admit_observed(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a pool with `on_event`."""
-        task._context = time.perf_counter()  # for `task_started`: a task in another process has no context
+        task._context = perf_counter()  # for `task_started`: a task in another process has no context
         if self.admission.max_queued is not None:
             return self.admit_bounded(task)
         self.put(task)
@@ -180,15 +173,12 @@ class ProcessRunner:
             if taken_back or not isinstance(error, PoolClosed | BrokenProcessPool):
                 raise error
 
-    # -- for the admission --------------------------------------------------------------------------------------------
-
     def workers_that_count(self) -> int:
         """Return how many tasks may run besides those that wait: those that run now, in a paused pool."""
         return self.workers.busy() if self.is_paused else self.workers.max_workers
 
     def is_inside(self) -> bool:
-        """Return whether the calling thread is a worker of this pool: its workers are other processes."""
-        return False
+        return False  # no thread is a worker of this pool
 
     def run_here(self, task: Task[Any]) -> None:
         """Run a task in the calling thread; Ctrl-C in it is also the caller's."""
@@ -202,8 +192,6 @@ class ProcessRunner:
         if has_failed and isinstance(task._value, KeyboardInterrupt) and getattr(here, "worker", None) is None:
             raise task._value
 
-    # -- looking ------------------------------------------------------------------------------------------------------
-
     def is_idle(self) -> bool:
         """Return whether nothing waits, nobody works and every callback has been called."""
         return not self.io.is_working and not len(self.backlog) and self.callbacks.is_idle
@@ -213,16 +201,14 @@ class ProcessRunner:
         return self.backlog.shared() + self._waiting_items() if len(self.backlog.queue) else 0
 
     def _waiting_items(self) -> int:
-        """Count the items of maps that no worker has, less their places, which are queued as tasks."""
         with self.lock:
-            items: int = sum([each.waiting() for each in list(self.maps)])
-            return items
+            return int(sum([each.waiting() for each in list(self.maps)]))
 
     def statistics(self) -> Statistics:
         workers, records = self.workers, self.records
         with self.lock:
             loads = [worker.load for worker in workers.all]
-            running = sum(load > 0 for load in loads)
+            running = sum([load > 0 for load in loads])
             queued = len(self.backlog) + sum(loads) - running + self._waiting_items()
             cancelled = self.backlog.cancelled + self.cancelled_items + self.admission.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
@@ -244,8 +230,6 @@ class ProcessRunner:
                 state=state,
                 queueing_delay=self.backlog.probe(),
             )
-
-    # -- changing -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Let no task start; what is on its way to a worker and not started comes back."""
@@ -269,8 +253,7 @@ class ProcessRunner:
     def purge(self) -> int:
         with self.lock:
             maps = list(self.maps)
-        items: int = sum([each.cancel() for each in maps])
-        return items + self.backlog.cancel_all()
+        return int(sum([each.cancel() for each in maps])) + self.backlog.cancel_all()
 
     def resize(self, max_workers: int) -> None:
         """Change the number of workers; surplus ones leave as their tasks end."""
@@ -333,10 +316,7 @@ class ProcessRunner:
                 self.io.wake()
 
     def join(self, deadline: float | None = None) -> bool:
-        """Wait for the I/O thread, which ends after the last worker, and for the callbacks; False at the deadline."""
         return self.io.join(deadline) and self.callbacks.join(deadline)
-
-    # -- exit and fork ------------------------------------------------------------------------------------------------
 
     def can_finish(self) -> bool:
         """See that somebody works off what is queued; False when nobody can, or Ctrl-C ends the program."""
@@ -371,10 +351,9 @@ class ProcessRunner:
         self.drainers.reset()
         self.callbacks.reset()
         self.admission.reset()
+        failure = PoolClosed("this map was started before the fork and is the parent's; start it again here")
         for each in list(self.maps):
-            each.end_after_fork(
-                PoolClosed("this map was started before the fork and is the parent's; start it again here")
-            )
+            each.end_after_fork(failure)
 
 
 def was_interrupted() -> bool:

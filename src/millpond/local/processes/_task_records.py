@@ -12,16 +12,18 @@ from millpond.local._task import OptionTask, Task
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
 
     from millpond.local._backlog import Backlog
     from millpond.local._queues import Queue
+
+    EndRunning = Callable[[Task[Any]], None]
 
 
 class TokenLink:
     """What a token calls when it is cancelled: a queued task is cancelled, a running one ended with its process."""
 
-    def __init__(self, task: OptionTask[Any], end_running: Callable[[Task[Any]], None]) -> None:
+    def __init__(self, task: OptionTask[Any], end_running: EndRunning) -> None:
         self._task: OptionTask[Any] | None = task
         self._end_running = end_running
 
@@ -38,18 +40,14 @@ class TokenLink:
 
 
 class TaskRecords:
-    """What is kept for the tasks of a pool."""
+    """What is kept for the tasks of a pool; `leave` gives back the places of so many in a bounded one."""
 
     def __init__(
-        self,
-        lock: threading.RLock,
-        backlog: Backlog,
-        end_running: Callable[[Task[Any]], None],
-        leave: Callable[[int], None],
+        self, lock: threading.RLock, backlog: Backlog, end_running: EndRunning, leave: Callable[[int], None]
     ) -> None:
         self._backlog = backlog
         self._end_running = end_running
-        self._leave = leave  # gives back the places of so many tasks in a bounded pool
+        self._leave = leave
         self.completed = self.failed = 0
         self.reset(lock)
 
@@ -63,10 +61,10 @@ class TaskRecords:
         """Have the place of an admitted task given back once, when it has ended or was cancelled."""
         self.admitted.add(task)
 
-    def leave_places(self, tasks: list[Task[Any] | None]) -> None:
-        """Give back the places of tasks that have ended; only the I/O thread has these."""
+    def leave_places(self, tasks: Iterable[Task[Any]]) -> None:
+        """Give back the places of tasks that have ended, which nobody but the I/O thread has."""
         held = self.admitted.intersection(tasks)
-        self.admitted.difference_update(held)
+        self.admitted -= held
         self._leave(len(held))
 
     def watch_token(self, task: OptionTask[Any]) -> None:
@@ -75,11 +73,10 @@ class TaskRecords:
         task.token._watch(task.link)
 
     def queue_of(self, task: Task[Any]) -> Queue:
-        queue = task.queue if type(task) is OptionTask else None
-        if queue is None:
-            return self._backlog.queue
-        keyed: Queue = queue.keyed
-        return keyed
+        queue: Queue = self._backlog.queue
+        if type(task) is OptionTask and task.queue is not None:
+            queue = task.queue.keyed
+        return queue
 
     def forget(self, task: Task[Any]) -> None:
         """Release what is kept for a task that has ended or will not run; a second time there is nothing left."""

@@ -75,21 +75,15 @@ class WorkerRules:
         left = 1 << 30
         if self.max_tasks_per_worker is not None:
             left = self.max_tasks_per_worker - worker.ended - worker.load
-        if self._is_too_old(worker) or self._is_too_large(worker):
+        age, memory = self.max_worker_age, self.max_worker_memory
+        is_old = age is not None and worker.ready_at is not None and time.monotonic() - worker.ready_at >= age
+        if is_old or (memory is not None and worker.memory > memory):
             return 0 if worker.has_had_calls else min(left, 1)
         return left
 
-    def _is_too_old(self, worker: ProcessWorker) -> bool:
-        if self.max_worker_age is None or worker.ready_at is None:
-            return False
-        return time.monotonic() - worker.ready_at >= self.max_worker_age
-
-    def _is_too_large(self, worker: ProcessWorker) -> bool:
-        return self.max_worker_memory is not None and worker.memory > self.max_worker_memory
-
 
 class Runner(Protocol):
-    """The runner of a pool, as far as its workers need it."""
+    """The runner of a pool, as far as its workers and the handle of its I/O thread need it."""
 
     name: str
     lock: threading.RLock
@@ -131,10 +125,7 @@ class Workers:
         return len(self.all)
 
     def busy(self) -> int:
-        """Count the workers that have calls (under the lock)."""
         return sum([bool(worker.in_flight) for worker in self.all])
-
-    # -- starting -----------------------------------------------------------------------------------------------------
 
     def start_needed(self, now: float) -> list[ProcessWorker]:
         """Start workers for what waits, up to `max_workers`; return them."""
@@ -160,8 +151,7 @@ class Workers:
             queue = runner.worker_queues.free()
         if queue is None:
             return None
-        name = f"{runner.name}_{next(self._names)}"
-        reports_memory = rules.max_worker_memory is not None
+        name, reports_memory = f"{runner.name}_{next(self._names)}", rules.max_worker_memory is not None
         restore_main_file()
         try:
             worker = ProcessWorker(rules.context, name, rules.setup, queue, reports_memory=reports_memory)
@@ -182,14 +172,11 @@ class Workers:
         self._false_starts += 1
         self._false_exits += code is None or code >= 0
         if self._false_exits >= FALSE_STARTS or self._false_starts >= KILLED_STARTS:
-            name = self._runner.name
             self._runner.mark_broken(
-                f"{self._false_starts} worker processes of pool {name!r} in a row ended before they were ready "
-                f"(the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a pool "
+                f"{self._false_starts} worker processes of pool {self._runner.name!r} in a row ended before they were "
+                f"ready (the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a pool "
                 "must do so under if __name__ == '__main__':, since each worker imports it"
             )
-
-    # -- leaving ------------------------------------------------------------------------------------------------------
 
     def stop_unneeded(self, now: float) -> None:
         """Stop the workers that are used up, surplus, idle for too long, or no more needed."""
@@ -215,8 +202,7 @@ class Workers:
 
     def leaves_at(self, worker: ProcessWorker, now: float) -> float | None:
         """Return when an idle worker is to leave; None for never."""
-        rules = self.rules
-        times = []
+        rules, times = self.rules, []
         if rules.idle_timeout is not None and self.count > self.min_workers and not worker.queue.keyed:
             times.append(worker.idle_since + rules.idle_timeout)
         if rules.max_worker_age is not None and worker.ready_at is not None and worker.has_had_calls:
@@ -231,7 +217,6 @@ class Workers:
                 self._runner.worker_queues.leave(worker.queue)
 
     def kill_all(self) -> None:
-        """End every process now (under the lock)."""
         for worker in [*self.all, *self.leaving]:
             worker.kill()
 
