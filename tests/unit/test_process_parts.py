@@ -23,8 +23,18 @@ from millpond.local._worker_queues import WorkerQueue
 from millpond.local.processes._batch import MapBatch, TaskBatch
 from millpond.local.processes._child import Child
 from millpond.local.processes._dispatch import Dispatcher
-from millpond.local.processes._frames import FAILED, LENGTH, PICKLED, REPLY, ROOM, SKIPPED, UNLOADABLE, Inbox
-from millpond.local.processes._journal import BASE, SIZE, SKIP, STARTED, Journal
+from millpond.local.processes._frames import LENGTH, REPLY, ROOM, Inbox
+from millpond.local.processes._journal import (
+    BASE,
+    FAILED,
+    PICKLED,
+    SIZE,
+    SKIP,
+    SKIPPED,
+    STARTED,
+    UNLOADABLE,
+    Journal,
+)
 from millpond.local.processes._map import ProcessMap
 from millpond.local.processes._recovery import conclude_recall, recover_calls
 from millpond.local.processes._run_times import RunTimes
@@ -55,7 +65,7 @@ class FakeWorker:
         self.late_at = time.monotonic() + 60
         self.ready_at = time.monotonic()
         self.memory = self.ended = 0
-        self.is_ready, self.is_leaving, self.is_killed, self.has_had_calls = True, False, False, False
+        self.is_ready, self.is_leaving, self.is_killed = True, False, False
         self.process = multiprocessing.current_process()
 
     @property

@@ -19,7 +19,7 @@ from millpond.local._task import Task
 from millpond.local._watchers import RAISED, RETURNED
 from millpond.local.processes._callback_thread import CallbackThread
 from millpond.local.processes._child import name_of
-from millpond.local.processes._frames import FAILED, SKIPPED, UNLOADABLE
+from millpond.local.processes._journal import FAILED, SKIPPED, UNLOADABLE
 from millpond.local.processes._pickling import Encoder, load_error, unreadable
 from millpond.local.processes._task_records import TaskRecords
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
 Specials: TypeAlias = dict[int, tuple[Any, ...]]
-"""Outcomes other than plain values, by position: see `_frames`."""
+"""Outcomes other than plain values, by position: see `_journal`."""
 
 
 class Host(Protocol):
@@ -51,8 +51,6 @@ class MapRun(Protocol):
 
 
 class Batch(ABC):
-    """Calls that travel together."""
-
     is_bare = False
     """Whether each of `arguments` is the one argument of a call, not the tuple of all."""
 
@@ -70,7 +68,6 @@ class Batch(ABC):
 
     @property
     def open(self) -> int:
-        """How many of its calls are still to be settled."""
         return self.count - self.settled - len(self._gone)
 
     def is_open(self, position: int) -> bool:
@@ -91,8 +88,7 @@ class Batch(ABC):
         """Hand over what the entries from `position` on have returned."""
 
     @abstractmethod
-    def publish_error(self, position: int, error: BaseException) -> None:
-        """Hand over what an entry has raised."""
+    def publish_error(self, position: int, error: BaseException) -> None: ...
 
     @abstractmethod
     def detach(self, position: int) -> Any:
@@ -197,8 +193,6 @@ class Batch(ABC):
 
 
 class TaskBatch(Batch):
-    """Tasks from a queue."""
-
     def __init__(
         self, host: Host, tasks: list[Task[Any]], fns: list[Any], arguments: list[Any], expected: float
     ) -> None:

@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 
 
 class CallbackThread:
-    """Runs calls one after another in a thread of its own."""
-
     def __init__(self, pool: str, on_event: Observer | None, when_idle: Callable[[], object]) -> None:
         self._pool = pool
-        self._on_event = on_event
+        self._on_event: Any = on_event  # called only where there is one
         self._when_idle = when_idle
         self.reset()
 
     def reset(self) -> None:
-        """Start without calls and thread, as in a forked child."""
         self._changed = threading.Condition()
         self._calls: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
@@ -68,29 +65,25 @@ class CallbackThread:
 
         What others do (cancel, purge, close) is reported at once, unless that would overtake an earlier event.
         """
-        assert self._on_event is not None
         if self.is_idle and getattr(here, "defer", None) is None:
             self._on_event(event)
         else:
-            self.defer(partial(self._observe_now, event))
+            self.defer(partial(self._observe_each, [event]))
 
     def observe_many(self, name: str, data: Iterable[Mapping[str, Any]]) -> None:
         """Call `on_event` in this thread for many events that happen now; `data` is what belongs to each.
 
         One call for a whole batch of tasks: to hand over each event would cost more than all else that is done for it.
         """
-        self.defer(partial(self._observe_each, name, time.time(), data))
+        now = time.time()
+        self.defer(partial(self._observe_each, (Event(name, self._pool, now, each) for each in data)))
 
-    def _observe_each(self, name: str, now: float, data: Iterable[Mapping[str, Any]]) -> None:
-        for each in data:
-            self._observe_now(Event(name, self._pool, now, each))
-
-    def _observe_now(self, event: Event) -> None:
-        assert self._on_event is not None
-        try:
-            self._on_event(event)
-        except BaseException:  # also SystemExit: it is not this thread's to end (done-callbacks catch their own)
-            logger.exception("on_event raised", extra={"millpond": {"event": event.name, "pool": self._pool}})
+    def _observe_each(self, events: Iterable[Event]) -> None:
+        for event in events:
+            try:
+                self._on_event(event)
+            except BaseException:  # also SystemExit: it is not this thread's to end (done-callbacks catch their own)
+                logger.exception("on_event raised", extra={"millpond": {"event": event.name, "pool": self._pool}})
 
     def end(self) -> None:
         """End the thread when all calls have been made; a later call starts it again."""
@@ -110,7 +103,6 @@ class CallbackThread:
             self._run_all()
 
     def _wait(self) -> bool:
-        """Wait for calls; False when the thread is to end."""
         with self._changed:
             while not self._calls:
                 if self._is_ending:

@@ -25,19 +25,8 @@ from itertools import repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from millpond.local.processes._frames import (
-    BATCH,
-    BROKEN,
-    FAILED,
-    PICKLED,
-    READY,
-    REPLY,
-    SKIPPED,
-    UNLOADABLE,
-    Inbox,
-    frame,
-)
-from millpond.local.processes._journal import BASE, SKIP, STARTED, Journal
+from millpond.local.processes._frames import BATCH, BROKEN, READY, REPLY, Inbox, frame
+from millpond.local.processes._journal import BASE, FAILED, PICKLED, SKIP, SKIPPED, STARTED, UNLOADABLE, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,8 +75,6 @@ def _ignore(*_: object) -> None:
 
 
 class Child:
-    """The worker's side of the socket and the journal."""
-
     def __init__(self, sock: socket.socket, journal: Journal, *, reports_memory: bool) -> None:
         self._sock = sock
         self._journal = journal
@@ -196,7 +183,6 @@ def _pickle_error(error: BaseException) -> tuple[bytes, str]:
 
 
 def _call_blob(name: str, blob: bytes) -> Any:
-    """Run a call that travels in a pickle of its own."""
     try:
         fn, args = pickle.loads(blob)
     except Exception as error:
@@ -246,7 +232,6 @@ def cloudpickle() -> ModuleType | None:
 
 
 def _memory() -> int:
-    """Return how many bytes this process has in memory."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -24,16 +24,11 @@ if TYPE_CHECKING:
     from millpond.local.processes._runner import ProcessRunner
     from millpond.local.processes._worker import ProcessWorker
 
-TARGET = 0.004
-"""How long a batch should last, in seconds."""
-MOST = 4096
-"""The most calls of a batch, however quick."""
-BYTES = 1 << 18
-"""About how large a batch may be, unless a single call is larger."""
-RECALL_AFTER = 0.02
-"""A batch that lasts this much longer than expected is recalled, in seconds."""
-STOPPED_AFTER = 1.0
-"""A single call that is not started for this long is looked at, in seconds."""
+TARGET = 0.004  # how long a batch should last, in seconds
+MOST = 4096  # the most calls of a batch, however quick
+BYTES = 1 << 18  # about how large a batch may be, unless a single call is larger
+RECALL_AFTER = 0.02  # a batch that lasts this many seconds longer than expected is recalled
+STOPPED_AFTER = 1.0  # a single call that is not started for so many seconds is looked at
 
 
 def _travels_alone(task: Task[Any]) -> bool:
@@ -49,7 +44,6 @@ class Dispatcher:
         self._keyed_next = False
 
     def has_room(self, worker: ProcessWorker) -> bool:
-        """Return whether `worker` may get a batch now."""
         if not worker.is_ready or worker.is_leaving or worker.is_killed or worker.recall_until is not None:
             return False  # (a recall is for all it has: what it got meanwhile would be run there, and elsewhere again)
         if worker.queue.is_leaving and not worker.queue.keyed:
@@ -215,4 +209,5 @@ class Dispatcher:
             return True
         has_started = worker.journal.words[STARTED] >= worker.next_number - 1
         worker.recall_at = None if has_started else now + STOPPED_AFTER
-        return not has_started and any(other.is_idle for other in self._runner.workers.all)
+        workers = list(self._runner.workers.all)
+        return not has_started and any(not other.in_flight and self.has_room(other) for other in workers)

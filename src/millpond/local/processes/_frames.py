@@ -16,17 +16,12 @@ if TYPE_CHECKING:
     import socket
 
 LENGTH = struct.Struct("<Q")
-BATCH = struct.Struct("<QQ")
-"""How a batch begins: the number of its first call, and how many there are."""
+BATCH = struct.Struct("<QQ")  # how a batch begins: the number of its first call, and how many there are
 
 READY, BROKEN, REPLY = 0, 1, 2
 """The words of a worker: it is ready for work; its initializer failed; here are outcomes."""
 
-PICKLED, FAILED, SKIPPED, UNLOADABLE = 0, 1, 2, 3
-"""Outcomes other than a plain value: a pickle of the value; an exception; not run, as was asked; not understood."""
-
-ROOM = 1 << 16
-"""Bytes read at once; a longer frame gets a buffer of its own."""
+ROOM = 1 << 16  # bytes read at once; a longer frame gets a buffer of its own
 
 
 def frame(body: bytes, head: bytes = b"") -> list[bytes]:
@@ -36,8 +31,6 @@ def frame(body: bytes, head: bytes = b"") -> list[bytes]:
 
 
 class Inbox:
-    """Puts the bytes of a socket together into frames."""
-
     def __init__(self) -> None:
         self._view = memoryview(bytearray(ROOM))
         self._have = 0

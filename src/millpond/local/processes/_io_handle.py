@@ -28,8 +28,6 @@ class IoThread(Protocol):
 
 
 class IoHandle:
-    """Starts the I/O thread with the first task, and wakes it."""
-
     def __init__(self, runner: Runner, make: Callable[[], IoThread]) -> None:
         self._runner = runner
         self._make = make
@@ -79,13 +77,11 @@ class IoHandle:
                 io.wake()
 
     def end_task(self, task: Task[Any]) -> None:
-        """End a task that is with a worker, and its process with it."""
         with self._runner.lock:
             if self.running is not None:
                 self.call_soon(partial(self.running.end_task, task))
 
     def join(self, deadline: float | None) -> bool:
-        """Wait for the thread, which ends after the last worker; False at the deadline."""
         with self._runner.lock:
             io = self.running
         return io is None or join_thread(io.thread, deadline)

@@ -33,15 +33,11 @@ if TYPE_CHECKING:
     from millpond.local._task import Task
     from millpond.local.processes._runner import ProcessRunner
 
-RECALL_TAKES = 0.002
-"""How long a recall waits until the worker is sure to have seen it, in seconds (see `_journal`)."""
-LONGEST_SLEEP = 3600.0
-"""Seconds after which it looks at the deadlines again at the latest: no selector can wait for centuries."""
+RECALL_TAKES = 0.002  # seconds until a worker is sure to have seen a recall (see `_journal`)
+LONGEST_SLEEP = 3600.0  # seconds after which it looks at the deadlines: no selector can wait for centuries
 
 
 class IoThread:
-    """The I/O thread of a process pool."""
-
     def __init__(self, runner: ProcessRunner) -> None:
         self._runner = runner
         self._workers = runner.workers
@@ -55,7 +51,6 @@ class IoThread:
         self.thread = threading.Thread(target=self._run, name=f"{runner.name}-io", daemon=True)
 
     def wake(self) -> None:
-        """Wake the thread; any thread may."""
         with contextlib.suppress(OSError):  # enough wake-ups are on their way already, or it is gone
             self._wake_sender.send(b"!")
 
@@ -245,7 +240,6 @@ class IoThread:
         return None
 
     def _time_out(self, worker: ProcessWorker) -> None:
-        """End a worker whose task has run for too long."""
         worker.deadline = None
         self._read(worker)  # its answer may have come this moment
         if not worker.in_flight:

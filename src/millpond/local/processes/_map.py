@@ -32,8 +32,6 @@ class MapPlace(Task[None]):
 
 
 class ProcessMap(Generic[T]):
-    """One `map` call in a process pool."""
-
     def __init__(
         self, runner: ProcessRunner, fn: Callable[..., T], *, is_bare: bool, chunksize: int | None, ordered: bool
     ) -> None:

@@ -14,6 +14,7 @@ All of it is done in the I/O thread, and with it what users' objects do when the
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.local.processes._child import cloudpickle, dumps, load_by_value, name_of
@@ -21,8 +22,7 @@ from millpond.local.processes._child import cloudpickle, dumps, load_by_value, n
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-BY_NAME, BY_VALUE, SINGLY = 0, 1, 2
-"""How the calls of a function are encoded. Each is tried when the one before has failed."""
+BY_NAME, BY_VALUE, SINGLY = 0, 1, 2  # how calls are encoded; each is tried when the one before has failed
 
 INSTALL = 'or pip install "millpond[pickle]" so that it can be sent by value'
 
@@ -30,30 +30,22 @@ INSTALL = 'or pip install "millpond[pickle]" so that it can be sent by value'
 class RemoteTraceback(Exception):
     """The traceback of an exception in a worker process, as text: the `__cause__` of that exception here."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
     def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
+        return f'\n"""\n{self.args[0]}"""'
 
 
+@dataclass(slots=True)
 class ByValue:
     """A function that travels by value."""
 
-    __slots__ = ("blob", "fn")
-
-    def __init__(self, fn: Any, blob: bytes) -> None:
-        self.fn = fn  # so that its identity stays its own
-        self.blob = blob
+    fn: Any  # so that its identity stays its own
+    blob: bytes
 
     def __reduce__(self) -> Any:
         return load_by_value, (self.blob,)
 
 
 class Encoder:
-    """Pickles the calls of one pool."""
-
     def __init__(self) -> None:
         self._encodings: dict[str, int] = {}
         self._by_value: dict[int, ByValue] = {}
@@ -108,7 +100,6 @@ class Encoder:
         return found
 
     def _singly(self, fns: Sequence[Any], arguments: list[tuple[Any, ...]]) -> tuple[bytes, dict[int, Exception]]:
-        """Pickle call by call, and find the culprits."""
         blobs: list[tuple[str, bytes]] = []
         errors: dict[int, Exception] = {}
         for position, args in enumerate(arguments):
@@ -165,7 +156,6 @@ def load_error(blob: bytes, text: str) -> BaseException:
 
 
 def unreadable(name: str, error: Exception) -> Exception:
-    """Return the error of a task whose result cannot be loaded here."""
     trouble = pickle.UnpicklingError(f"what {name} returned cannot be loaded here: {error}; return plain data")
     trouble.__cause__ = error
     return trouble

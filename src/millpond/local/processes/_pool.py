@@ -37,8 +37,7 @@ T = TypeVar("T")
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
 
-KILL_TIMEOUT = 5.0
-"""Seconds to wait for killed workers when the pool is left by Ctrl-C."""
+KILL_TIMEOUT = 5.0  # seconds to wait for killed workers when the pool is left by Ctrl-C
 
 STARTS_AT_ONCE = sys.version_info[:2] == (3, 12)
 """Whether the I/O thread starts with the pool: Python 3.12 lets no thread start once the main thread has ended, when

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def recover_calls(runner: ProcessRunner, worker: ProcessWorker, how: str) -> None:
-    """Settle every call of a dead worker, or put it back in its queue."""
     witness, back = settle_from_journal(worker)
     started = worker.journal.words[STARTED]
     for batch in reversed(worker.in_flight):

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-MOST_NAMES = 1024
-"""When so many functions are known, all are forgotten: a program that makes functions for ever must not fill memory."""
+MOST_NAMES = 1024  # then all are forgotten: a program that makes functions for ever must not fill memory
 
 
 @dataclass(slots=True)
@@ -31,8 +30,6 @@ class RunTime:
 
 
 class RunTimes:
-    """The run times of the functions of a pool."""
-
     def __init__(self) -> None:
         self._known: dict[str, RunTime] = {}
 
@@ -40,7 +37,6 @@ class RunTimes:
         return self._known.get(_name(fn))
 
     def learn(self, fns: Sequence[Any], number: int, seconds: float) -> None:
-        """Learn from `number` calls of these functions that took `seconds` together."""
         if not number:
             return
         each = seconds / number

@@ -16,7 +16,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from millpond.local._queues import Queue
 
 
+@dataclass(slots=True, eq=False)
 class TaskOwner:
     """What a task knows of its pool. After a fork the child's pool goes on with a new one."""
 
-    def __init__(self, runner: ProcessRunner) -> None:
-        self.root = runner
-        self.is_forked = False
+    root: ProcessRunner
+    is_forked: bool = False
 
     def cancel_queued(self, task: Task[Any]) -> bool:
         return not self.is_forked and self.root.backlog.cancel(task)
@@ -123,7 +123,6 @@ class ProcessRunner:
             self.admit = None
 
     def admit_observed(self, task: Task[Any]) -> Task[Any]:
-        """Admit a task as `submit` made it, in a pool with `on_event`."""
         task._context = perf_counter()  # for `task_started`: a task in another process has no context
         if self.admission.max_queued is not None:
             return self.admit_bounded(task)
@@ -151,7 +150,6 @@ class ProcessRunner:
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
 
     def place(self, task: Task[Any]) -> None:
-        """Queue a task and see that somebody takes it."""
         if type(task) is OptionTask and task.key is not None:
             with self.lock:
                 self.worker_queues.put(task)
@@ -256,7 +254,6 @@ class ProcessRunner:
         return int(sum([each.cancel() for each in maps])) + self.backlog.cancel_all()
 
     def resize(self, max_workers: int) -> None:
-        """Change the number of workers; surplus ones leave as their tasks end."""
         workers = self.workers
         with self.lock:
             workers.max_workers = max_workers
@@ -267,7 +264,6 @@ class ProcessRunner:
         self.admission.let_in()
 
     def close(self, *, cancel_queued: bool = False) -> None:
-        """Take no more tasks; workers leave when the queue is empty."""
         with self.lock:
             was_closed, self.is_closed = self.is_closed, True
             self.set_admit()
@@ -308,7 +304,6 @@ class ProcessRunner:
         self.admission.let_in()
 
     def kill(self) -> None:
-        """End every worker now; what they were running fails."""
         with self.lock:
             self.is_interrupted = True
             self.workers.kill_all()

@@ -33,7 +33,6 @@ class TokenLink:
             self._end_running(task)
 
     def unlink(self) -> None:
-        """Let go of the task, since it has ended."""
         task, self._task = self._task, None
         if task is not None:
             task.token._unwatch(self)
@@ -68,7 +67,6 @@ class TaskRecords:
         self._leave(len(held))
 
     def watch_token(self, task: OptionTask[Any]) -> None:
-        """Let the token of a queued task end it."""
         task.link = TokenLink(task, self._end_running)
         task.token._watch(task.link)
 

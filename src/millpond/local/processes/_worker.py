@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 
 class ProcessWorker:
-    """A worker process."""
-
     def __init__(
         self, context: BaseContext, name: str, setup: bytes, queue: WorkerQueue, *, reports_memory: bool
     ) -> None:
@@ -67,7 +65,9 @@ class ProcessWorker:
             raise
         finally:
             theirs.close()
-        self.pidfd = _open_pidfd(self.process.pid)
+        self.pidfd: int | None = None
+        with contextlib.suppress(AttributeError, OSError):  # where there is no such thing
+            self.pidfd = os.pidfd_open(self.process.pid)
 
     @property
     def sentinel(self) -> int | None:
@@ -81,16 +81,7 @@ class ProcessWorker:
         return self.ready_at is not None
 
     @property
-    def has_had_calls(self) -> bool:
-        return self.next_number > 1
-
-    @property
-    def is_idle(self) -> bool:
-        return self.is_ready and not self.in_flight and not self.is_leaving and not self.is_killed
-
-    @property
     def load(self) -> int:
-        """How many of its calls are not settled."""
         return sum([batch.open for batch in self.in_flight])
 
     @property
@@ -123,7 +114,6 @@ class ProcessWorker:
         return True
 
     def stop(self) -> None:
-        """Have it end when it has run what was sent."""
         self.is_leaving = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
@@ -148,7 +138,6 @@ class ProcessWorker:
         self.recall_at = None
 
     def collect(self) -> Any:
-        """Return the exit code of the ended process, or None."""
         self.process.join(1.0)
         return self.process.exitcode
 
@@ -160,21 +149,10 @@ class ProcessWorker:
             self.pidfd = None
 
 
-def _open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when a process has ended; None where there is no such thing."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
-
-
 def how_it_ended(code: int | None) -> str:
-    """Return an exit code in words."""
     if code is None:
         return "it is gone"
     if code >= 0:
         return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"killed by {names.get(-code, f'signal {-code}')}"

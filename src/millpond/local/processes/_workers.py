@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from millpond.local._backlog import Backlog
     from millpond.local._worker_queues import WorkerQueues
 
-FALSE_STARTS = 3
-"""When so many workers in a row have ended before they were ready, the pool is broken."""
-KILLED_STARTS = 10
-"""The same, where some of them were killed by a signal: that may have come from outside."""
-START_AGAIN = 1.0
-"""Seconds to wait after the system refused a process, when there are other workers."""
+FALSE_STARTS = 3  # when so many workers in a row end before they are ready, the pool is broken
+KILLED_STARTS = 10  # the same, where some were killed by a signal: that may have come from outside
+START_AGAIN = 1.0  # seconds to wait after the system refused a process, when there are other workers
 
 _imported_in = os.getpid()
 _main = sys.modules.get("__main__")
@@ -78,7 +75,7 @@ class WorkerRules:
         age, memory = self.max_worker_age, self.max_worker_memory
         is_old = age is not None and worker.ready_at is not None and time.monotonic() - worker.ready_at >= age
         if is_old or (memory is not None and worker.memory > memory):
-            return 0 if worker.has_had_calls else min(left, 1)
+            return 0 if worker.next_number > 1 else min(left, 1)
         return left
 
 
@@ -98,8 +95,6 @@ class Runner(Protocol):
 
 
 class Workers:
-    """The processes of a pool."""
-
     def __init__(self, runner: Runner, rules: WorkerRules, *, min_workers: int, max_workers: int) -> None:
         self._runner = runner
         self.rules = rules
@@ -145,7 +140,6 @@ class Workers:
         return started
 
     def _start(self, now: float) -> ProcessWorker | None:
-        """Start a worker; None when that is not possible now."""
         runner, rules = self._runner, self.rules
         with runner.lock:
             queue = runner.worker_queues.free()
@@ -174,8 +168,8 @@ class Workers:
         if self._false_exits >= FALSE_STARTS or self._false_starts >= KILLED_STARTS:
             self._runner.mark_broken(
                 f"{self._false_starts} worker processes of pool {self._runner.name!r} in a row ended before they were "
-                f"ready (the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a pool "
-                "must do so under if __name__ == '__main__':, since each worker imports it"
+                f"ready (the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a "
+                "pool must do so under if __name__ == '__main__':, since each worker imports it"
             )
 
     def stop_unneeded(self, now: float) -> None:
@@ -205,7 +199,7 @@ class Workers:
         rules, times = self.rules, []
         if rules.idle_timeout is not None and self.count > self.min_workers and not worker.queue.keyed:
             times.append(worker.idle_since + rules.idle_timeout)
-        if rules.max_worker_age is not None and worker.ready_at is not None and worker.has_had_calls:
+        if rules.max_worker_age is not None and worker.ready_at is not None and worker.next_number > 1:
             times.append(worker.ready_at + rules.max_worker_age)
         return max(now, min(times)) if times else None
 
@@ -221,7 +215,6 @@ class Workers:
             worker.kill()
 
     def close_all(self) -> None:
-        """Close what the workers use in this process, and forget them."""
         for worker in [*self.all, *self.leaving]:
             worker.close()
         self.reset()
