@@ -35,8 +35,7 @@ class CallbackThread:
         self._calls: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
         self._is_running = self._is_ending = False
-        self.is_idle = True
-        """Whether every call has been made."""
+        self.is_idle = True  # whether every call has been made
 
     @property
     def is_here(self) -> bool:

@@ -33,11 +33,8 @@ if TYPE_CHECKING:
     from multiprocessing.heap import BufferWrapper
     from types import ModuleType
 
-FLUSH_AFTER = 0.002
-"""Seconds after which finished outcomes are sent although the batch goes on; looked at with every eighth call."""
-
-PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-"""Types that need no pickle of their own: reading one back cannot fail."""
+FLUSH_AFTER = 0.002  # seconds after which outcomes are sent although the batch goes on; looked at every eighth call
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})  # they need no pickle: reading one back cannot fail
 
 
 def main(

@@ -242,15 +242,12 @@ class IoThread:
     def _time_out(self, worker: ProcessWorker) -> None:
         worker.deadline = None
         self._read(worker)  # its answer may have come this moment
-        if not worker.in_flight:
-            return
-        batch = worker.in_flight[0]
-        timeout = getattr(batch.identity(0), "timeout", None)
-        worker.kill()
-        text = (
-            f"{batch.name(0)} ran longer than its timeout of {timeout} s and its process was ended; raise the timeout"
-        )
-        batch.fail(0, TaskTimeout(text))
+        if worker.in_flight:
+            worker.kill()
+            batch = worker.in_flight[0]
+            limit = f"its timeout of {getattr(batch.identity(0), 'timeout', None)} s"
+            text = f"{batch.name(0)} ran longer than {limit} and its process was ended; raise the timeout"
+            batch.fail(0, TaskTimeout(text))
 
     def recall_all(self) -> None:
         """Take back what no worker has started: the pool was paused."""
@@ -264,14 +261,14 @@ class IoThread:
         if task._status != OPEN or task.cancel():
             return
         for worker in self._workers.all:
-            batch = worker.in_flight[0] if worker.in_flight else None
-            if batch is not None and batch.identity(0) is task and batch.is_open(0):  # it travels alone
-                worker.kill()
-                worker.deadline = None
-                batch.drop(0)
-                self._runner.backlog.note_cancelled(task, None)
-                task._settle(CANCELLED, None)
-                return
+            for batch in worker.in_flight:
+                if batch.identity(0) is task and batch.is_open(0):  # it travels alone
+                    worker.kill()
+                    worker.deadline = None
+                    batch.drop(0)
+                    self._runner.backlog.note_cancelled(task, None)
+                    task._settle(CANCELLED, None)
+                    return
 
     def _reap(self, worker: ProcessWorker) -> None:
         """Go on without a worker whose process has ended."""

@@ -32,11 +32,9 @@ class ProcessWorker:
         self, context: BaseContext, name: str, setup: bytes, queue: WorkerQueue, *, reports_memory: bool
     ) -> None:
         self.queue = queue
-        self.name = name
         self.in_flight: deque[Batch] = deque()
         self.next_number = 1  # of the next call that it gets
-        self.ended = 0
-        self.memory = 0
+        self.ended = self.memory = 0
         self.is_leaving = self.is_killed = self.is_reaped = False
         self.ready_at: float | None = None
         self.idle_since = 0.0

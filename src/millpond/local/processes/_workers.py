@@ -57,15 +57,13 @@ class WorkerRules:
     """What the workers of a pool are like, and when one is replaced."""
 
     context: BaseContext
-    setup: bytes
-    """The pickle of what a worker calls at its start and at its end."""
+    setup: bytes  # the pickle of what a worker calls at its start and at its end
     idle_timeout: float | None = None
     max_tasks_per_worker: int | None = None
     max_worker_age: float | None = None
     max_worker_memory: int | None = None
     retries: int = 0
-    looks_ahead: bool = True
-    """Whether a worker may get its next batch before it has answered the last: not where order is more than fifo."""
+    looks_ahead: bool = True  # whether a worker gets its next batch before it has answered: only where order is fifo
 
     def tasks_left(self, worker: ProcessWorker) -> int:
         """Return how many more calls a worker may get before it is replaced; each gets one at least."""
