@@ -291,6 +291,17 @@ def test_a_recall_of_a_stuck_worker_settles_what_ended_and_puts_back_what_waits(
     assert list(runner.backlog.queue) == tasks[3:]
 
 
+def test_a_batch_keeps_no_task_alive_that_was_taken_back():
+    runner, worker = make_runner(), FakeWorker()
+    batch, tasks = make_batch(runner, 3)
+    worker.give(batch)
+    worker.write(1, 1, [])
+    worker.recall_until, worker.recalled_at_position = 0.0, (1, 1)
+    conclude_recall(worker)  # type: ignore[arg-type]
+    assert list(runner.backlog.queue) == tasks[1:]
+    assert tasks[0] in batch.tasks and not set(tasks[1:]) & set(batch.tasks)
+
+
 def test_a_recall_of_a_worker_that_moves_leaves_what_it_may_have_started():
     runner, worker = make_runner(), FakeWorker()
     batch, tasks = make_batch(runner, 5)

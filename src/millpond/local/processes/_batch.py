@@ -120,13 +120,14 @@ class Batch(ABC):
 
         All is counted before anybody is woken, so that whoever has a result finds it counted.
         """
-        self.settled = end = position + len(values)
-        gone = self._gone.intersection(range(position, end)) if self._gone else None
-        self._host.records.count_ended(len(values) - len(gone or ()), 0)
+        end = position + len(values)
+        gone = self._gone.intersection(range(position, end)) if self._gone else set()
+        self._gone -= gone
+        self.settled = end
+        self._host.records.count_ended(len(values) - len(gone), 0)
         if not gone:
             self.publish(position, values)
             return
-        self._gone -= gone
         for at, value in enumerate(values, position):
             if at not in gone:
                 self.publish(at, [value])
@@ -192,6 +193,9 @@ class Batch(ABC):
                 self._host.records.tries.pop(self.identity(low + at), None)
 
 
+_DETACHED: Task[Any] = Task()  # in the place of a task that runs elsewhere: its result must not live as long as this
+
+
 class TaskBatch(Batch):
     def __init__(
         self, host: Host, tasks: list[Task[Any]], fns: list[Any], arguments: list[Any], expected: float
@@ -212,7 +216,7 @@ class TaskBatch(Batch):
         if host.on_event is not None:
             names = self._names(range(position, end))
             host.callbacks.observe_many("task_finished", [{"function": name} for name in names])
-        for task, value in zip(tasks, values, strict=True):
+        for task, value in zip(tasks, values, strict=False):
             if type(task) is not Task:
                 host.records.forget(task)
             task._args = None
@@ -245,7 +249,7 @@ class TaskBatch(Batch):
     def detach(self, position: int) -> Any:
         """Take a task out; it can be cancelled from now on."""
         self.drop(position)
-        task = self.tasks[position]
+        task, self.tasks[position] = self.tasks[position], _DETACHED
         task._fn = self.fn(position)
         return task
 
