@@ -182,7 +182,7 @@ class Batch(ABC):
             else:
                 try:
                     values[at] = pickle.loads(special[1])
-                except Exception as error:
+                except BaseException as error:
                     left[at] = FAILED, unreadable(self.name(low + at), error)
         return left
 

@@ -21,6 +21,7 @@ import signal
 import socket
 import sys
 import traceback
+from functools import lru_cache
 from itertools import repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from millpond.local.processes._frames import BATCH, BROKEN, READY, REPLY, Inbox,
 from millpond.local.processes._journal import BASE, FAILED, PICKLED, SKIP, SKIPPED, STARTED, UNLOADABLE, Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from multiprocessing.heap import BufferWrapper
     from types import ModuleType
 
@@ -172,8 +173,8 @@ def _pickle_error(error: BaseException) -> tuple[bytes, str]:
         pickle.loads(blob)  # many exceptions can be pickled, but not loaded
     except BaseException as trouble:
         stand_in = RuntimeError(
-            f"the task raised {type(error).__qualname__}: {error}, which cannot be sent to the pool's process "
-            f"({trouble}); give {type(error).__qualname__} a __reduce__"
+            f"the task raised {type(error).__qualname__}: {text_of(error)}, which cannot be sent to the pool's process "
+            f"({text_of(trouble)}); give {type(error).__qualname__} a __reduce__"
         )
         blob = pickle.dumps(stand_in, 5)
     return blob, text
@@ -190,22 +191,23 @@ def _call_blob(name: str, blob: bytes) -> Any:
     return fn(*args)
 
 
+@lru_cache(256)
 def load_by_value(blob: bytes) -> Any:
     """Load a function that was sent by value; one that was loaded before is the same object again."""
-    found = _loaded.get(blob)
-    if found is None:
-        if len(_loaded) >= 256:
-            _loaded.clear()
-        found = _loaded[blob] = pickle.loads(blob)
-    return found
-
-
-_loaded: dict[bytes, Any] = {}
+    return pickle.loads(blob)
 
 
 def name_of(fn: Any) -> str:
     fn = getattr(fn, "func", fn)
-    return getattr(fn, "__qualname__", None) or repr(fn)
+    return getattr(fn, "__qualname__", None) or text_of(fn, repr)
+
+
+def text_of(value: Any, to_text: Callable[[Any], str] = str) -> str:
+    """Return a user's object in words, even when its own way to say them raises."""
+    try:
+        return to_text(value)
+    except BaseException:
+        return f"<{type(value).__qualname__} that cannot be shown>"
 
 
 def dumps(value: Any) -> bytes:

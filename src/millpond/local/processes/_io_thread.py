@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from millpond._events import emit, logger
 from millpond.errors import TaskTimeout
 from millpond.local._watchers import CANCELLED, OPEN, here
+from millpond.local.processes._child import text_of
 from millpond.local.processes._dispatch import Dispatcher
 from millpond.local.processes._frames import BROKEN, READY
 from millpond.local.processes._pickling import load_error
@@ -183,7 +184,7 @@ class IoThread:
             worker.is_killed = True  # it ends by itself
             what = f"the initializer of pool {runner.name!r} raised"
             logger.critical("%s\n%s", what, rest[1])
-            runner.mark_broken(f"{what} {error!r}, so no task can run:{error.__cause__}")
+            runner.mark_broken(f"{what} {text_of(error, repr)}, so no task can run:{error.__cause__}")
         else:
             self._settle(worker, *rest)
 

@@ -8,7 +8,8 @@ What cannot be pickled by name (a lambda, a nested function, one typed into a no
 cloudpickle is installed. Such a function is pickled once and loaded once per worker (`ByValue`).
 
 All of it is done in the I/O thread, and with it what users' objects do when they are pickled or loaded (`__reduce__`,
-`__getstate__`, `__setstate__`): the one code of users that runs there. The docstring of `ProcessPool` tells them.
+`__getstate__`, `__setstate__`): the one code of users that runs there. The docstring of `ProcessPool` tells them. So
+whatever it raises, even SystemExit, is the error of that one task, and no error of theirs is trusted to have a text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from millpond.local.processes._child import cloudpickle, dumps, load_by_value, name_of
+from millpond.local.processes._child import cloudpickle, dumps, load_by_value, name_of, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -62,7 +63,7 @@ class Encoder:
             try:
                 sent = fns if encoding == BY_NAME else [self._represent(fn) for fn in fns]
                 return pickle.dumps((sent, arguments, is_bare), 5), {}
-            except Exception:
+            except BaseException:
                 if encoding == BY_NAME and self._sends_by_value(fns):
                     return self.encode(fns, arguments, is_bare=is_bare)
         return self._singly(fns, [(each,) for each in arguments] if is_bare else arguments)
@@ -106,7 +107,7 @@ class Encoder:
             fn, blob = fns[position if len(fns) > 1 else 0], b""
             try:
                 blob = dumps((self._represent(fn), args))
-            except Exception as error:
+            except BaseException as error:
                 errors[position] = _explain(fn, args, error)
             blobs.append((name_of(fn), blob))
         return pickle.dumps((None, blobs, False), 5), errors
@@ -122,7 +123,7 @@ def encode_setup(initializer: Any, initargs: tuple[Any, ...], finalizer: Any) ->
         raise _explain(initializer, initargs, error) from error
 
 
-def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
+def _explain(fn: Any, args: tuple[Any, ...], error: BaseException) -> Exception:
     """Return an error that names what cannot be pickled and says what to do."""
     bad = next((at for at, each in enumerate(args) if not _can_pickle(each)), None) if _can_pickle(fn) else None
     if bad is None:
@@ -132,7 +133,7 @@ def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
     else:
         what = f"argument {bad + 1} of {name_of(fn)}, a {type(args[bad]).__qualname__},"
         advice = "pass plain data, or the name or path by which the worker can open it"
-    explained = pickle.PicklingError(f"{what} cannot be sent to a worker process: {error}; {advice}")
+    explained = pickle.PicklingError(f"{what} cannot be sent to a worker process: {text_of(error)}; {advice}")
     explained.__cause__ = error
     return explained
 
@@ -140,7 +141,7 @@ def _explain(fn: Any, args: tuple[Any, ...], error: Exception) -> Exception:
 def _can_pickle(value: Any, dumps: Callable[[Any], bytes] = dumps) -> bool:
     try:
         dumps(value)
-    except Exception:
+    except BaseException:
         return False
     return True
 
@@ -149,14 +150,14 @@ def load_error(blob: bytes, text: str) -> BaseException:
     """Return what a call raised, with the traceback of its process as its cause."""
     try:
         error: BaseException = pickle.loads(blob)
-    except Exception as trouble:
+    except BaseException as trouble:
         error = unreadable("the exception", trouble)
     error.__cause__ = RemoteTraceback(text)
     return error
 
 
-def unreadable(name: str, error: Exception) -> Exception:
-    trouble = pickle.UnpicklingError(f"what {name} returned cannot be loaded here: {error}; return plain data")
+def unreadable(name: str, error: BaseException) -> Exception:
+    trouble = pickle.UnpicklingError(f"what {name} returned cannot be loaded here: {text_of(error)}; return plain data")
     trouble.__cause__ = error
     return trouble
 
