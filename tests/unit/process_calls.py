@@ -195,3 +195,53 @@ class Adder:
 
     def add(self, x: int) -> int:
         return self.number + x
+
+
+class Mute(Exception):
+    """An error that cannot say what it is, nor be loaded where it is sent."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__()
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+    __repr__ = __str__
+
+
+def raise_mute() -> None:
+    raise Mute("a", "b")
+
+
+def raise_exit() -> None:
+    raise SystemExit(3)
+
+
+class RunsWhenPickled:
+    """Something that runs a function when it is pickled."""
+
+    def __init__(self, when_pickled: Any) -> None:
+        self.when_pickled = when_pickled
+
+    def __reduce__(self) -> Any:
+        return self.when_pickled()
+
+
+class RunsWhenLoaded:
+    """Something that runs a function when it is loaded."""
+
+    def __init__(self, when_loaded: Any) -> None:
+        self.when_loaded = when_loaded
+
+    def __reduce__(self) -> Any:
+        return self.when_loaded, ()
+
+
+class Nameless:
+    """Something to call that has no name and cannot be shown."""
+
+    def __call__(self) -> None:
+        raise ValueError("bad")
+
+    def __repr__(self) -> str:
+        raise ValueError("no words")

@@ -23,8 +23,18 @@ from millpond.local._worker_queues import WorkerQueue
 from millpond.local.processes._batch import MapBatch, TaskBatch
 from millpond.local.processes._child import Child
 from millpond.local.processes._dispatch import Dispatcher
-from millpond.local.processes._frames import FAILED, LENGTH, PICKLED, REPLY, ROOM, SKIPPED, UNLOADABLE, Inbox
-from millpond.local.processes._journal import BASE, SIZE, SKIP, STARTED, Journal
+from millpond.local.processes._frames import LENGTH, REPLY, ROOM, Inbox
+from millpond.local.processes._journal import (
+    BASE,
+    FAILED,
+    PICKLED,
+    SIZE,
+    SKIP,
+    SKIPPED,
+    STARTED,
+    UNLOADABLE,
+    Journal,
+)
 from millpond.local.processes._map import ProcessMap
 from millpond.local.processes._recovery import conclude_recall, recover_calls
 from millpond.local.processes._run_times import RunTimes
@@ -55,7 +65,7 @@ class FakeWorker:
         self.late_at = time.monotonic() + 60
         self.ready_at = time.monotonic()
         self.memory = self.ended = 0
-        self.is_ready, self.is_leaving, self.is_killed, self.has_had_calls = True, False, False, False
+        self.is_ready, self.is_leaving, self.is_killed = True, False, False
         self.process = multiprocessing.current_process()
 
     @property
@@ -279,6 +289,17 @@ def test_a_recall_of_a_stuck_worker_settles_what_ended_and_puts_back_what_waits(
     ended, back = batch.settle(0, ["a", "b", "c", None, None], {3: (SKIPPED,), 4: (SKIPPED,)})
     assert ended == 1 and tasks[2].result(0) == "c" and batch.settled == batch.count and not back
     assert list(runner.backlog.queue) == tasks[3:]
+
+
+def test_a_batch_keeps_no_task_alive_that_was_taken_back():
+    runner, worker = make_runner(), FakeWorker()
+    batch, tasks = make_batch(runner, 3)
+    worker.give(batch)
+    worker.write(1, 1, [])
+    worker.recall_until, worker.recalled_at_position = 0.0, (1, 1)
+    conclude_recall(worker)  # type: ignore[arg-type]
+    assert list(runner.backlog.queue) == tasks[1:]
+    assert tasks[0] in batch.tasks and not set(tasks[1:]) & set(batch.tasks)
 
 
 def test_a_recall_of_a_worker_that_moves_leaves_what_it_may_have_started():

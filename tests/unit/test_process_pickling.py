@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from millpond import ProcessPool
-from millpond.local.processes import _pickling as _process_pickle
 from millpond.local.processes._pickling import Encoder
 from waiting import HANG
 
@@ -38,7 +37,7 @@ def pool() -> Iterator[ProcessPool]:
 
 @pytest.fixture
 def without_cloudpickle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_process_pickle, "cloudpickle", lambda: None)
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
 
 
 def test_a_lambda_is_sent_by_value_when_cloudpickle_is_there(pool):
@@ -148,3 +147,30 @@ def test_a_picklable_function_in_the_batch_of_a_lambda_still_travels_by_name():
     body, errors = encoder.encode([calls.noop, nameless], [(), ()])
     functions, _, _ = pickle.loads(body)
     assert functions[0] is calls.noop and functions[1] is not nameless and not errors
+
+
+@pytest.mark.parametrize("odd", [calls.raise_mute, calls.raise_exit])
+def test_what_users_objects_raise_while_they_are_pickled_or_loaded_harms_no_other_task(odd):
+    with ProcessPool(1) as pool:
+        good = [pool.submit(calls.square, x) for x in range(20)]
+        sent = pool.submit(calls.same, calls.RunsWhenPickled(odd))
+        returned = pool.submit(calls.RunsWhenLoaded, odd)
+        good += [pool.submit(calls.square, x) for x in range(20)]
+        assert isinstance(sent.exception(HANG), pickle.PicklingError)
+        assert isinstance(returned.exception(HANG), pickle.UnpicklingError)
+        assert [task.result(HANG) for task in good] == [x * x for x in range(20)] * 2
+
+
+def test_an_error_without_words_costs_no_worker():
+    with ProcessPool(1) as pool:
+        before = pool.submit(calls.pid).result(HANG)
+        error = pool.submit(calls.raise_mute).exception(HANG)
+        assert isinstance(error, RuntimeError) and "the task raised Mute" in str(error)
+        assert isinstance(pool.submit(calls.Nameless()).exception(HANG), ValueError)
+        assert pool.submit(calls.pid).result(HANG) == before
+
+
+def test_a_pool_whose_initializer_raises_an_error_without_words_says_so():
+    with ProcessPool(1, initializer=calls.raise_mute) as pool:
+        error = pool.submit(calls.noop).exception(HANG)
+        assert "the initializer of pool" in str(error)

@@ -261,6 +261,42 @@ def test_a_map_sends_no_events_of_tasks_and_a_task_tells_how_long_it_waited():
     assert 0 <= tasks[0].data["waited"] < 20
 
 
+def test_the_tasks_of_a_batch_are_reported_one_by_one_under_their_names_though_an_observer_raises(caplog):
+    events: list[Event] = []
+
+    def observe(event: Event) -> None:
+        events.append(event)
+        if event.data.get("function") == "square":
+            raise ValueError("bad observer")
+
+    with ProcessPool(1, on_event=observe) as pool:
+        for fn in (calls.square, calls.same):
+            assert pool.submit(fn, 2).result(HANG) is not None  # its run time is known now
+        pool.pause()
+        tasks = [pool.submit(fn, x) for x in range(50) for fn in (calls.square, calls.same)]
+        broken = pool.submit(calls.same, threading.Lock())
+        pool.resume()
+        assert [task.result(HANG) for task in tasks] == [y for x in range(50) for y in (x * x, x)]
+        assert isinstance(broken.exception(HANG), pickle.PicklingError)
+        assert pool.drain(HANG)
+    for name in ("task_started", "task_finished"):
+        assert [event.data["function"] for event in events if event.name == name] == ["square", "same"] * 51
+    assert all(event.data["waited"] >= 0 for event in events if event.name == "task_started")
+    assert sum(event.name == "task_failed" for event in events) == 1
+
+
+def test_every_task_of_a_batch_gives_back_its_place_in_a_bounded_pool_before_its_result_is_seen():
+    token = CancelToken()
+    with ProcessPool(1, max_queued=200, when_full="raise") as pool:
+        for number in range(4):
+            tasks = [pool.submit(calls.square, x) for x in range(150)]
+            tasks += [pool.options(key=x).submit(calls.square, x) for x in range(25)]
+            tasks += [pool.options(cancel=token).submit(calls.square, x) for x in range(25)]
+            assert all(task.cancel() or task.result(HANG) >= 0 for task in tasks[::2] + tasks), number
+        assert pool.drain(HANG)
+        assert not pool._runner.records.admitted
+
+
 def test_an_observer_that_raises_is_logged_and_harms_nobody(caplog):
     def observe(event: Event) -> None:
         raise ValueError("bad observer")

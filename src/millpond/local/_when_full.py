@@ -214,6 +214,11 @@ class Admission:
         if self._submitters:
             self.let_in()
 
+    def leave_many(self, number: int) -> None:
+        self._left.extend([None] * number)
+        if self._submitters:
+            self.let_in()
+
     # -- a full pool --------------------------------------------------------------------------------------------------
 
     def _apply_policy(self, task: Task[Any], *, wait: bool) -> None:

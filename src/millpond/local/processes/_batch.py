@@ -4,24 +4,30 @@ Two kinds: tasks from a queue (each a future) and a slice of a `map` (no futures
 crash recovery, recall and pickling errors are exact for each item of a map, too.
 
 Entries are settled in order; `settled` is how far that has come. An entry beyond it may leave out of turn (it timed
-out, was cancelled by its token, or was recalled): it is counted in `gone`, and passed over when its turn comes.
+out, was cancelled by its token, or was recalled): it is `gone`, and passed over when its turn comes.
 """
 
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any, Protocol
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from millpond._events import Observer, emit
 from millpond.local._task import Task
 from millpond.local._watchers import RAISED, RETURNED
+from millpond.local.processes._callback_thread import CallbackThread
 from millpond.local.processes._child import name_of
-from millpond.local.processes._frames import FAILED, SKIPPED, UNLOADABLE
+from millpond.local.processes._journal import FAILED, SKIPPED, UNLOADABLE
 from millpond.local.processes._pickling import Encoder, load_error, unreadable
 from millpond.local.processes._task_records import TaskRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Sequence
+
+Specials: TypeAlias = dict[int, tuple[Any, ...]]
+"""Outcomes other than plain values, by position: see `_journal`."""
 
 
 class Host(Protocol):
@@ -29,6 +35,7 @@ class Host(Protocol):
 
     name: str
     on_event: Observer | None
+    callbacks: CallbackThread
     encoder: Encoder
     records: TaskRecords
 
@@ -43,9 +50,7 @@ class MapRun(Protocol):
     def give_back(self, number: int, items: list[Any]) -> None: ...
 
 
-class Batch:
-    """Calls that travel together."""
-
+class Batch(ABC):
     is_bare = False
     """Whether each of `arguments` is the one argument of a call, not the tuple of all."""
 
@@ -57,54 +62,77 @@ class Batch:
         self.expected = expected
         self.first = 0  # the number of its first call, once it is sent
         self.settled = 0
-        self.gone = 0
+        self._gone: set[int] = set()
         self.is_alone = False
         self.is_keyed = False
 
     @property
     def open(self) -> int:
-        """How many of its calls are still to be settled."""
-        return self.count - self.settled - self.gone
+        return self.count - self.settled - len(self._gone)
 
-    def name(self, position: int) -> str:
-        return name_of(self.fn(position))
+    def is_open(self, position: int) -> bool:
+        return position >= self.settled and position not in self._gone
 
     def fn(self, position: int) -> Any:
         return self.fns[position if len(self.fns) > 1 else 0]
 
+    def name(self, position: int) -> str:
+        return name_of(self.fn(position))
+
+    @abstractmethod
     def identity(self, position: int) -> Hashable:
         """Return what an entry is known by: its task, or its number in its map."""
-        raise NotImplementedError
 
-    def is_open(self, position: int) -> bool:
-        """Return whether an entry is still to be settled."""
-        raise NotImplementedError
+    @abstractmethod
+    def publish(self, position: int, values: list[Any]) -> None:
+        """Hand over what the entries from `position` on have returned."""
 
-    def succeed(self, position: int, values: list[Any]) -> None:
-        """Settle entries from `position` on (the next one) with what they returned."""
-        raise NotImplementedError
+    @abstractmethod
+    def publish_error(self, position: int, error: BaseException) -> None: ...
 
-    def fail(self, position: int, error: BaseException) -> None:
-        """Settle an entry with what it raised."""
-        raise NotImplementedError
+    @abstractmethod
+    def detach(self, position: int) -> Any:
+        """Take an entry out, to be put back in its queue by `restore`."""
+
+    @abstractmethod
+    def restore(self, entries: list[Any]) -> None:
+        """Put detached entries, which are in order, back in their queue: before all that would have come after them."""
 
     def drop(self, position: int) -> None:
         """Forget an entry that others have settled, or will run."""
-        raise NotImplementedError
-
-    def detach(self, position: int) -> Any:
-        """Take an entry out, to be put back in its queue by `restore`."""
-        raise NotImplementedError
-
-    def restore(self, entries: list[Any]) -> None:
-        """Put detached entries, which are in order, back in their queue: before all that would have come after them."""
-        raise NotImplementedError
+        self._gone.add(position)
 
     def requeue(self, low: int, high: int) -> None:
         """Put the entries of a range that are still to be settled back in their queue, in their place."""
         self.restore([self.detach(position) for position in range(max(0, low), high) if self.is_open(position)])
 
-    def settle(self, low: int, values: list[Any], specials: dict[int, tuple[Any, ...]]) -> tuple[int, list[Any]]:
+    def fail(self, position: int, error: BaseException) -> None:
+        """Settle an entry with what it raised, in its turn or out of turn."""
+        if position == self.settled:
+            self.settled += 1
+        else:
+            self.drop(position)
+        self._host.records.count_ended(1, 1)
+        self.publish_error(position, error)
+
+    def _succeed(self, position: int, values: list[Any]) -> None:
+        """Settle entries from `position` on (the next one) with what they returned.
+
+        All is counted before anybody is woken, so that whoever has a result finds it counted.
+        """
+        end = position + len(values)
+        gone = self._gone.intersection(range(position, end)) if self._gone else set()
+        self._gone -= gone
+        self.settled = end
+        self._host.records.count_ended(len(values) - len(gone), 0)
+        if not gone:
+            self.publish(position, values)
+            return
+        for at, value in enumerate(values, position):
+            if at not in gone:
+                self.publish(at, [value])
+
+    def settle(self, low: int, values: list[Any], specials: Specials) -> tuple[int, list[Any]]:
         """Settle entries from `low` on with their outcomes; what is settled already is left alone.
 
         Returns how many have ended, and the entries that were not run: detached, in order.
@@ -123,7 +151,7 @@ class Batch:
             self._forget_tries(low, len(values), specials)
         for special_at, special in sorted(specials.items()):
             if special_at > at:
-                self.succeed(low + at, values[at:special_at])
+                self._succeed(low + at, values[at:special_at])
             position = low + special_at
             if self.is_open(position):
                 if special[0] == FAILED:
@@ -132,18 +160,17 @@ class Batch:
                     if special[0] == UNLOADABLE:
                         self._host.encoder.next_encoding(self.fn(position))
                     back.append(self.detach(position))
-            if self.settled <= position:
-                self._pass(position)
+            if self.settled <= position:  # it was settled out of turn
+                self._gone.discard(position)
+                self.settled = position + 1
             at = special_at + 1
         if at < len(values):
-            self.succeed(low + at, values[at:] if at else values)
+            self._succeed(low + at, values[at:] if at else values)
         return was_open - self.open - len(back), back
 
-    def _unpickle(
-        self, low: int, values: list[Any], specials: dict[int, tuple[Any, ...]]
-    ) -> dict[int, tuple[Any, ...]]:
+    def _unpickle(self, low: int, values: list[Any], specials: Specials) -> Specials:
         """Put pickled values in their place; return the other outcomes, with exceptions as themselves."""
-        left: dict[int, tuple[Any, ...]] = {}
+        left: Specials = {}
         for at, special in specials.items():
             kind = special[0]
             if kind in (SKIPPED, UNLOADABLE):
@@ -155,68 +182,42 @@ class Batch:
             else:
                 try:
                     values[at] = pickle.loads(special[1])
-                except Exception as error:
+                except BaseException as error:
                     left[at] = FAILED, unreadable(self.name(low + at), error)
         return left
 
-    def _forget_tries(self, low: int, number: int, specials: dict[int, tuple[Any, ...]]) -> None:
+    def _forget_tries(self, low: int, number: int, specials: Specials) -> None:
         """Forget how often calls that have ended now were tried."""
         for at in range(number):
             if at not in specials or specials[at][0] == FAILED:
                 self._host.records.tries.pop(self.identity(low + at), None)
 
-    def _pass(self, position: int) -> None:
-        """Move on past an entry that was settled out of turn."""
-        self.gone -= 1
-        self.settled = position + 1
 
-    def _leave(self, position: int) -> None:
-        """Take out an entry that is being settled, in its turn or out of turn."""
-        if position == self.settled:
-            self.settled += 1
-        else:
-            self.drop(position)
+_DETACHED: Task[Any] = Task()  # in the place of a task that runs elsewhere: its result must not live as long as this
 
 
 class TaskBatch(Batch):
-    """Tasks from a queue."""
-
     def __init__(
         self, host: Host, tasks: list[Task[Any]], fns: list[Any], arguments: list[Any], expected: float
     ) -> None:
         super().__init__(host, fns, arguments, expected)
-        self.tasks: list[Task[Any] | None] = list(tasks)
+        self.tasks = list(tasks)
 
     def identity(self, position: int) -> Hashable:
         return self.tasks[position]
 
-    def is_open(self, position: int) -> bool:
-        return position >= self.settled and self.tasks[position] is not None
-
-    def succeed(self, position: int, values: list[Any]) -> None:
-        """Settle tasks from `position` on with what they returned. Hot: `Task._settle`, written out.
-
-        All is counted before anybody is woken, so that whoever has a result finds room in the pool, and it counted.
-        """
+    def publish(self, position: int, values: list[Any]) -> None:
+        """Settle tasks. Hot: `Task._settle`, written out. Places are given back first: who has a result finds room."""
         host = self._host
         end = position + len(values)
         tasks = self.tasks[position:end]
-        number = len(tasks)
-        if self.gone:
-            gone = sum([task is None for task in tasks])
-            self.gone -= gone
-            number -= gone
-        self.settled = end
-        host.records.count_ended(number, 0)
+        if host.records.admitted:
+            host.records.leave_places(tasks)
         if host.on_event is not None:
-            for at, task in enumerate(tasks, position):
-                if task is not None:
-                    emit(host.on_event, "task_finished", host.name, function=self.name(at))
-        forgets_all = bool(host.records.admitted)
+            names = self._names(range(position, end))
+            host.callbacks.observe_many("task_finished", [{"function": name} for name in names])
         for task, value in zip(tasks, values, strict=False):
-            if task is None:
-                continue
-            if forgets_all or type(task) is not Task:
+            if type(task) is not Task:
                 host.records.forget(task)
             task._args = None
             task._value = value
@@ -224,24 +225,31 @@ class TaskBatch(Batch):
             if task._watchers is not None:
                 task._watchers.wake(task)
 
-    def fail(self, position: int, error: BaseException) -> None:
+    def report_started(self) -> None:
+        """Report that its tasks go to a worker, in a pool with `on_event`."""
+        now, tasks, positions = time.perf_counter(), self.tasks, range(self.count)
+        started = positions if self.open == self.count else [at for at in positions if self.is_open(at)]
+        data = [  # `_context`: see `ProcessRunner.admit_observed`
+            {"function": name, "waited": now - tasks[at]._context}
+            for at, name in zip(started, self._names(started), strict=True)
+        ]
+        self._host.callbacks.observe_many("task_started", data)
+
+    def _names(self, positions: Sequence[int]) -> list[str]:
+        if len(self.fns) == 1:
+            return [self.name(0)] * len(positions)
+        return [self.name(at) for at in positions]
+
+    def publish_error(self, position: int, error: BaseException) -> None:
         task = self.tasks[position]
-        assert task is not None
-        self._leave(position)
-        self._host.records.count_ended(1, 1)
         self._host.records.forget(task)
         emit(self._host.on_event, "task_failed", self._host.name, function=self.name(position), error=error)
         task._settle(RAISED, error)
 
-    def drop(self, position: int) -> None:
-        self.tasks[position] = None
-        self.gone += 1
-
     def detach(self, position: int) -> Any:
         """Take a task out; it can be cancelled from now on."""
-        task = self.tasks[position]
-        assert task is not None
         self.drop(position)
+        task, self.tasks[position] = self.tasks[position], _DETACHED
         task._fn = self.fn(position)
         return task
 
@@ -258,36 +266,16 @@ class MapBatch(Batch):
         self.is_bare = run.is_bare
         self.run = run
         self.start = start
-        self._is_gone: set[int] = set()
 
     def identity(self, position: int) -> Hashable:
         return self.run, self.start + position
 
-    def is_open(self, position: int) -> bool:
-        return position >= self.settled and position not in self._is_gone
+    def publish(self, position: int, values: list[Any]) -> None:
+        """Hand over what items have returned: the list is the consumer's from then on."""
+        self.run.results.publish(self.start + position, values, None)
 
-    def succeed(self, position: int, values: list[Any]) -> None:
-        """Hand over what items from `position` on returned: the list is the consumer's from then on."""
-        self.settled = position + len(values)
-        if not self._is_gone:
-            self._host.records.count_ended(len(values), 0)
-            self.run.results.publish(self.start + position, values, None)
-            return
-        for at, value in enumerate(values, position):
-            if at in self._is_gone:
-                self.gone -= 1
-            else:
-                self._host.records.count_ended(1, 0)
-                self.run.results.publish(self.start + at, [value], None)
-
-    def fail(self, position: int, error: BaseException) -> None:
-        self._leave(position)
-        self._host.records.count_ended(1, 1)
+    def publish_error(self, position: int, error: BaseException) -> None:
         self.run.results.publish(self.start + position, [], error)
-
-    def drop(self, position: int) -> None:
-        self._is_gone.add(position)
-        self.gone += 1
 
     def detach(self, position: int) -> Any:
         """Take an item out: its number in the map, and itself."""

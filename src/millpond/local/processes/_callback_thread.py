@@ -3,6 +3,9 @@
 The I/O thread must not run it: while a callback is slow, or waits for a task, no task of the pool would start or end.
 The thread starts with the first call and ends with the pool. Where no thread can be started any more, as at the end of
 the interpreter, the calls are made at once by whoever has them.
+
+Calls are added under the lock and taken without it. The lock is asked only when there seem to be none left, so that
+nobody adds one between that look and the note that all have been made.
 """
 
 from __future__ import annotations
@@ -10,33 +13,29 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from millpond._events import logger
+from millpond._events import Event, Observer, logger
 from millpond.local._watchers import here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millpond._events import Event, Observer
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class CallbackThread:
-    """Runs calls one after another in a thread of its own."""
-
-    def __init__(self, pool: str, when_idle: Callable[[], object]) -> None:
+    def __init__(self, pool: str, on_event: Observer | None, when_idle: Callable[[], object]) -> None:
         self._pool = pool
+        self._on_event: Any = on_event  # called only where there is one
         self._when_idle = when_idle
         self.reset()
 
     def reset(self) -> None:
-        """Start without calls and thread, as in a forked child."""
         self._changed = threading.Condition()
         self._calls: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
         self._is_running = self._is_ending = False
-        self.is_idle = True
-        """Whether every call has been made."""
+        self.is_idle = True  # whether every call has been made
 
     @property
     def is_here(self) -> bool:
@@ -60,19 +59,30 @@ class CallbackThread:
                 return
         self._run_all()
 
-    def observer(self, on_event: Observer) -> Observer:
-        """Return an observer that has `on_event` called in this thread for what happens in the I/O thread.
+    def observe(self, event: Event) -> None:
+        """Call `on_event`: in this thread for what happens in the I/O thread.
 
         What others do (cancel, purge, close) is reported at once, unless that would overtake an earlier event.
         """
+        if self.is_idle and getattr(here, "defer", None) is None:
+            self._on_event(event)
+        else:
+            self.defer(partial(self._observe_each, [event]))
 
-        def observe(event: Event) -> None:
-            if self.is_idle and getattr(here, "defer", None) is None:
-                on_event(event)
-            else:
-                self.defer(lambda: on_event(event))
+    def observe_many(self, name: str, data: Iterable[Mapping[str, Any]]) -> None:
+        """Call `on_event` in this thread for many events that happen now; `data` is what belongs to each.
 
-        return observe
+        One call for a whole batch of tasks: to hand over each event would cost more than all else that is done for it.
+        """
+        now = time.time()
+        self.defer(partial(self._observe_each, (Event(name, self._pool, now, each) for each in data)))
+
+    def _observe_each(self, events: Iterable[Event]) -> None:
+        for event in events:
+            try:
+                self._on_event(event)
+            except BaseException:  # also SystemExit: it is not this thread's to end (done-callbacks catch their own)
+                logger.exception("on_event raised", extra={"millpond": {"event": event.name, "pool": self._pool}})
 
     def end(self) -> None:
         """End the thread when all calls have been made; a later call starts it again."""
@@ -85,19 +95,13 @@ class CallbackThread:
         self._is_ending = False
 
     def join(self, deadline: float | None) -> bool:
-        """Wait for the thread to end; False at the deadline. Inside the thread itself there is nothing to wait for."""
-        thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return True
-        thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        return not thread.is_alive()
+        return self._thread is None or join_thread(self._thread, deadline)
 
     def _run(self) -> None:
         while self._wait():
             self._run_all()
 
     def _wait(self) -> bool:
-        """Wait for calls; False when the thread is to end."""
         with self._changed:
             while not self._calls:
                 if self._is_ending:
@@ -107,18 +111,22 @@ class CallbackThread:
             return True
 
     def _run_all(self) -> None:
-        while self._run_next():
-            pass
+        while True:
+            try:
+                call = self._calls.popleft()
+            except IndexError:
+                with self._changed:
+                    if not self._calls:
+                        self.is_idle = True
+                        break
+            else:
+                call()
         self._when_idle()
 
-    def _run_next(self) -> bool:
-        with self._changed:
-            if not self._calls:
-                self.is_idle = True
-                return False
-            call = self._calls.popleft()
-        try:
-            call()
-        except BaseException:  # also SystemExit: it is not this thread's to end (done-callbacks catch their own)
-            logger.exception("on_event raised", extra={"millpond": {"pool": self._pool}})
+
+def join_thread(thread: threading.Thread, deadline: float | None) -> bool:
+    """Wait for a thread to end; False at the deadline. Inside the thread itself there is nothing to wait for."""
+    if thread is threading.current_thread():
         return True
+    thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+    return not thread.is_alive()

@@ -1,7 +1,7 @@
 """The worker process: reads batches of calls from its socket, runs them, answers.
 
-It imports as little as it can, since every worker pays for it at its start. What it sends is in
-`_frames`, what it leaves behind when it is killed in `_journal`.
+It imports as little as it can, since every worker pays for it at its start. What it sends is in `_frames`, what it
+leaves behind when it is killed in `_journal`.
 
 It answers at the end of a batch; earlier when two milliseconds have passed, when the journal is full, or after a large
 outcome. So an outcome is at any time either in the journal or with the kernel, except that of the call just ended:
@@ -21,34 +21,21 @@ import signal
 import socket
 import sys
 import traceback
+from functools import lru_cache
 from itertools import repeat
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from millpond.local.processes._frames import (
-    BATCH,
-    BROKEN,
-    FAILED,
-    LENGTH,
-    PICKLED,
-    READY,
-    REPLY,
-    SKIPPED,
-    UNLOADABLE,
-    Inbox,
-)
-from millpond.local.processes._journal import BASE, SKIP, STARTED, Journal
+from millpond.local.processes._frames import BATCH, BROKEN, READY, REPLY, Inbox, frame
+from millpond.local.processes._journal import BASE, FAILED, PICKLED, SKIP, SKIPPED, STARTED, UNLOADABLE, Journal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from multiprocessing.heap import BufferWrapper
     from types import ModuleType
 
-FLUSH_AFTER = 0.002
-"""Seconds after which finished outcomes are sent although the batch goes on; looked at with every eighth call."""
-
-PLAIN = frozenset({type(None), bool, int, float, str, bytes})
-"""Types that need no pickle of their own: reading one back cannot fail."""
+FLUSH_AFTER = 0.002  # seconds after which outcomes are sent although the batch goes on; looked at every eighth call
+PLAIN = frozenset({type(None), bool, int, float, str, bytes})  # they need no pickle: reading one back cannot fail
 
 
 def main(
@@ -74,10 +61,6 @@ def main(
         child.serve()
     except (BrokenPipeError, ConnectionResetError):
         return  # the pool's process is gone
-    _finalize(finalizer)
-
-
-def _finalize(finalizer: Callable[[], object] | None) -> None:
     if finalizer is not None:
         try:
             finalizer()
@@ -90,8 +73,6 @@ def _ignore(*_: object) -> None:
 
 
 class Child:
-    """The worker's side of the socket and the journal."""
-
     def __init__(self, sock: socket.socket, journal: Journal, *, reports_memory: bool) -> None:
         self._sock = sock
         self._journal = journal
@@ -99,12 +80,8 @@ class Child:
         sock.setblocking(True)
 
     def send(self, message: tuple[Any, ...]) -> None:
-        body = pickle.dumps(message, 5)
-        if len(body) < 1 << 16:
-            self._sock.sendall(LENGTH.pack(len(body)) + body)
-        else:
-            self._sock.sendall(LENGTH.pack(len(body)))
-            self._sock.sendall(body)
+        for piece in frame(pickle.dumps(message, 5)):
+            self._sock.sendall(piece)
 
     def serve(self) -> None:
         inbox = Inbox()
@@ -112,9 +89,9 @@ class Child:
             frames = inbox.receive(self._sock)
             if frames is None:
                 return
-            for frame in frames:
-                first, count = BATCH.unpack_from(frame)
-                self.run(first, count, self.load(memoryview(frame)[BATCH.size :]))
+            for each in frames:
+                first, count = BATCH.unpack_from(each)
+                self.run(first, count, self.load(memoryview(each)[BATCH.size :]))
             del frames
 
     def load(self, body: memoryview) -> Iterable[tuple[Any, Any]] | None:
@@ -137,8 +114,7 @@ class Child:
         words[BASE] = seq = first
         began = perf_counter()
         if calls is None:
-            specials = dict.fromkeys(range(count), (UNLOADABLE,))
-            self.answer(first, [None] * count, specials, 0.0)
+            self.answer(first, [None] * count, dict.fromkeys(range(count), (UNLOADABLE,)), 0.0)
             words[BASE] = last + 1  # the journal has no record of them
             words[STARTED] = last
             return
@@ -174,24 +150,13 @@ class Child:
         self.send((REPLY, base, values, specials, seconds, memory))
 
 
-# -- values and errors on their way out --------------------------------------------------------------------------------
-
-
 def _special(fn: Any, value: Any) -> tuple[Any, ...]:
     """Pickle a value by itself, so that a bad one spoils no other."""
     try:
-        return PICKLED, pickle.dumps(value, 5)
+        return PICKLED, dumps(value)
     except Exception as error:
-        trouble = error
-        by_value = cloudpickle()
-        if by_value is not None:
-            try:
-                return PICKLED, by_value.dumps(value)
-            except Exception as second:
-                trouble = second
         raise pickle.PicklingError(
-            f"the result of {name_of(fn)}, a {type(value).__qualname__}, cannot be pickled: {trouble}; "
-            "return plain data"
+            f"the result of {name_of(fn)}, a {type(value).__qualname__}, cannot be pickled: {error}; return plain data"
         ) from None
 
 
@@ -208,15 +173,14 @@ def _pickle_error(error: BaseException) -> tuple[bytes, str]:
         pickle.loads(blob)  # many exceptions can be pickled, but not loaded
     except BaseException as trouble:
         stand_in = RuntimeError(
-            f"the task raised {type(error).__qualname__}: {error}, which cannot be sent to the pool's process "
-            f"({trouble}); give {type(error).__qualname__} a __reduce__"
+            f"the task raised {type(error).__qualname__}: {text_of(error)}, which cannot be sent to the pool's process "
+            f"({text_of(trouble)}); give {type(error).__qualname__} a __reduce__"
         )
         blob = pickle.dumps(stand_in, 5)
     return blob, text
 
 
 def _call_blob(name: str, blob: bytes) -> Any:
-    """Run a call that travels in a pickle of its own."""
     try:
         fn, args = pickle.loads(blob)
     except Exception as error:
@@ -227,23 +191,35 @@ def _call_blob(name: str, blob: bytes) -> Any:
     return fn(*args)
 
 
+@lru_cache(256)
 def load_by_value(blob: bytes) -> Any:
     """Load a function that was sent by value; one that was loaded before is the same object again."""
-    found = _loaded.get(blob)
-    if found is None:
-        if len(_loaded) >= 256:
-            _loaded.clear()
-        found = _loaded[blob] = pickle.loads(blob)
-    return found
-
-
-_loaded: dict[bytes, Any] = {}
+    return pickle.loads(blob)
 
 
 def name_of(fn: Any) -> str:
-    """Return the name by which errors and events call a function."""
     fn = getattr(fn, "func", fn)
-    return getattr(fn, "__qualname__", None) or repr(fn)
+    return getattr(fn, "__qualname__", None) or text_of(fn, repr)
+
+
+def text_of(value: Any, to_text: Callable[[Any], str] = str) -> str:
+    """Return a user's object in words, even when its own way to say them raises."""
+    try:
+        return to_text(value)
+    except BaseException:
+        return f"<{type(value).__qualname__} that cannot be shown>"
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle by name, or by value where that fails."""
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:
+        by_value = cloudpickle()
+        if by_value is None:
+            raise
+        blob: bytes = by_value.dumps(value)
+        return blob
 
 
 def cloudpickle() -> ModuleType | None:
@@ -255,7 +231,6 @@ def cloudpickle() -> ModuleType | None:
 
 
 def _memory() -> int:
-    """Return how many bytes this process has in memory."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import emit
 from millpond.local._map import MapPlace
 from millpond.local._task import OptionTask, Task
 from millpond.local.processes._batch import Batch, MapBatch, TaskBatch
@@ -26,16 +25,11 @@ if TYPE_CHECKING:
     from millpond.local.processes._runner import ProcessRunner
     from millpond.local.processes._worker import ProcessWorker
 
-TARGET = 0.004
-"""How long a batch should last, in seconds."""
-MOST = 4096
-"""The most calls of a batch, however quick."""
-BYTES = 1 << 18
-"""About how large a batch may be, unless a single call is larger."""
-RECALL_AFTER = 0.02
-"""A batch that lasts this much longer than expected is recalled, in seconds."""
-STOPPED_AFTER = 1.0
-"""A single call that is not started for this long is looked at, in seconds."""
+TARGET = 0.004  # how long a batch should last, in seconds
+MOST = 4096  # the most calls of a batch, however quick
+BYTES = 1 << 18  # about how large a batch may be, unless a single call is larger
+RECALL_AFTER = 0.02  # a batch that lasts this many seconds longer than expected is recalled
+STOPPED_AFTER = 1.0  # a single call that is not started for so many seconds is looked at
 
 
 def _travels_alone(task: Task[Any]) -> bool:
@@ -51,7 +45,6 @@ class Dispatcher:
         self._keyed_next = False
 
     def has_room(self, worker: ProcessWorker) -> bool:
-        """Return whether `worker` may get a batch now."""
         if not worker.is_ready or worker.is_leaving or worker.is_killed or worker.recall_until is not None:
             return False  # (a recall is for all it has: what it got meanwhile would be run there, and elsewhere again)
         if worker.queue.is_leaving and not worker.queue.keyed:
@@ -108,9 +101,8 @@ class Dispatcher:
                 task = queue.take()
             except IndexError:
                 return None
-            fn = task._fn
+            fn, is_alone = task._fn, _travels_alone(task)
             run = task.run if isinstance(task, MapPlace) else None
-            is_alone = _travels_alone(task)
             run_time = None if is_alone or fn is None else runner.run_times.of(fn if run is None else run.fn)
             if worker.in_flight and fn is not None and (run_time is None or run_time.seconds > TARGET):
                 queue.put_back(task)  # not claimed: it can be cancelled all the time
@@ -130,15 +122,13 @@ class Dispatcher:
         batch = TaskBatch(runner, [task], [fn], [task._args], 0.0)
         if run_time is not None:
             self._fill(batch, queue, limit, run_time)
-        batch.is_alone = is_alone
-        batch.is_keyed = not is_shared
+        batch.is_alone, batch.is_keyed = is_alone, not is_shared
         return batch
 
     def _fill(self, batch: TaskBatch, queue: Queue, limit: int, run_time: RunTime) -> None:
         """Add the next tasks of the queue to a batch of one while they fit. Hot."""
-        runner, is_mixed = self._runner, False
-        take, last = queue.take, batch.fns[0]
-        tasks, fns, arguments = batch.tasks, batch.fns, batch.arguments
+        runner, take, is_mixed = self._runner, queue.take, False
+        tasks, fns, arguments, last = batch.tasks, batch.fns, batch.arguments, batch.fns[0]
         seconds = expected = run_time.seconds
         limit = run_time.limit(limit, BYTES)
         while len(tasks) < limit and expected + seconds <= TARGET:
@@ -194,32 +184,21 @@ class Dispatcher:
             return False
         runner.run_times.learn_size(batch.fns[0], len(body) // batch.count)
         if runner.on_event is not None and isinstance(batch, TaskBatch):
-            self._emit_started(batch)
+            batch.report_started()
         worker.give(batch, body)
         now = time.monotonic()
-        if batch.is_alone and isinstance(batch, TaskBatch):
-            timeout = getattr(batch.tasks[0], "timeout", None)
-            worker.deadline = None if timeout is None else now + timeout
+        timeout = getattr(batch.identity(0), "timeout", None)
+        worker.deadline = None if timeout is None else now + timeout
         self.set_alarm(worker, now)
         return True
-
-    def _emit_started(self, batch: TaskBatch) -> None:
-        runner, now = self._runner, time.perf_counter()
-        for position, task in enumerate(batch.tasks):
-            if task is not None and batch.is_open(position):
-                waited = now - task._context  # in a pool with `on_event`, when it was submitted
-                emit(runner.on_event, "task_started", runner.name, function=batch.name(position), waited=waited)
 
     def set_alarm(self, worker: ProcessWorker, now: float) -> None:
         """Decide when to look whether `worker` is stuck. What has a key cannot go elsewhere, so it is not looked at."""
         if worker.recall_until is not None:
             return
-        load = worker.load
         worker.late_at = now + RECALL_AFTER + 3 * sum([batch.expected for batch in worker.in_flight])
-        if not load or worker.has_keys:
-            worker.recall_at = None
-        else:
-            worker.recall_at = now + STOPPED_AFTER if load == 1 else worker.late_at
+        load = 0 if worker.has_keys else worker.load
+        worker.recall_at = None if not load else now + STOPPED_AFTER if load == 1 else worker.late_at
 
     def is_stuck(self, worker: ProcessWorker, now: float) -> bool:
         """Return whether calls of `worker`, which is overdue, would do better elsewhere; if not, look again later.
@@ -231,4 +210,5 @@ class Dispatcher:
             return True
         has_started = worker.journal.words[STARTED] >= worker.next_number - 1
         worker.recall_at = None if has_started else now + STOPPED_AFTER
-        return not has_started and any(other.is_idle for other in self._runner.workers.all)
+        workers = list(self._runner.workers.all)
+        return not has_started and any(not other.in_flight and self.has_room(other) for other in workers)

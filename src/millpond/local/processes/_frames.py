@@ -16,22 +16,21 @@ if TYPE_CHECKING:
     import socket
 
 LENGTH = struct.Struct("<Q")
-BATCH = struct.Struct("<QQ")
-"""How a batch begins: the number of its first call, and how many there are."""
+BATCH = struct.Struct("<QQ")  # how a batch begins: the number of its first call, and how many there are
 
 READY, BROKEN, REPLY = 0, 1, 2
 """The words of a worker: it is ready for work; its initializer failed; here are outcomes."""
 
-PICKLED, FAILED, SKIPPED, UNLOADABLE = 0, 1, 2, 3
-"""Outcomes other than a plain value: a pickle of the value; an exception; not run, as was asked; not understood."""
+ROOM = 1 << 16  # bytes read at once; a longer frame gets a buffer of its own
 
-ROOM = 1 << 16
-"""Bytes read at once; a longer frame gets a buffer of its own."""
+
+def frame(body: bytes, head: bytes = b"") -> list[bytes]:
+    """Return what to send for a message that starts with `head`: in one piece, unless it is too long to be copied."""
+    start = LENGTH.pack(len(head) + len(body)) + head
+    return [start + body] if len(body) < ROOM else [start, body]
 
 
 class Inbox:
-    """Puts the bytes of a socket together into frames."""
-
     def __init__(self) -> None:
         self._view = memoryview(bytearray(ROOM))
         self._have = 0
@@ -40,18 +39,13 @@ class Inbox:
 
     def receive(self, sock: socket.socket) -> list[bytes | memoryview] | None:
         """Read once; return the frames that are complete now, or None at the end of the stream."""
-        if self._long is not None:
-            return self._receive_long(sock, self._long)
-        number = sock.recv_into(self._view[self._have :])
+        long = self._long
+        number = sock.recv_into(self._view[self._have :] if long is None else long[self._long_have :])
         if not number:
             return None
-        self._have += number
-        return self._cut()
-
-    def _receive_long(self, sock: socket.socket, long: memoryview) -> list[bytes | memoryview] | None:
-        number = sock.recv_into(long[self._long_have :])
-        if not number:
-            return None
+        if long is None:
+            self._have += number
+            return self._cut()
         self._long_have += number
         if self._long_have < len(long):
             return []

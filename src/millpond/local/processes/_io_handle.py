@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond.local.processes._workers import is_importing_main
+from millpond.local.processes._callback_thread import join_thread
+from millpond.local.processes._workers import Runner, is_importing_main
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from millpond.local._task import Task
@@ -26,17 +27,7 @@ class IoThread(Protocol):
     def end_task(self, task: Task[Any]) -> None: ...
 
 
-class Runner(Protocol):
-    """The runner of the pool, as far as this needs it."""
-
-    name: str
-    lock: threading.RLock
-    is_closed: bool
-
-
 class IoHandle:
-    """Starts the I/O thread with the first task, and wakes it."""
-
     def __init__(self, runner: Runner, make: Callable[[], IoThread]) -> None:
         self._runner = runner
         self._make = make
@@ -64,18 +55,16 @@ class IoHandle:
         return True
 
     def _start(self) -> None:
-        io = None
+        if is_importing_main():
+            raise RuntimeError(
+                f"pool {self._runner.name!r} got work while a worker process imports the main script; put the code "
+                "that uses it under if __name__ == '__main__':"
+            )
+        io = self._make()
         try:
-            if is_importing_main():
-                raise RuntimeError(
-                    f"pool {self._runner.name!r} got work while a worker process imports the main script; put the code "
-                    "that uses it under if __name__ == '__main__':"
-                )
-            io = self._make()
             io.thread.start()
         except BaseException:
-            if io is not None:
-                io.close()
+            io.close()
             raise
         self.running = io
 
@@ -87,17 +76,17 @@ class IoHandle:
                 self.calls.append(call)
                 io.wake()
 
+    def end_task(self, task: Task[Any]) -> None:
+        with self._runner.lock:
+            if self.running is not None:
+                self.call_soon(partial(self.running.end_task, task))
+
     def join(self, deadline: float | None) -> bool:
-        """Wait for the thread, which ends after the last worker; False at the deadline."""
         with self._runner.lock:
             io = self.running
-        if io is None or io.thread is threading.current_thread():
-            return True
-        io.thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        return not io.thread.is_alive()
+        return io is None or join_thread(io.thread, deadline)
 
     def after_fork(self) -> None:
-        """Go on in a forked child, which does not have the thread."""
         if self.running is not None:
             self.running.close()
         self.note_ended()

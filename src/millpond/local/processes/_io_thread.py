@@ -5,7 +5,8 @@ anybody who leaves a call for it. Then it starts and stops workers, dispatches, 
 block. What it may wait for is the start of a process, and for a moment the end of one. Others touch a worker only to
 ask it to skip calls or to kill it, under the runner's lock.
 
-It settles tasks, and runs no code of users: their callbacks go to the callback thread.
+It settles tasks, and runs no code of users but what pickling does (see `_pickling`): their callbacks go to the
+callback thread.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from millpond._events import emit, logger
 from millpond.errors import TaskTimeout
 from millpond.local._watchers import CANCELLED, OPEN, here
-from millpond.local.processes._batch import TaskBatch
+from millpond.local.processes._child import text_of
 from millpond.local.processes._dispatch import Dispatcher
 from millpond.local.processes._frames import BROKEN, READY
-from millpond.local.processes._pickling import RemoteTraceback
+from millpond.local.processes._pickling import load_error
 from millpond.local.processes._recovery import conclude_recall, recover_calls
 from millpond.local.processes._worker import ProcessWorker, how_it_ended
 
@@ -33,15 +34,11 @@ if TYPE_CHECKING:
     from millpond.local._task import Task
     from millpond.local.processes._runner import ProcessRunner
 
-RECALL_TAKES = 0.002
-"""How long a recall waits until the worker is sure to have seen it, in seconds (see `_journal`)."""
-LONGEST_SLEEP = 3600.0
-"""Seconds after which it looks at the deadlines again at the latest: no selector can wait for centuries."""
+RECALL_TAKES = 0.002  # seconds until a worker is sure to have seen a recall (see `_journal`)
+LONGEST_SLEEP = 3600.0  # seconds after which it looks at the deadlines: no selector can wait for centuries
 
 
 class IoThread:
-    """The I/O thread of a process pool."""
-
     def __init__(self, runner: ProcessRunner) -> None:
         self._runner = runner
         self._workers = runner.workers
@@ -55,7 +52,6 @@ class IoThread:
         self.thread = threading.Thread(target=self._run, name=f"{runner.name}-io", daemon=True)
 
     def wake(self) -> None:
-        """Wake the thread; any thread may."""
         with contextlib.suppress(OSError):  # enough wake-ups are on their way already, or it is gone
             self._wake_sender.send(b"!")
 
@@ -63,8 +59,6 @@ class IoThread:
         self._selector.close()
         self._wake_sender.close()
         self._wake_receiver.close()
-
-    # -- the loop -----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         runner = self._runner
@@ -99,7 +93,7 @@ class IoThread:
         io.is_waiting = not runner.is_paused and (has_room or workers.count < workers.max_workers)
         io.is_working = bool(workers.busy())
         if not io.is_working:
-            self._runner.last_fn = None
+            runner.last_fn = None
         runner.drainers.wake()
         if io.calls:
             timeout = 0.0
@@ -147,9 +141,8 @@ class IoThread:
         for worker in [*workers.all, *workers.leaving]:
             worker.kill()
             for batch in worker.in_flight:
-                for position in range(batch.count):
-                    if batch.is_open(position):
-                        batch.fail(position, BrokenProcessPool(reason))
+                for position in filter(batch.is_open, range(batch.count)):
+                    batch.fail(position, BrokenProcessPool(reason))
             worker.in_flight.clear()
             worker.collect()
         with runner.lock:
@@ -157,15 +150,13 @@ class IoThread:
         runner.mark_broken(reason)
         runner.drainers.wake()
 
-    # -- listening ----------------------------------------------------------------------------------------------------
-
     def _register(self, worker: ProcessWorker) -> None:
         self._selector.register(worker.sock, selectors.EVENT_READ, worker)
         if worker.sentinel is not None:
             self._selector.register(worker.sentinel, selectors.EVENT_READ, worker)
 
     def _watch(self, worker: ProcessWorker) -> None:
-        """Wait for answers of `worker`, and for room in its socket when something waits to be sent."""
+        """Listen to a worker, and wait for room in its socket when something waits to be sent."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.outbox else 0)
         with contextlib.suppress(KeyError):
             self._selector.modify(worker.sock, events, worker)
@@ -183,20 +174,17 @@ class IoThread:
         return frames is not None
 
     def _receive(self, worker: ProcessWorker, message: tuple[Any, ...]) -> None:
-        runner = self._runner
-        word, *rest = message
+        runner, (word, *rest) = self._runner, message
         if word == READY:
             worker.ready_at = worker.idle_since = time.monotonic()
             self._workers.forgive_starts()
             emit(runner.on_event, "worker_started", runner.name, pid=worker.process.pid)
         elif word == BROKEN:
-            blob, text = rest
-            error = pickle.loads(blob)
+            error = load_error(*rest)
             worker.is_killed = True  # it ends by itself
-            logger.critical("the initializer of pool %r raised\n%s", runner.name, text)
-            runner.mark_broken(
-                f"the initializer of pool {runner.name!r} raised {error!r}, so no task can run:{RemoteTraceback(text)}"
-            )
+            what = f"the initializer of pool {runner.name!r} raised"
+            logger.critical("%s\n%s", what, rest[1])
+            runner.mark_broken(f"{what} {text_of(error, repr)}, so no task can run:{error.__cause__}")
         else:
             self._settle(worker, *rest)
 
@@ -217,8 +205,6 @@ class IoThread:
                 worker.recall_until = None  # a recall has nothing left to bring back
             worker.idle_since = now
         self._dispatcher.set_alarm(worker, now)
-
-    # -- deadlines ----------------------------------------------------------------------------------------------------
 
     def _check_deadlines(self, now: float) -> float | None:
         """Do what is due; return the seconds until the next deadline, or None."""
@@ -255,23 +241,17 @@ class IoThread:
         return None
 
     def _time_out(self, worker: ProcessWorker) -> None:
-        """End a worker whose task has run for too long."""
         worker.deadline = None
         self._read(worker)  # its answer may have come this moment
-        if not worker.in_flight:
-            return
-        batch = worker.in_flight[0]
-        timeout = getattr(batch.identity(0), "timeout", None)
-        worker.kill()
-        error = TaskTimeout(
-            f"{batch.name(0)} ran longer than its timeout of {timeout} s and its process was ended; raise the timeout"
-        )
-        batch.fail(0, error)
-
-    # -- calls from other threads -------------------------------------------------------------------------------------
+        if worker.in_flight:
+            worker.kill()
+            batch = worker.in_flight[0]
+            limit = f"its timeout of {getattr(batch.identity(0), 'timeout', None)} s"
+            text = f"{batch.name(0)} ran longer than {limit} and its process was ended; raise the timeout"
+            batch.fail(0, TaskTimeout(text))
 
     def recall_all(self) -> None:
-        """Take back what no worker has started."""
+        """Take back what no worker has started: the pool was paused."""
         for worker in self._workers.all:
             if worker.recall_until is None and worker.load > 1 and not worker.has_keys:
                 with self._runner.lock:
@@ -283,15 +263,13 @@ class IoThread:
             return
         for worker in self._workers.all:
             for batch in worker.in_flight:
-                if isinstance(batch, TaskBatch) and task in batch.tasks:
+                if batch.identity(0) is task and batch.is_open(0):  # it travels alone
                     worker.kill()
                     worker.deadline = None
-                    batch.drop(batch.tasks.index(task))
+                    batch.drop(0)
                     self._runner.backlog.note_cancelled(task, None)
                     task._settle(CANCELLED, None)
                     return
-
-    # -- deaths -------------------------------------------------------------------------------------------------------
 
     def _reap(self, worker: ProcessWorker) -> None:
         """Go on without a worker whose process has ended."""

@@ -7,7 +7,7 @@ outcome. Nobody reads that while all is well. Calls are numbered per worker, fro
     STARTED   the number of the call that was started last; every call before it has its outcome in the journal or sent
     BASE      the number of the call whose outcome is the first record of the journal
     SKIP      written by the pool: calls below this number that have not been started are not to be run here any more
-    records   outcomes one after another, as `marshal` writes them: a plain value, or a tuple as in `_frames`
+    records   outcomes one after another, as `marshal` writes them: a plain value, or a tuple that starts with a word
 
 The order of the stores is all there is to it. A record is complete before STARTED moves on; an answer is with the
 kernel before BASE moves on. What a dead process had stored is seen in that order on every processor.
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 SIZE = 1 << 16
 STARTED, BASE, SKIP = 0, 1, 2
 _HEAD = 24
+
+PICKLED, FAILED, SKIPPED, UNLOADABLE = 0, 1, 2, 3
+"""Outcomes other than a plain value: a pickle of the value; an exception; not run, as was asked; not understood."""
 
 
 class Journal:

@@ -28,7 +28,7 @@ from millpond.local._task import Task
 from millpond.local._when_full import WhenFull, check_when_full
 from millpond.local.processes._io_thread import IoThread
 from millpond.local.processes._map import map_in_processes
-from millpond.local.processes._pickling import Encoder
+from millpond.local.processes._pickling import encode_setup
 from millpond.local.processes._runner import ProcessRunner
 from millpond.local.processes._workers import WorkerRules, is_importing_main, usable_context
 
@@ -37,8 +37,7 @@ T = TypeVar("T")
 
 StartMethod = Literal["forkserver", "spawn", "fork"]
 
-KILL_TIMEOUT = 5.0
-"""Seconds to wait for killed workers when the pool is left by Ctrl-C."""
+KILL_TIMEOUT = 5.0  # seconds to wait for killed workers when the pool is left by Ctrl-C
 
 STARTS_AT_ONCE = sys.version_info[:2] == (3, 12)
 """Whether the I/O thread starts with the pool: Python 3.12 lets no thread start once the main thread has ended, when
@@ -54,7 +53,8 @@ class ProcessPool(Pool):
     Functions and arguments travel by pickle, quick calls many at a time. When a worker process dies, the task it was
     running fails with `WorkerDied` (or is tried again, see `retries`), and a new process takes its place; no other task
     is lost or run twice. Done-callbacks, and `on_event` for what the workers do, run one after another in a thread of
-    the pool: a slow one holds up the others, but no task.
+    the pool: a slow one holds up the others, but no task. What objects do when they are pickled or loaded
+    (`__reduce__`, `__getstate__`, `__setstate__`) is done in the thread that serves the workers: it should be quick.
 
     Args:
         max_workers: The most processes at once; by default as many as this process may use processors.
@@ -118,7 +118,7 @@ class ProcessPool(Pool):
             max_workers=most,
             rules=WorkerRules(
                 context=_context(start_method),
-                setup=Encoder().encode_setup(initializer, tuple(initargs), finalizer),
+                setup=encode_setup(initializer, tuple(initargs), finalizer),
                 idle_timeout=check_seconds("idle_timeout", idle_timeout),
                 max_tasks_per_worker=max_tasks_per_worker,
                 max_worker_age=check_seconds("max_worker_age", max_worker_age),
@@ -136,8 +136,6 @@ class ProcessPool(Pool):
         if (least or STARTS_AT_ONCE) and not is_importing_main():
             runner.wake()
 
-    # -- submitting --------------------------------------------------------------------------------------------------
-
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Task[T]:
         """Run `fn(*args, **kwargs)` in a worker process and return its future.
 
@@ -154,8 +152,7 @@ class ProcessPool(Pool):
         task._watchers = None
         task._owner = runner.owner
         task._fn = partial(fn, **kwargs) if kwargs else fn
-        task._args = args
-        task._context = None
+        task._args = args  # and `_context` stays unset: nobody reads it, but in a pool with `on_event`
         if runner.admit is not None:
             return runner.admit(task)
         runner.put(task)
@@ -177,8 +174,6 @@ class ProcessPool(Pool):
         task._context = None if self._on_event is None else time.perf_counter()  # see `ProcessRunner.admit_observed`
         return task
 
-    # -- managing ----------------------------------------------------------------------------------------------------
-
     def kill(self) -> None:
         """Shut down at once: cancel what is queued and end the workers; what they were running fails."""
         self.shutdown(wait=False, cancel_futures=True)
@@ -188,13 +183,8 @@ class ProcessPool(Pool):
         now = self.statistics()
         self.kill()
         self._runner.join(time.monotonic() + KILL_TIMEOUT)
-        logger.warning(
-            "pool %r was left by %s: %d queued tasks cancelled, %d running tasks ended",
-            self.name,
-            why,
-            now.queued,
-            now.running,
-        )
+        text = "pool %r was left by %s: %d queued tasks cancelled, %d running tasks ended"
+        logger.warning(text, self.name, why, now.queued, now.running)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every task has ended and its callbacks were called, leaving the pool open; False at time-out."""
@@ -217,12 +207,10 @@ class ProcessPool(Pool):
 
 
 def _processors() -> int:
-    """Count the processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _context(method: str | None) -> Any:
-    """Return the multiprocessing context of a start method; refuse one that does not exist here."""
     methods = multiprocessing.get_all_start_methods()
     if method is None:
         method = "forkserver" if "forkserver" in methods else "spawn"

@@ -13,15 +13,12 @@ from millpond.errors import WorkerDied
 from millpond.local.processes._journal import STARTED
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
     from millpond.local.processes._batch import Batch
     from millpond.local.processes._runner import ProcessRunner
     from millpond.local.processes._worker import ProcessWorker
 
 
 def recover_calls(runner: ProcessRunner, worker: ProcessWorker, how: str) -> None:
-    """Settle every call of a dead worker, or put it back in its queue."""
     witness, back = settle_from_journal(worker)
     started = worker.journal.words[STARTED]
     for batch in reversed(worker.in_flight):
@@ -37,20 +34,17 @@ def recover_calls(runner: ProcessRunner, worker: ProcessWorker, how: str) -> Non
 
 def _lose(runner: ProcessRunner, worker: ProcessWorker, batch: Batch, position: int, how: str) -> None:
     """Try a call again that has lost its worker, if the pool's policy says so; else fail it."""
-    who: Hashable = batch.identity(position)
-    tries = runner.records.tries.get(who, 0)
-    if tries < runner.workers.rules.retries:
-        runner.records.tries[who] = tries + 1
+    who, tries = batch.identity(position), runner.records.tries
+    tried = tries.pop(who, 0)
+    if tried < runner.workers.rules.retries:
+        tries[who] = tried + 1
         batch.requeue(position, position + 1)
         return
-    runner.records.tries.pop(who, None)
-    batch.fail(
-        position,
-        WorkerDied(
-            f"worker process {worker.process.pid} of pool {runner.name!r} died while it ran {batch.name(position)} "
-            f"({how}); look for a crash or for want of memory, or let retries= try such tasks again"
-        ),
+    text = (
+        f"worker process {worker.process.pid} of pool {runner.name!r} died while it ran {batch.name(position)} "
+        f"({how}); look for a crash or for want of memory, or let retries= try such tasks again"
     )
+    batch.fail(position, WorkerDied(text))
 
 
 def settle_from_journal(worker: ProcessWorker) -> tuple[Batch | None, list[Any]]:

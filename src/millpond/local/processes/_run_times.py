@@ -6,23 +6,19 @@ Batches are formed by these estimates. They are kept by the name of a function, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-MOST_NAMES = 1024
-"""When so many functions are known, all are forgotten: a program that makes functions for ever must not fill memory."""
+MOST_NAMES = 1024  # then all are forgotten: a program that makes functions for ever must not fill memory
 
 
+@dataclass(slots=True)
 class RunTime:
     """The run time of one function in seconds, and the size of one call in bytes."""
 
-    __slots__ = ("seconds", "size")
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.size = 0
+    seconds: float
+    size: int = 0
 
     def limit(self, number: int, most: int) -> int:
         """Return how many calls of at most `number` make a batch of `most` bytes."""
@@ -34,17 +30,13 @@ class RunTime:
 
 
 class RunTimes:
-    """The run times of all functions of a pool."""
-
     def __init__(self) -> None:
         self._known: dict[str, RunTime] = {}
 
     def of(self, fn: Any) -> RunTime | None:
-        """Return the run time of `fn`; None when it has not been measured yet."""
         return self._known.get(_name(fn))
 
     def learn(self, fns: Sequence[Any], number: int, seconds: float) -> None:
-        """Learn from `number` calls of these functions that took `seconds` together."""
         if not number:
             return
         each = seconds / number

@@ -8,19 +8,17 @@ under the GIL:
 - *No task runs twice*, or is run when it was cancelled: see `_backlog.py`.
 - *No task is left behind.* The I/O thread ends under the lock, when the pool is closed and the queue is empty; a
   submitter that finds it gone takes its task back and says that the pool is closed.
-
-Users' code (done-callbacks, `on_event`) never runs in the I/O thread: see `_callback_thread.py`.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import Observer, emit, logger
@@ -75,7 +73,9 @@ class ProcessRunner:
         self.io = IoHandle(self, lambda: make_io_thread(self))
         self.backlog = Backlog(self, make_queue)
         self.put = self.backlog.put
-        self.records = TaskRecords(self.lock, self.backlog, self.end_running)
+        self.sweep_soon = partial(self.io.call_soon, self.backlog.sweep_if_due)  # the I/O thread alone takes tasks
+        self.admission = Admission(self, max_queued, when_full)
+        self.records = TaskRecords(self.lock, self.backlog, self.io.end_task, self.admission.leave_many)
         self.forget = self.records.forget
         self.hold_place = self.records.hold_place
         self.watch_token = self.records.watch_token
@@ -83,11 +83,10 @@ class ProcessRunner:
         self.use_worker_queues()
         self.drainers = Drainers(self.is_idle)
         self.has_left = self.drainers.wake
-        self.callbacks = CallbackThread(name, self.drainers.wake)
-        self.on_event = None if on_event is None else self.callbacks.observer(on_event)
+        self.callbacks = CallbackThread(name, on_event, self.drainers.wake)
+        self.on_event: Observer | None = None if on_event is None else self.callbacks.observe
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
         self.cancelled_items = 0
-        self.admission = Admission(self, max_queued, when_full)
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
         self.last_fn: Any = None  # the last function that was checked; forgotten when nobody works
         self.set_admit()
@@ -102,8 +101,6 @@ class ProcessRunner:
     def max_workers(self) -> int:
         return self.workers.max_workers
 
-    # -- coming in ----------------------------------------------------------------------------------------------------
-
     def set_admit(self) -> None:
         """Send submits through the rules if there are any; else they go straight to the queue (under the lock)."""
         if self.is_closed:
@@ -111,14 +108,28 @@ class ProcessRunner:
         elif self.on_event is not None:
             self.admit = self.admit_observed
         elif self.admission.max_queued is not None:
-            self.admit = self.admission.admit
+            self.admit = self.admit_bounded
         else:
             self.admit = None
 
     def admit_observed(self, task: Task[Any]) -> Task[Any]:
-        """Admit a task as `submit` made it, in a pool with `on_event`."""
-        task._context = time.perf_counter()  # for `task_started`: a task in another process has no context
-        return self.admission.admit(task)
+        task._context = perf_counter()  # for `task_started`: a task in another process has no context
+        if self.admission.max_queued is not None:
+            return self.admit_bounded(task)
+        self.put(task)
+        if self.io.is_waiting:
+            self.wake(task)
+        return task
+
+    def admit_bounded(self, task: Task[Any]) -> Task[Any]:
+        """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` and `place`, written out."""
+        if not self.admission.enter():
+            return self.admission.admit(task)
+        self.records.admitted.add(task)
+        self.put(task)
+        if self.io.is_waiting:
+            self.wake(task)
+        return task
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
         raise self.refusal()
@@ -129,7 +140,6 @@ class ProcessRunner:
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
 
     def place(self, task: Task[Any]) -> None:
-        """Queue a task and see that somebody takes it."""
         if type(task) is OptionTask and task.key is not None:
             with self.lock:
                 self.worker_queues.put(task)
@@ -151,15 +161,12 @@ class ProcessRunner:
             if taken_back or not isinstance(error, PoolClosed | BrokenProcessPool):
                 raise error
 
-    # -- for the admission --------------------------------------------------------------------------------------------
-
     def workers_that_count(self) -> int:
         """Return how many tasks may run besides those that wait: those that run now, in a paused pool."""
         return self.workers.busy() if self.is_paused else self.workers.max_workers
 
     def is_inside(self) -> bool:
-        """Return whether the calling thread is a worker of this pool: its workers are other processes."""
-        return False
+        return False  # no thread is a worker of this pool
 
     def run_here(self, task: Task[Any]) -> None:
         """Run a task in the calling thread; Ctrl-C in it is also the caller's."""
@@ -171,20 +178,6 @@ class ProcessRunner:
         if has_failed and isinstance(task._value, KeyboardInterrupt) and getattr(here, "worker", None) is None:
             raise task._value
 
-    # -- for the backlog and the records ------------------------------------------------------------------------------
-
-    def sweep_soon(self) -> None:
-        """Have the I/O thread sweep, which alone takes tasks (under the lock)."""
-        self.io.call_soon(self.backlog.sweep_if_due)
-
-    def end_running(self, task: Task[Any]) -> None:
-        """End a task that is with a worker, and its process with it."""
-        with self.lock:
-            if self.io.running is not None:
-                self.io.call_soon(partial(self.io.running.end_task, task))
-
-    # -- looking ------------------------------------------------------------------------------------------------------
-
     def is_idle(self) -> bool:
         """Return whether nothing waits, nobody works and every callback has been called."""
         return not self.io.is_working and not len(self.backlog) and self.callbacks.is_idle
@@ -194,16 +187,14 @@ class ProcessRunner:
         return self.backlog.shared() + self._waiting_items() if len(self.backlog.queue) else 0
 
     def _waiting_items(self) -> int:
-        """Count the items of maps that no worker has, less their places, which are queued as tasks."""
         with self.lock:
-            items: int = sum([each.waiting() for each in list(self.maps)])
-            return items
+            return int(sum([each.waiting() for each in list(self.maps)]))
 
     def statistics(self) -> Statistics:
         workers, records = self.workers, self.records
         with self.lock:
             loads = [worker.load for worker in workers.all]
-            running = sum(load > 0 for load in loads)
+            running = sum([load > 0 for load in loads])
             queued = len(self.backlog) + sum(loads) - running + self._waiting_items()
             cancelled = self.backlog.cancelled + self.cancelled_items + self.admission.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
@@ -225,8 +216,6 @@ class ProcessRunner:
                 state=state,
                 queueing_delay=self.backlog.probe(),
             )
-
-    # -- changing -----------------------------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Let no task start; what is on its way to a worker and not started comes back."""
@@ -250,11 +239,9 @@ class ProcessRunner:
     def purge(self) -> int:
         with self.lock:
             maps = list(self.maps)
-        items: int = sum([each.cancel() for each in maps])
-        return items + self.backlog.cancel_all()
+        return int(sum([each.cancel() for each in maps])) + self.backlog.cancel_all()
 
     def resize(self, max_workers: int) -> None:
-        """Change the number of workers; surplus ones leave as their tasks end."""
         workers = self.workers
         with self.lock:
             workers.max_workers = max_workers
@@ -265,7 +252,6 @@ class ProcessRunner:
         self.admission.let_in()
 
     def close(self, *, cancel_queued: bool = False) -> None:
-        """Take no more tasks; workers leave when the queue is empty."""
         with self.lock:
             was_closed, self.is_closed = self.is_closed, True
             self.set_admit()
@@ -306,7 +292,6 @@ class ProcessRunner:
         self.admission.let_in()
 
     def kill(self) -> None:
-        """End every worker now; what they were running fails."""
         with self.lock:
             self.is_interrupted = True
             self.workers.kill_all()
@@ -314,10 +299,7 @@ class ProcessRunner:
                 self.io.wake()
 
     def join(self, deadline: float | None = None) -> bool:
-        """Wait for the I/O thread, which ends after the last worker, and for the callbacks; False at the deadline."""
         return self.io.join(deadline) and self.callbacks.join(deadline)
-
-    # -- exit and fork ------------------------------------------------------------------------------------------------
 
     def can_finish(self) -> bool:
         """See that somebody works off what is queued; False when nobody can, or Ctrl-C ends the program."""
@@ -352,10 +334,9 @@ class ProcessRunner:
         self.drainers.reset()
         self.callbacks.reset()
         self.admission.reset()
+        failure = PoolClosed("this map was started before the fork and is the parent's; start it again here")
         for each in list(self.maps):
-            each.end_after_fork(
-                PoolClosed("this map was started before the fork and is the parent's; start it again here")
-            )
+            each.end_after_fork(failure)
 
 
 def was_interrupted() -> bool:

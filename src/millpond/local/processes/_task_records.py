@@ -12,16 +12,18 @@ from millpond.local._task import OptionTask, Task
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
 
     from millpond.local._backlog import Backlog
     from millpond.local._queues import Queue
+
+    EndRunning = Callable[[Task[Any]], None]
 
 
 class TokenLink:
     """What a token calls when it is cancelled: a queued task is cancelled, a running one ended with its process."""
 
-    def __init__(self, task: OptionTask[Any], end_running: Callable[[Task[Any]], None]) -> None:
+    def __init__(self, task: OptionTask[Any], end_running: EndRunning) -> None:
         self._task: OptionTask[Any] | None = task
         self._end_running = end_running
 
@@ -31,49 +33,58 @@ class TokenLink:
             self._end_running(task)
 
     def unlink(self) -> None:
-        """Let go of the task, since it has ended."""
         task, self._task = self._task, None
         if task is not None:
             task.token._unwatch(self)
 
 
 class TaskRecords:
-    """What is kept for the tasks of a pool."""
+    """What is kept for the tasks of a pool; `leave` gives back the places of so many in a bounded one."""
 
-    def __init__(self, lock: threading.RLock, backlog: Backlog, end_running: Callable[[Task[Any]], None]) -> None:
+    def __init__(
+        self, lock: threading.RLock, backlog: Backlog, end_running: EndRunning, leave: Callable[[int], None]
+    ) -> None:
         self._backlog = backlog
         self._end_running = end_running
+        self._leave = leave
         self.completed = self.failed = 0
         self.reset(lock)
 
     def reset(self, lock: threading.RLock) -> None:
         """Start without tasks, as in a forked child; the counts go on."""
         self._lock = lock
-        self.admitted: dict[Task[Any], Callable[[], None]] = {}  # in a bounded pool, and what gives back their place
+        self.admitted: set[Task[Any]] = set()  # those that have a place in a bounded pool
         self.tries: dict[Hashable, int] = {}  # how often calls were tried again whose worker died
 
-    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None:
-        """Have `leave` called once, when an admitted task has ended or was cancelled."""
-        self.admitted[task] = leave
+    def hold_place(self, task: Task[Any], _: Callable[[], None]) -> None:
+        """Have the place of an admitted task given back once, when it has ended or was cancelled."""
+        self.admitted.add(task)
+
+    def leave_places(self, tasks: Iterable[Task[Any]]) -> None:
+        """Give back the places of tasks that have ended, which nobody but the I/O thread has."""
+        held = self.admitted.intersection(tasks)
+        self.admitted -= held
+        self._leave(len(held))
 
     def watch_token(self, task: OptionTask[Any]) -> None:
-        """Let the token of a queued task end it."""
         task.link = TokenLink(task, self._end_running)
         task.token._watch(task.link)
 
     def queue_of(self, task: Task[Any]) -> Queue:
-        queue = task.queue if type(task) is OptionTask else None
-        if queue is None:
-            return self._backlog.queue
-        keyed: Queue = queue.keyed
-        return keyed
+        queue: Queue = self._backlog.queue
+        if type(task) is OptionTask and task.queue is not None:
+            queue = task.queue.keyed
+        return queue
 
     def forget(self, task: Task[Any]) -> None:
         """Release what is kept for a task that has ended or will not run; a second time there is nothing left."""
-        if self.admitted:
-            leave = self.admitted.pop(task, None)
-            if leave is not None:
-                leave()
+        if task in self.admitted:
+            try:
+                self.admitted.remove(task)
+            except KeyError:
+                pass  # somebody else gives back its place just now
+            else:
+                self._leave(1)
         if self.tries:
             self.tries.pop(task, None)
         if type(task) is OptionTask:

@@ -17,7 +17,7 @@ from multiprocessing.heap import BufferWrapper
 from typing import TYPE_CHECKING, Any
 
 from millpond.local.processes._child import main
-from millpond.local.processes._frames import BATCH, LENGTH, Inbox
+from millpond.local.processes._frames import BATCH, Inbox, frame
 from millpond.local.processes._journal import SIZE, SKIP, Journal
 
 if TYPE_CHECKING:
@@ -28,21 +28,14 @@ if TYPE_CHECKING:
 
 
 class ProcessWorker:
-    """A worker process."""
-
     def __init__(
         self, context: BaseContext, name: str, setup: bytes, queue: WorkerQueue, *, reports_memory: bool
     ) -> None:
         self.queue = queue
-        self.name = name
         self.in_flight: deque[Batch] = deque()
         self.next_number = 1  # of the next call that it gets
-        self.ended = 0
-        self.failed = 0
-        self.memory = 0
-        self.is_leaving = False
-        self.is_killed = False
-        self.is_reaped = False
+        self.ended = self.memory = 0
+        self.is_leaving = self.is_killed = self.is_reaped = False
         self.ready_at: float | None = None
         self.idle_since = 0.0
         self.deadline: float | None = None  # when its task, which travels alone, is timed out
@@ -70,7 +63,9 @@ class ProcessWorker:
             raise
         finally:
             theirs.close()
-        self.pidfd = _open_pidfd(self.process.pid)
+        self.pidfd: int | None = None
+        with contextlib.suppress(AttributeError, OSError):  # where there is no such thing
+            self.pidfd = os.pidfd_open(self.process.pid)
 
     @property
     def sentinel(self) -> int | None:
@@ -84,16 +79,7 @@ class ProcessWorker:
         return self.ready_at is not None
 
     @property
-    def has_had_calls(self) -> bool:
-        return self.next_number > 1
-
-    @property
-    def is_idle(self) -> bool:
-        return self.is_ready and not self.in_flight and not self.is_leaving and not self.is_killed
-
-    @property
     def load(self) -> int:
-        """How many of its calls are not settled."""
         return sum([batch.open for batch in self.in_flight])
 
     @property
@@ -101,19 +87,12 @@ class ProcessWorker:
         """Whether it has tasks with a key, which are to run there, in order: they are not recalled."""
         return bool(self.in_flight) and self.in_flight[0].is_keyed
 
-    # -- sending ----------------------------------------------------------------------------------------------------
-
     def give(self, batch: Batch, body: bytes) -> bool:
         """Send a batch; False when part of it has to wait for room in the socket."""
         batch.first = self.next_number
         self.next_number += batch.count
         self.in_flight.append(batch)
-        head = LENGTH.pack(BATCH.size + len(body)) + BATCH.pack(batch.first, batch.count)
-        if len(body) < 1 << 16:
-            self.outbox.append(memoryview(head + body))
-        else:
-            self.outbox.append(memoryview(head))
-            self.outbox.append(memoryview(body))
+        self.outbox += map(memoryview, frame(body, BATCH.pack(batch.first, batch.count)))
         return self.flush()
 
     def flush(self) -> bool:
@@ -133,7 +112,6 @@ class ProcessWorker:
         return True
 
     def stop(self) -> None:
-        """Have it end when it has run what was sent."""
         self.is_leaving = True
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
@@ -146,8 +124,6 @@ class ProcessWorker:
         else:
             self.process.kill()
 
-    # -- recalling ---------------------------------------------------------------------------------------------------
-
     def skip_rest(self) -> None:
         """Ask it to start nothing of what it has (under the runner's lock, so that the number never goes down)."""
         self.journal.words[SKIP] = self.next_number
@@ -159,13 +135,9 @@ class ProcessWorker:
         self.recalled_at_position = self.journal.position()
         self.recall_at = None
 
-    # -- the end -----------------------------------------------------------------------------------------------------
-
-    def collect(self) -> int | None:
-        """Return the exit code of the ended process."""
+    def collect(self) -> Any:
         self.process.join(1.0)
-        code: int | None = self.process.exitcode
-        return code
+        return self.process.exitcode
 
     def close(self) -> None:
         """Close what it used here; not the process object, which others may have got from multiprocessing."""
@@ -175,23 +147,10 @@ class ProcessWorker:
             self.pidfd = None
 
 
-def _open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when a process has ended; None where there is no such thing."""
-    if not hasattr(os, "pidfd_open"):
-        return None
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
-
-
 def how_it_ended(code: int | None) -> str:
-    """Return an exit code in words."""
     if code is None:
         return "it is gone"
     if code >= 0:
         return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"killed by {names.get(-code, f'signal {-code}')}"

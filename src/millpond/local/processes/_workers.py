@@ -23,12 +23,9 @@ if TYPE_CHECKING:
     from millpond.local._backlog import Backlog
     from millpond.local._worker_queues import WorkerQueues
 
-FALSE_STARTS = 3
-"""When so many workers in a row have ended before they were ready, the pool is broken."""
-KILLED_STARTS = 10
-"""The same, where some of them were killed by a signal: that may have come from outside."""
-START_AGAIN = 1.0
-"""Seconds to wait after the system refused a process, when there are other workers."""
+FALSE_STARTS = 3  # when so many workers in a row end before they are ready, the pool is broken
+KILLED_STARTS = 10  # the same, where some were killed by a signal: that may have come from outside
+START_AGAIN = 1.0  # seconds to wait after the system refused a process, when there are other workers
 
 _imported_in = os.getpid()
 _main = sys.modules.get("__main__")
@@ -60,36 +57,28 @@ class WorkerRules:
     """What the workers of a pool are like, and when one is replaced."""
 
     context: BaseContext
-    setup: bytes
-    """The pickle of what a worker calls at its start and at its end."""
+    setup: bytes  # the pickle of what a worker calls at its start and at its end
     idle_timeout: float | None = None
     max_tasks_per_worker: int | None = None
     max_worker_age: float | None = None
     max_worker_memory: int | None = None
     retries: int = 0
-    looks_ahead: bool = True
-    """Whether a worker may get its next batch before it has answered the last: not where order is more than fifo."""
+    looks_ahead: bool = True  # whether a worker gets its next batch before it has answered: only where order is fifo
 
     def tasks_left(self, worker: ProcessWorker) -> int:
         """Return how many more calls a worker may get before it is replaced; each gets one at least."""
         left = 1 << 30
         if self.max_tasks_per_worker is not None:
             left = self.max_tasks_per_worker - worker.ended - worker.load
-        if self._is_too_old(worker) or self._is_too_large(worker):
-            return 0 if worker.has_had_calls else min(left, 1)
+        age, memory = self.max_worker_age, self.max_worker_memory
+        is_old = age is not None and worker.ready_at is not None and time.monotonic() - worker.ready_at >= age
+        if is_old or (memory is not None and worker.memory > memory):
+            return 0 if worker.next_number > 1 else min(left, 1)
         return left
-
-    def _is_too_old(self, worker: ProcessWorker) -> bool:
-        if self.max_worker_age is None or worker.ready_at is None:
-            return False
-        return time.monotonic() - worker.ready_at >= self.max_worker_age
-
-    def _is_too_large(self, worker: ProcessWorker) -> bool:
-        return self.max_worker_memory is not None and worker.memory > self.max_worker_memory
 
 
 class Runner(Protocol):
-    """The runner of a pool, as far as its workers need it."""
+    """The runner of a pool, as far as its workers and the handle of its I/O thread need it."""
 
     name: str
     lock: threading.RLock
@@ -104,8 +93,6 @@ class Runner(Protocol):
 
 
 class Workers:
-    """The processes of a pool."""
-
     def __init__(self, runner: Runner, rules: WorkerRules, *, min_workers: int, max_workers: int) -> None:
         self._runner = runner
         self.rules = rules
@@ -131,10 +118,7 @@ class Workers:
         return len(self.all)
 
     def busy(self) -> int:
-        """Count the workers that have calls (under the lock)."""
         return sum([bool(worker.in_flight) for worker in self.all])
-
-    # -- starting -----------------------------------------------------------------------------------------------------
 
     def start_needed(self, now: float) -> list[ProcessWorker]:
         """Start workers for what waits, up to `max_workers`; return them."""
@@ -154,14 +138,12 @@ class Workers:
         return started
 
     def _start(self, now: float) -> ProcessWorker | None:
-        """Start a worker; None when that is not possible now."""
         runner, rules = self._runner, self.rules
         with runner.lock:
             queue = runner.worker_queues.free()
         if queue is None:
             return None
-        name = f"{runner.name}_{next(self._names)}"
-        reports_memory = rules.max_worker_memory is not None
+        name, reports_memory = f"{runner.name}_{next(self._names)}", rules.max_worker_memory is not None
         restore_main_file()
         try:
             worker = ProcessWorker(rules.context, name, rules.setup, queue, reports_memory=reports_memory)
@@ -182,14 +164,11 @@ class Workers:
         self._false_starts += 1
         self._false_exits += code is None or code >= 0
         if self._false_exits >= FALSE_STARTS or self._false_starts >= KILLED_STARTS:
-            name = self._runner.name
             self._runner.mark_broken(
-                f"{self._false_starts} worker processes of pool {name!r} in a row ended before they were ready "
-                f"(the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a pool "
-                "must do so under if __name__ == '__main__':, since each worker imports it"
+                f"{self._false_starts} worker processes of pool {self._runner.name!r} in a row ended before they were "
+                f"ready (the last: {how_it_ended(code)}); what they wrote to stderr tells why. A script that starts a "
+                "pool must do so under if __name__ == '__main__':, since each worker imports it"
             )
-
-    # -- leaving ------------------------------------------------------------------------------------------------------
 
     def stop_unneeded(self, now: float) -> None:
         """Stop the workers that are used up, surplus, idle for too long, or no more needed."""
@@ -215,11 +194,10 @@ class Workers:
 
     def leaves_at(self, worker: ProcessWorker, now: float) -> float | None:
         """Return when an idle worker is to leave; None for never."""
-        rules = self.rules
-        times = []
+        rules, times = self.rules, []
         if rules.idle_timeout is not None and self.count > self.min_workers and not worker.queue.keyed:
             times.append(worker.idle_since + rules.idle_timeout)
-        if rules.max_worker_age is not None and worker.ready_at is not None and worker.has_had_calls:
+        if rules.max_worker_age is not None and worker.ready_at is not None and worker.next_number > 1:
             times.append(worker.ready_at + rules.max_worker_age)
         return max(now, min(times)) if times else None
 
@@ -231,12 +209,10 @@ class Workers:
                 self._runner.worker_queues.leave(worker.queue)
 
     def kill_all(self) -> None:
-        """End every process now (under the lock)."""
         for worker in [*self.all, *self.leaving]:
             worker.kill()
 
     def close_all(self) -> None:
-        """Close what the workers use in this process, and forget them."""
         for worker in [*self.all, *self.leaving]:
             worker.close()
         self.reset()
