@@ -7,6 +7,7 @@ that is clear nothing later goes out, so order holds.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -125,7 +126,7 @@ class Outbox:
         parcels: list[Parcel] = []
         orders: list[Order] = []
         size = 0
-        for parcel in list(itertools.islice(self._queue, BATCH)):
+        for parcel in self._first(BATCH):
             if len(orders) >= BATCH or size >= BATCH_BYTES:
                 break
             parcels.append(parcel)
@@ -135,6 +136,12 @@ class Outbox:
             return None
         self._batches += 1
         return f"{self._home.producer}-{self._batches}", parcels, orders
+
+    def _first(self, number: int) -> list[Parcel]:
+        """Return the first in the queue, to which others add meanwhile."""
+        while True:
+            with contextlib.suppress(RuntimeError):  # somebody did so between two steps of this
+                return list(itertools.islice(self._queue, number))
 
     def _deliver(self, batch: str, orders: Sequence[Order]) -> Verdicts:
         deadline = elapsed() + PATIENCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -67,12 +68,13 @@ STATES = ["idle", "busy", "paused", "held", "shut", "shelved", "retry", "delayed
 @pytest.mark.parametrize("state", STATES)
 def test_a_worker_that_has_nothing_to_do_is_quiet(make: Callable[..., KeyedPool], state: str):
     pool = make(slots=16, lease=30.0)
-    gate = play.Gate()
+    gate, begun = play.Gate(), threading.Event()
 
     @pool.job(max_attempts=3, backoff=1000)
     async def do(job: Job, bad: bool = False) -> None:
         if bad:
             raise ValueError
+        begun.set()
         await gate.pass_()
 
     @pool.resident
@@ -97,7 +99,7 @@ def test_a_worker_that_has_nothing_to_do_is_quiet(make: Callable[..., KeyedPool]
                 until(lambda: states(pool) == ["held"])
             case "shut":
                 do.dispatch("k")
-                until(lambda: states(pool) == ["running"])
+                assert begun.wait(HANG)  # what was only taken is given back
                 pool.admin.shutdown()
                 until(lambda: [one.is_leaving for one in pool.workers()] == [True])
             case "shelved":

@@ -6,12 +6,15 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keyed_play as play
 import pytest
 
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+from millpond.keyed._outbox import Parcel
 from waiting import HANG, auntil, until
 
 
@@ -260,3 +263,20 @@ async def test_tasks_that_dispatch_one_after_another_keep_their_order(apool: Asy
         await asyncio.gather(*(do.dispatch("k", number) for number in range(200)))
         await auntil(lambda: len(log.ended) == 200)
     assert log.of("k") == list(range(200)) and not log.overlaps
+
+
+class Growing(deque[Any]):
+    """A queue to which somebody adds just when it is looked through."""
+
+    def __iter__(self) -> Iterator[Any]:
+        found = super().__iter__()
+        if len(self) < 3:
+            self.append(Parcel([]))
+        return found
+
+
+def test_a_dispatch_bears_that_others_come_while_it_gathers_them(pool: KeyedPool):
+    pool.declare_job("do").dispatch("k")
+    outbox = pool._port._outbox
+    outbox._queue = Growing([Parcel([])])
+    assert len(outbox._first(10)) == 3

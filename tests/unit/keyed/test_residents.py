@@ -535,15 +535,16 @@ def test_a_resident_that_nobody_here_knows_waits_for_one_who_does(make: Callable
 
 
 def test_stop_says_when_it_takes_too_long(pool: KeyedPool):
-    gate = play.Gate()
+    gate, begun = play.Gate(), threading.Event()
 
     @pool.resident
     def stubborn(resident: Resident) -> None:
+        begun.set()
         gate.wait()
 
     with pool.worker():
         stubborn.start("a")
-        until(lambda: running(pool) == ["a"])
+        assert begun.wait(HANG)  # one that was taken and has not begun ends at once
         with pytest.raises(TimeoutError, match="0.1"):
             stubborn.stop("a", timeout=0.1)
         with pytest.raises(NotFound):
