@@ -67,6 +67,8 @@ class Lane:
         self._contested: set[int] = set()
         self._patrol = 0
         self._is_unsure = False
+        self._is_more = False
+        """Whether the last round was too small for all that was to be given and claimed."""
         self._ended = threading.Event()
         self._due = 0.0
         self._idle = threading.Event()
@@ -160,12 +162,12 @@ class Lane:
         tenure, runner = self._tenure, self._runner
         if tenure is None or runner is None:
             return
-        if self._is_unsure and not tenure.is_over:
-            self._reassure(tenure)
-        beat, self._beat = self._beat, None
-        if beat is not None and not tenure.is_over:
-            self._steer(tenure, runner, beat)
-        while True:
+        while True:  # each turn begins with the members: a backlog keeps us here for as long as it lasts
+            if self._is_unsure and not tenure.is_over:
+                self._reassure(tenure)
+            beat = self._next_beat()
+            if beat is not None and not tenure.is_over:
+                self._steer(tenure, runner, beat)
             is_serving = tenure.may_begin() and not self.is_closing
             want = min(WANT, runner.room()) if is_serving else 0
             work = self._work(tenure, want, runner.per_key(), RESIDENTS if is_serving else 0)
@@ -178,6 +180,15 @@ class Lane:
                 return
             if not self._settles and not (work.is_more and is_serving and runner.room()):
                 return
+
+    def _next_beat(self) -> Beat | None:
+        """Return what a heartbeat told, once; or ask, when the last round left something to do.
+
+        A beat that was used is old: it shows a worker as living that has been found dead since.
+        """
+        beat, self._beat = self._beat, None
+        is_more, self._is_more = self._is_more, False
+        return self._store.beat() if is_more and beat is None else beat
 
     def _heed(self, tenure: Tenure, runner: Runner, work: Work) -> None:
         """Do what the answer says."""
@@ -244,7 +255,7 @@ class Lane:
                 self._own += claimed
             runner.take_back(tenure, self._own)
             if todo.is_more:
-                self._beat = beat
+                self._is_more = True
                 self.wake()
             else:
                 self._version = beat.version  # of the members: should the owners be newer, we come here again
