@@ -58,7 +58,7 @@ def plan(
     gone = set(dead)
     living = {each.id for each in members} - gone
     staying = [_core.Member(each.id, each.weight) for each in members if each.id in living and not each.is_leaving]
-    wanted = placement(staying, len(owners))
+    wanted = _place(placement, staying, len(owners))
     known = [owner if owner in living else _core.NOBODY for owner in owners]
     moves = _core.moves(known, wanted, len(owners))
     gives = [(move.slot, move.taker) for move in moves if move.giver == me]
@@ -72,5 +72,10 @@ def farewell(
 ) -> list[tuple[int, str]]:
     """Return who gets what a leaving worker owns."""
     staying = [_core.Member(each.id, each.weight) for each in members if each.id != me and not each.is_leaving]
-    wanted = placement(staying, len(owners))
+    wanted = _place(placement, staying, len(owners))
     return [(slot, wanted[slot]) for slot, owner in enumerate(owners) if owner == me]
+
+
+def _place(placement: _core.Placement, members: Sequence[_core.Member], slots: int) -> Sequence[str]:
+    """Return who is to own each slot: nobody, when nobody is left, which no placement has to think of."""
+    return placement(members, slots) if members else [_core.NOBODY] * slots
