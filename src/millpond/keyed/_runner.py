@@ -18,7 +18,7 @@ from millpond._events import Observer, logger, tell
 from millpond.errors import LeaseLost
 from millpond.keyed._call import Caller
 from millpond.keyed._definition import Definition
-from millpond.keyed._envelope import Envelope, came, opened
+from millpond.keyed._envelope import UNREADABLE, Envelope, came, opened
 from millpond.keyed._job import Job, Resident, Retry
 from millpond.keyed._outcome import Failure, failure
 from millpond.keyed._outcome import encode as encode_failure
@@ -282,6 +282,9 @@ class Runner:
             if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost.is_set:
                 break
             envelope = opened(raw)
+            if envelope is UNREADABLE:
+                damage = ValueError("the job cannot be read: it was written by something else, or was damaged")
+                return self._bury(visit, envelope, failure(damage, 1), str(damage))
             definition = self._definitions.get(envelope.name)
             if definition is None or definition.function is None or definition.is_resident:
                 tell(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
