@@ -20,6 +20,7 @@ import pytest
 import redis
 
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed import Job, KeyedPool
 from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._records import SECOND, Joiner, Order, Outcome, Settings, Settle, Special, Work
@@ -130,6 +131,32 @@ def test_a_server_without_memory_says_so_and_nothing_is_half_done(stores):
         assert store.counts().jobs == 0
         assert put(store, "a") == {}
         assert ids(work(store)) == ["a"]
+
+
+def test_a_server_without_memory_is_drained_by_workers_that_come_then():
+    """Only what brings new work is refused: joining, taking, reporting, moving and switching are not."""
+    done: list[int] = []
+    with (
+        server_of_its_own() as server,
+        redis.Redis.from_url(server.url) as client,
+        KeyedPool("p", server.url) as pool,
+    ):
+
+        @pool.job
+        def step(job: Job, number: int) -> None:
+            done.append(number)
+
+        receipts = step.dispatch_many([(f"k{number % 40}", number) for number in range(400)])
+        client.config_set("maxmemory", "1")
+        pool.admin.pause("k1")
+        assert receipts[-1].cancel()
+        with pool.worker():
+            until(lambda: len(done) == 389)
+            pool.admin.resume("k1")
+            until(lambda: len(done) == 399)
+            assert receipts[0].result(HANG) is None
+        assert pool.workers() == []
+    assert sorted(done) == list(range(399))
 
 
 def test_a_read_only_replica_is_refused_and_a_demoted_primary_is_told(stores, redis_url):
