@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -715,3 +716,31 @@ def test_a_worker_in_this_process_and_one_in_another_share_the_keys(lab: Lab):
         assert min(found) < 0 < max(found)
     until(lambda: joined(pool, 1))
     assert do.dispatch("k1", 1).result(HANG) == 1
+
+
+def test_two_signals_end_a_worker_whose_store_never_answered():
+    """It has nothing that could be told to stop, and ends all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = (
+            "import logging, os, signal, threading\n"
+            "from millpond import KeyedPool\n"
+            f"pool = KeyedPool('p', 'redis://127.0.0.1:{silent.getsockname()[1]}/0')\n"
+            "pool.job(lambda job: None, name='f')\n"
+            "def strike():\n"
+            "    input()\n"
+            "    os.kill(os.getpid(), signal.SIGTERM)\n"
+            "    os.kill(os.getpid(), signal.SIGINT)\n"
+            "threading.Thread(target=strike, daemon=True).start()\n"
+            "pool.run()\n"
+        )
+        child = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        connection, _ = silent.accept()  # it asks, and will never hear
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        _, errors = child.communicate(timeout=HANG)
+        connection.close()
+    assert "AttributeError" not in errors and "Traceback" not in errors
+    assert "hurries" in errors and child.returncode == -signal.SIGINT

@@ -58,14 +58,20 @@ class Receipt(Generic[R_co]):
         if not self._definition.keep:
             raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
         slot, mailbox = self._port.home.address(self.key)
+        near = self._siblings[self._place + 1 : self._place + 500]
+        replies = self._port.replies
+        expected = replies.expect(self.id, slot, mailbox, near)
         try:
-            near = self._siblings[self._place + 1 : self._place + 500]
-            status, data = self._port.wait(self._port.replies.expect(self.id, slot, mailbox, near), timeout)
+            status, data = self._port.wait(expected, timeout)
         except TimeoutError:
+            replies.forget(self.id, expected)
             raise TimeoutError(
                 f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
                 f"{self.status()}); it goes on, and may be waited for again"
             ) from None
+        except BaseException:
+            replies.forget(self.id, expected)
+            raise
         if status != "done":
             raise refusal(self.key, self.id, status, data)
         value: R_co = self._definition.decode_result(data)

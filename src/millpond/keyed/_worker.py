@@ -50,6 +50,7 @@ class Worker:
         self._weight = weight
         self._strict = strict
         self._grace = grace
+        self._has_runner = False
         self._tenure: Tenure | None = None
         self._ear: Ear | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -75,6 +76,7 @@ class Worker:
         store, settings = self._store, self._settings
         self._lane = Lane(home.name, store, settings, placement, self._lost, self._doubt, self._shut, home.observer)
         self._runner = Runner(home.name, home.definitions, self._concurrency, self._lane.settle, home.observer)
+        self._has_runner = True
         lease = settings.lease / SECOND
         self._heart = Heart(home.name, store, lease, self._join, self._is_wanted, self._lane.tell, self._lost)
         try:
@@ -152,7 +154,8 @@ class Worker:
 
     def hurry(self) -> None:
         """Give what runs no more time."""
-        self._runner.hurry()
+        if self._has_runner:  # else nothing runs: the store could not be reached yet
+            self._runner.hurry()
 
     # -- from threads of heart and lane -------------------------------------------------------------------------------
 
