@@ -55,6 +55,8 @@ class Lane:
         self._shut = shut
         self._observer = observer
         self._settles: deque[Settle] = deque()
+        self._reports = REPORTS
+        """How many of them go in one call: fewer after the store refused some."""
         self._bell = threading.Event()
         self._beat: Beat | None = None
         self._tenure: Tenure | None = None
@@ -152,8 +154,11 @@ class Lane:
                     self._lost(self._tenure, "the store lost the pool")
                 pause = 0.2
             except EngineError as error:
-                logger.error("pool %r: %s", self.pool, error)
-                pause = 1.0
+                if self._reports < REPORTS:
+                    pause = 0.05  # one report is to blame: it is being looked for
+                else:
+                    logger.error("pool %r: %s", self.pool, error)
+                    pause = 1.0
             except Exception:
                 logger.exception("the lane of a worker of pool %r failed", self.pool)
                 pause = 1.0
@@ -210,13 +215,32 @@ class Lane:
 
     def _work(self, tenure: Tenure, want: int, per: int, residents: int) -> Work:
         settles = self._settles
-        batch = [settles.popleft() for _ in range(min(REPORTS, len(settles)))]
+        batch = [settles.popleft() for _ in range(min(self._reports, len(settles)))]
         tenure.call += 1
         try:
-            return self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard)
-        except BaseException:
+            work = self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard)
+        except BaseException as error:
             settles.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
+            if isinstance(error, EngineError) and not isinstance(error, EngineUnavailable | PoolGone):
+                self._suspect(len(batch), error)
             raise
+        self._reports = REPORTS
+        return work
+
+    def _suspect(self, number: int, error: EngineError) -> None:
+        """Find the report that the store cannot take, by halves; alone, it goes without what it carries, or not at all.
+
+        Else one of them would hold up all the others, and with them every key of this worker, for ever.
+        """
+        self._reports = max(1, number // 2)
+        if number == 1:
+            report = self._settles.popleft()
+            logger.error("pool %r cannot take the report of %r: %s", self.pool, report.mailbox, error)
+            why = f"the store refused its outcome: {error}".encode()[:1000]
+            outcomes = tuple(one._replace(status="failed", data=why) for one in report.outcomes)
+            bare = report._replace(outcomes=outcomes, reason=why if report.reason else b"")
+            if bare != report:
+                self._settles.appendleft(bare)
 
     def _reassure(self, tenure: Tenure) -> None:
         """After an answer was lost: have given back what the store gave us and we never got."""

@@ -75,7 +75,14 @@ class Worker:
         self._store, self._settings, placement = await self._loop.run_in_executor(None, home.engage)
         store, settings = self._store, self._settings
         self._lane = Lane(home.name, store, settings, placement, self._lost, self._doubt, self._shut, home.observer)
-        self._runner = Runner(home.name, home.definitions, self._concurrency, self._lane.settle, home.observer)
+        self._runner = Runner(
+            home.name,
+            home.definitions,
+            self._concurrency,
+            self._lane.settle,
+            home.observer,
+            largest=settings.payload_limit,
+        )
         self._has_runner = True
         lease = settings.lease / SECOND
         self._heart = Heart(home.name, store, lease, self._join, self._is_wanted, self._lane.tell, self._lost)

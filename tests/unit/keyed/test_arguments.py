@@ -640,3 +640,23 @@ def test_a_job_that_cannot_be_read_is_buried_and_harms_no_other(pool: KeyedPool)
         assert work.dispatch("other").result(HANG) == "other"
     assert pool.admin.replay() == 1
     assert pool.admin.discard() == 0
+
+
+def test_a_result_has_the_same_limit_as_arguments(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, payload_limit=1000)
+
+    @pool.job
+    def large(job: Job, number: int) -> bytes:
+        return b"x" * number
+
+    @pool.job(keep_result=0)
+    def unread(job: Job) -> bytes:
+        return b"x" * 5000
+
+    with pool.worker():
+        assert len(large.dispatch("k", 900).result(HANG)) == 900
+        with pytest.raises(JobFailed, match="returned 5003 bytes, and pool 'p' allows 1000"):
+            large.dispatch("k", 5000).result(HANG)
+        unread.dispatch("k")
+        assert len(large.dispatch("k", 1).result(HANG)) == 1
+        assert [letter.name for letter in pool.admin.dead_letters()] == ["large"]

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from millpond.errors import EngineError
 from millpond.keyed import _lane
 from millpond.keyed._core import Rendezvous
 from millpond.keyed._lane import Lane
-from millpond.keyed._records import SECOND, Joiner, Settings, Settle, Work
+from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Settle, Work
 from millpond.keyed._tenure import Tenure
 from millpond.keyed.stores.memory import MemoryStore
 
@@ -147,3 +148,51 @@ def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
     store.work = work  # type: ignore[method-assign]
     lane._round()
     assert owned(store, "a") == 4096
+
+
+class Picky(RecordingStore):
+    """Refuses, for good, a call with a report that carries too much."""
+
+    def __init__(self, refused: bytes) -> None:
+        super().__init__()
+        self.refused = refused
+        self.taken: list[Settle] = []
+
+    def work(self, worker: str, call: int, settles: Any, *rest: Any) -> Work:
+        if any(self.refused in outcome.data for one in settles for outcome in one.outcomes):
+            raise EngineError("too large for me")
+        self.taken += settles
+        return super().work(worker, call, settles, *rest)
+
+
+def test_a_report_that_the_store_cannot_take_holds_up_no_other(clock):
+    store = Picky(b"huge")
+    lane, _ = lane_of(store, clock)
+    settle_down(lane)
+    for number in range(100):
+        data = b"huge result" if number == 37 else b"ok"
+        lane._settles.append(Settle(1, f"j:{number}", number, 1, outcomes=(Outcome(f"id{number}", "done", data, 60),)))
+    for _ in range(40):
+        try:
+            lane._round()
+        except EngineError:
+            continue
+        break
+    assert not lane._settles
+    assert {one.mailbox for one in store.taken} == {f"j:{number}" for number in range(100)}
+    (bare,) = (one.outcomes[0] for one in store.taken if one.mailbox == "j:37")
+    assert bare.status == "failed" and b"too large for me" in bare.data
+
+
+def test_a_store_that_refuses_every_report_gets_each_of_them_once_more_and_no_more(clock):
+    store = Picky(b"")
+    lane, _ = lane_of(store, clock)
+    settle_down(lane)
+    lane._settles.extend(Settle(1, f"j:{n}", n, 1, outcomes=(Outcome("id", "done", b"x", 60),)) for n in range(5))
+    refusals = 0
+    while lane._settles and refusals < 100:
+        try:
+            lane._round()
+        except EngineError:
+            refusals += 1
+    assert not lane._settles and refusals < 20
