@@ -340,24 +340,52 @@ def test_a_node_of_a_cluster_will_do(stores):
         assert client.keys("*") == []
 
 
-def test_a_node_that_sends_us_elsewhere_is_followed(stores, redis_url):
-    port = int(redis_url.rsplit(":", 1)[1].split("/")[0])
+@contextlib.contextmanager
+def node_that_sends_elsewhere(ports: list[int]) -> Iterator[str]:
+    """A node of a cluster that says of every call: ask the last one of these."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
+        def answer(client: socket.socket) -> None:
+            with client, contextlib.suppress(OSError):
+                while data := client.recv(65536):
+                    for _ in range(data.count(b"CLIENT\r\n")):
+                        client.sendall(b"+OK\r\n")
+                    if b"EVALSHA" in data or b"EXISTS" in data:
+                        client.sendall(b"-MOVED 77 127.0.0.1:%d\r\n" % ports[-1])
+
+        def accept() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    client, _ = listener.accept()
-                    with client:
-                        while data := client.recv(65536):
-                            for _ in range(data.count(b"CLIENT\r\n")):
-                                client.sendall(b"+OK\r\n")
-                            if b"EVALSHA" in data or b"EXISTS" in data:
-                                client.sendall(b"-MOVED 77 127.0.0.1:%d\r\n" % port)
+                    threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
 
-        threading.Thread(target=answer, daemon=True).start()
-        store = stores(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1].split("/")[0])
+
+
+def test_a_node_that_sends_us_elsewhere_is_followed(stores, redis_url):
+    with node_that_sends_elsewhere([port_of(redis_url)]) as url:
+        assert put(stores(url), "a") == {}
+
+
+def test_the_node_of_the_url_is_asked_again_when_the_one_it_sent_us_to_is_gone(stores, redis_url):
+    with server_of_its_own() as first, node_that_sends_elsewhere(ports := [port_of(first.url)]) as url:
+        store = stores(url, "moves")
         assert put(store, "a") == {}
+        ports.append(port_of(redis_url))
+        stores(redis_url, "moves")  # the replica that takes over knows the pool
+        first.kill()
+
+        def is_there() -> bool:
+            try:
+                return put(store, "b") == {}
+            except EngineUnavailable:
+                return False
+
+        assert until(is_there)
 
 
 # -- the way to it ----------------------------------------------------------------------------------------------------
