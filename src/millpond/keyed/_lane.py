@@ -93,10 +93,12 @@ class Lane:
         if not self._bell.is_set():
             self._bell.set()
 
-    def serve(self, tenure: Tenure, beat: Beat) -> None:
-        """Work under this membership from now on."""
+    def serve(self, tenure: Tenure, beat: Beat, settings: Settings) -> None:
+        """Work under this membership from now on; a pool that was made anew may have other settings."""
         if self._tenure is not None:
             self._former.append(self._tenure)
+        self._settings = settings
+        self._sightings.lease = settings.lease / SECOND
         self._tenure = tenure
         self._version = 0
         self.tell(beat)

@@ -20,7 +20,7 @@ class Sightings:
     """What one worker has seen of the leases of others, on its own clock."""
 
     def __init__(self, lease: float) -> None:
-        self._lease = lease
+        self.lease = lease
         self._seen: dict[str, tuple[int, float]] = {}
 
     def look(self, members: Iterable[Member], store_now: int, now: float) -> dict[str, int]:
@@ -35,8 +35,8 @@ class Sightings:
             if end != each.lease_end:
                 end, since = each.lease_end, now
             seen[each.id] = (end, since)
-            is_over = not store_now < end <= store_now + self._lease * SECOND  # further away: its clock went back
-            if each.is_dead or (is_over and now - since >= self._lease):
+            is_over = not store_now < end <= store_now + self.lease * SECOND  # further away: its clock went back
+            if each.is_dead or (is_over and now - since >= self.lease):
                 dead[each.id] = end
         self._seen = seen
         return dead

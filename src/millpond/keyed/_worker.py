@@ -10,6 +10,7 @@ Tenure   a membership under one id                      _tenure
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -179,12 +180,18 @@ class Worker:
         )
         sent = elapsed()
         beat = store.join(joiner)
+        try:
+            ear = store.listen(joiner.id, self._lane.wake)
+        except BaseException:  # a member that nobody renews would be given slots
+            with contextlib.suppress(EngineError):
+                store.leave(joiner.id)
+            raise
         tenure = Tenure(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
-        old, self._ear = self._ear, store.listen(joiner.id, self._lane.wake)
+        old, self._ear = self._ear, ear
         if old is not None:
             old.close()
         self._tenure = tenure
-        self._lane.serve(tenure, beat)
+        self._lane.serve(tenure, beat, settings)
         tell(home.observer, "worker_joined", home.name, worker=joiner.id)
         return tenure
 

@@ -70,7 +70,7 @@ def lane_of(store: MemoryStore, clock: Clock) -> tuple[Lane, Tenure]:
     lane = Lane("p", store, settings, Rendezvous(), _ignore, _ignore, _ignore)
     lane._runner = IdleRunner()  # type: ignore[assignment]
     tenure = Tenure("a", settings.lease / SECOND, clock())
-    lane.serve(tenure, store.join(Joiner("a", "a")))
+    lane.serve(tenure, store.join(Joiner("a", "a")), settings)
     return lane, tenure
 
 
