@@ -371,6 +371,18 @@ def test_what_a_killed_worker_ran_runs_elsewhere(lab: Lab):
     assert {each.why for each in pool.slots()} & {"died"}
 
 
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
+def test_where_the_kernel_tells_of_a_death_nobody_waits_for_a_heartbeat(lab: Lab):
+    """The lease is ten minutes, so the next heartbeat is far away."""
+    pool = lab.pool(lease=600)
+    first, second = lab.child(), lab.child()
+    until(lambda: joined(pool, 2))
+    (survivor,) = (each.id for each in pool.workers() if each.label.endswith(f":{second.pid}"))
+    first.send(signal.SIGKILL)
+    until(lambda: {each.owner for each in pool.slots()} == {survivor})
+    assert [each.id for each in pool.workers()] == [survivor]
+
+
 def test_a_job_that_kills_its_workers_is_a_dead_letter_and_the_key_goes_on(lab: Lab):
     pool = lab.pool(slots=4, lease=1.5, max_losses=2)
     receipt = pool.declare_job("die").dispatch("k")
