@@ -144,7 +144,7 @@ class Node:
     def owned(self, keys: list[str]) -> set[str]:
         """Return those of the keys whose slots this node owns."""
         slots, mine = self.pool.slots(), self._worker.id
-        return {key for key in keys if slots[self.pool._home.slot(key)].owner == mine}
+        return {key for key in keys if slots[self.pool._home.address(key)[0]].owner == mine}
 
     def has_its_share(self) -> bool:
         """Whether it owns a quarter of the slots: by far most of its half."""

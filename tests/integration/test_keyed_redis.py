@@ -20,6 +20,7 @@ import pytest
 import redis
 
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed import Job, KeyedPool
 from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._records import SECOND, Joiner, Order, Outcome, Settings, Settle, Special, Work
@@ -130,6 +131,32 @@ def test_a_server_without_memory_says_so_and_nothing_is_half_done(stores):
         assert store.counts().jobs == 0
         assert put(store, "a") == {}
         assert ids(work(store)) == ["a"]
+
+
+def test_a_server_without_memory_is_drained_by_workers_that_come_then():
+    """Only what brings new work is refused: joining, taking, reporting, moving and switching are not."""
+    done: list[int] = []
+    with (
+        server_of_its_own() as server,
+        redis.Redis.from_url(server.url) as client,
+        KeyedPool("p", server.url) as pool,
+    ):
+
+        @pool.job
+        def step(job: Job, number: int) -> None:
+            done.append(number)
+
+        receipts = step.dispatch_many([(f"k{number % 40}", number) for number in range(400)])
+        client.config_set("maxmemory", "1")
+        pool.admin.pause("k1")
+        assert receipts[-1].cancel()
+        with pool.worker():
+            until(lambda: len(done) == 389)
+            pool.admin.resume("k1")
+            until(lambda: len(done) == 399)
+            assert receipts[0].result(HANG) is None
+        assert pool.workers() == []
+    assert sorted(done) == list(range(399))
 
 
 def test_a_read_only_replica_is_refused_and_a_demoted_primary_is_told(stores, redis_url):
@@ -313,24 +340,52 @@ def test_a_node_of_a_cluster_will_do(stores):
         assert client.keys("*") == []
 
 
-def test_a_node_that_sends_us_elsewhere_is_followed(stores, redis_url):
-    port = int(redis_url.rsplit(":", 1)[1].split("/")[0])
+@contextlib.contextmanager
+def node_that_sends_elsewhere(ports: list[int]) -> Iterator[str]:
+    """A node of a cluster that says of every call: ask the last one of these."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
+        def answer(client: socket.socket) -> None:
+            with client, contextlib.suppress(OSError):
+                while data := client.recv(65536):
+                    for _ in range(data.count(b"CLIENT\r\n")):
+                        client.sendall(b"+OK\r\n")
+                    if b"EVALSHA" in data or b"EXISTS" in data:
+                        client.sendall(b"-MOVED 77 127.0.0.1:%d\r\n" % ports[-1])
+
+        def accept() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    client, _ = listener.accept()
-                    with client:
-                        while data := client.recv(65536):
-                            for _ in range(data.count(b"CLIENT\r\n")):
-                                client.sendall(b"+OK\r\n")
-                            if b"EVALSHA" in data or b"EXISTS" in data:
-                                client.sendall(b"-MOVED 77 127.0.0.1:%d\r\n" % port)
+                    threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
 
-        threading.Thread(target=answer, daemon=True).start()
-        store = stores(f"redis://127.0.0.1:{listener.getsockname()[1]}/0")
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+
+
+def port_of(url: str) -> int:
+    return int(url.rsplit(":", 1)[1].split("/")[0])
+
+
+def test_a_node_that_sends_us_elsewhere_is_followed(stores, redis_url):
+    with node_that_sends_elsewhere([port_of(redis_url)]) as url:
+        assert put(stores(url), "a") == {}
+
+
+def test_the_node_of_the_url_is_asked_again_when_the_one_it_sent_us_to_is_gone(stores, redis_url):
+    with server_of_its_own() as first, node_that_sends_elsewhere(ports := [port_of(first.url)]) as url:
+        store = stores(url, "moves")
         assert put(store, "a") == {}
+        ports.append(port_of(redis_url))
+        stores(redis_url, "moves")  # the replica that takes over knows the pool
+        first.kill()
+
+        def is_there() -> bool:
+            try:
+                return put(store, "b") == {}
+            except EngineUnavailable:
+                return False
+
+        assert until(is_there)
 
 
 # -- the way to it ----------------------------------------------------------------------------------------------------

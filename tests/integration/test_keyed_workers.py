@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -370,6 +371,18 @@ def test_what_a_killed_worker_ran_runs_elsewhere(lab: Lab):
     assert {each.why for each in pool.slots()} & {"died"}
 
 
+@pytest.mark.parametrize("lab", ["sqlite"], indirect=True)
+def test_where_the_kernel_tells_of_a_death_nobody_waits_for_a_heartbeat(lab: Lab):
+    """The lease is ten minutes, so the next heartbeat is far away."""
+    pool = lab.pool(lease=600)
+    first, second = lab.child(), lab.child()
+    until(lambda: joined(pool, 2))
+    (survivor,) = (each.id for each in pool.workers() if each.label.endswith(f":{second.pid}"))
+    first.send(signal.SIGKILL)
+    until(lambda: {each.owner for each in pool.slots()} == {survivor})
+    assert [each.id for each in pool.workers()] == [survivor]
+
+
 def test_a_job_that_kills_its_workers_is_a_dead_letter_and_the_key_goes_on(lab: Lab):
     pool = lab.pool(slots=4, lease=1.5, max_losses=2)
     receipt = pool.declare_job("die").dispatch("k")
@@ -715,3 +728,31 @@ def test_a_worker_in_this_process_and_one_in_another_share_the_keys(lab: Lab):
         assert min(found) < 0 < max(found)
     until(lambda: joined(pool, 1))
     assert do.dispatch("k1", 1).result(HANG) == 1
+
+
+def test_two_signals_end_a_worker_whose_store_never_answered():
+    """It has nothing that could be told to stop, and ends all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        program = (
+            "import logging, os, signal, threading\n"
+            "from millpond import KeyedPool\n"
+            f"pool = KeyedPool('p', 'redis://127.0.0.1:{silent.getsockname()[1]}/0')\n"
+            "pool.job(lambda job: None, name='f')\n"
+            "def strike():\n"
+            "    input()\n"
+            "    os.kill(os.getpid(), signal.SIGTERM)\n"
+            "    os.kill(os.getpid(), signal.SIGINT)\n"
+            "threading.Thread(target=strike, daemon=True).start()\n"
+            "pool.run()\n"
+        )
+        child = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        connection, _ = silent.accept()  # it asks, and will never hear
+        assert child.stdin is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        _, errors = child.communicate(timeout=HANG)
+        connection.close()
+    assert "AttributeError" not in errors and "Traceback" not in errors
+    assert "hurries" in errors and child.returncode == -signal.SIGINT

@@ -24,19 +24,19 @@ class AsyncKeyedAdmin:
     async def pause(self, key: str | None = None) -> None:
         """Let no job of this key begin; without a key, nothing in the whole pool. What runs goes on."""
         await self._port.open()
-        command = do.Pause() if key is None else do.Pause(self._port.home.slot(key), f"j:{key}")
+        command = do.Pause() if key is None else do.Pause(*self._port.home.address(key))
         await self._port.ask(lambda store: store.apply(command))
 
     async def resume(self, key: str | None = None) -> None:
         """Undo `pause`; without a key also `shutdown`."""
         await self._port.open()
-        command = do.Resume() if key is None else do.Resume(self._port.home.slot(key), f"j:{key}")
+        command = do.Resume() if key is None else do.Resume(*self._port.home.address(key))
         await self._port.ask(lambda store: store.apply(command))
 
     async def purge(self, key: str) -> int:
         """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
         await self._port.open()
-        command = do.Purge(self._port.home.slot(key), f"j:{key}")
+        command = do.Purge(*self._port.home.address(key))
         return int(await self._port.ask(lambda store: store.apply(command)))
 
     async def shutdown(self) -> None:

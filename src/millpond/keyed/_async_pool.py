@@ -214,7 +214,7 @@ class AsyncKeyedPool:
     async def owner(self, key: str) -> SlotView:
         """Return the slot of a key: who owns it, since when, and why."""
         await self._port.open()
-        return (await self.slots())[self._home.slot(key)]
+        return (await self.slots())[self._home.address(key)[0]]
 
     async def residents(self) -> list[ResidentView]:
         """Return the residents, by name and key."""

@@ -34,6 +34,13 @@ def came(raw: bytes) -> int:
     return int(raw[:STAMP])
 
 
+UNREADABLE = Envelope("", "", "", 0, b"")
+"""The envelope of a job that cannot be read; it is buried, and harms no other."""
+
+
 def opened(raw: bytes) -> Envelope:
     """Return the envelope of a stored job."""
-    return _decode(memoryview(raw)[STAMP:])
+    try:
+        return _decode(memoryview(raw)[STAMP:])
+    except msgspec.MsgspecError:
+        return UNREADABLE

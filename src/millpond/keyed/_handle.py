@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
 from millpond.keyed import _commands as do
+from millpond.keyed._checks import check_text
 from millpond.keyed._definition import Definition
 from millpond.keyed._outbox import BATCH
 from millpond.keyed._outcome import refusal
@@ -24,6 +25,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 OnBusy = Literal["queue", "reject", "replace", "coalesce"]
 _ON_BUSY = get_args(OnBusy)
+LONGEST_ID = 200
 UNIQUE_FOR = 24 * 3600.0
 """Seconds for which an id that was given is remembered."""
 
@@ -55,15 +57,21 @@ class Receipt(Generic[R_co]):
         """
         if not self._definition.keep:
             raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
-        slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
+        slot, mailbox = self._port.home.address(self.key)
+        near = self._siblings[self._place + 1 : self._place + 500]
+        replies = self._port.replies
+        expected = replies.expect(self.id, slot, mailbox, near)
         try:
-            near = self._siblings[self._place + 1 : self._place + 500]
-            status, data = self._port.wait(self._port.replies.expect(self.id, slot, mailbox, near), timeout)
+            status, data = self._port.wait(expected, timeout)
         except TimeoutError:
+            replies.forget(self.id, expected)
             raise TimeoutError(
                 f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
                 f"{self.status()}); it goes on, and may be waited for again"
             ) from None
+        except BaseException:
+            replies.forget(self.id, expected)
+            raise
         if status != "done":
             raise refusal(self.key, self.id, status, data)
         value: R_co = self._definition.decode_result(data)
@@ -78,7 +86,7 @@ class Receipt(Generic[R_co]):
         outcomes = self._port.ask(lambda store: store.outcomes([self.id]))
         if outcomes[0] is not None:
             return _ended(outcomes[0][0])
-        slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
+        slot, mailbox = self._port.home.address(self.key)
         place = self._port.ask(lambda store: store.where(slot, mailbox, self.id))
         if place in ("gone", "dead"):  # it may have ended between the two questions
             outcomes = self._port.ask(lambda store: store.outcomes([self.id]))
@@ -86,7 +94,7 @@ class Receipt(Generic[R_co]):
 
     def cancel(self) -> bool:
         """Take the job back. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
-        slot, mailbox = self._port.home.slot(self.key), f"j:{self.key}"
+        slot, mailbox = self._port.home.address(self.key)
         return self._port.ask(lambda store: store.apply(do.Cancel(slot, mailbox, self.id))) != "gone"
 
     def __repr__(self) -> str:
@@ -161,8 +169,8 @@ class KeyedJob(Generic[P, R]):
             raise ValueError(f"on_busy is one of {', '.join(_ON_BUSY)}, not {on_busy!r}")
         if delay is not None and at is not None:
             raise ValueError("give delay= or at=, not both")
-        if id is not None and not 1 <= len(id) <= 200:
-            raise ValueError(f"an id is a text of 1 to 200 characters, not {id!r}")
+        if id is not None:
+            id = check_text(id, "an id", LONGEST_ID)  # noqa: A001
         if isinstance(at, datetime.datetime):
             if at.tzinfo is None:
                 raise ValueError(f"at= needs a time zone, {at!r} has none: use datetime.now(timezone.utc) + ...")
@@ -279,7 +287,7 @@ class KeyedResident(Generic[P]):
         """Let it run for this key. False: it does already, with these arguments. With others it is replaced."""
         self._port.open()
         home = self._port.home
-        command = do.Start(home.slot(key), self._mailbox(key), home.resident(self._definition, key, args, kwargs))
+        command = do.Start(*home.address(key, self.name), home.resident(self._definition, key, args, kwargs))
         answer = self._port.ask(lambda store: store.apply(command))
         if answer == "closed":
             raise PoolClosed(f"pool {home.name!r} was shut down: admin.resume() opens it again")
@@ -292,7 +300,7 @@ class KeyedResident(Generic[P]):
     def stop(self, key: str, *, timeout: float | None = None) -> bool:
         """End it. False: there is none. With `timeout`, wait until it has ended; raise TimeoutError if it does not."""
         self._port.open()
-        slot, mailbox = self._port.home.slot(key), self._mailbox(key)
+        slot, mailbox = self._port.home.address(key, self.name)
         answer = self._port.ask(lambda store: store.apply(do.Stop(slot, mailbox)))
         if answer == "stopping" and timeout is not None:
             for step in range(1 + round(timeout / 0.05)):
@@ -306,12 +314,9 @@ class KeyedResident(Generic[P]):
     def notify(self, key: str, message: Any) -> None:
         """Send it a message. Raise `NotFound` if there is none."""
         self._port.open()
-        command = do.Notify(self._port.home.slot(key), self._mailbox(key), self._port.home.message(message))
+        command = do.Notify(*self._port.home.address(key, self.name), self._port.home.message(message))
         if self._port.ask(lambda store: store.apply(command), once=True) == "gone":
             raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
-
-    def _mailbox(self, key: str) -> str:
-        return f"r:{self.name}:{key}"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"

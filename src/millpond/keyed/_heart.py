@@ -71,20 +71,21 @@ class Heart:
                 thread.join(timeout=10)
 
     def _renew(self) -> None:
-        pause = self._lease / 3
+        pause = self._period()
         while not self._ended.is_set():
             self._stir.wait(pause)
             self._stir.clear()
             if self._ended.is_set() or not self._is_wanted():
                 return
             tenure = self._tenure
-            pause = self._lease / 3
+            pause = self._period()
             try:
                 if tenure is None or tenure.is_over:
                     if self.is_leaving:
                         return
                     self._tenure = self._join()
                     self._alarm.set()
+                    pause = self._period()
                     continue
                 sent = elapsed()
                 beat = self._store.renew(tenure.id, leaving=self.is_leaving)
@@ -107,6 +108,10 @@ class Heart:
                 logger.exception("a heartbeat failed")
                 pause = AGAIN
 
+    def _period(self) -> float:
+        """Return after how many seconds to renew: by the lease of this membership, which may be new."""
+        return (self._lease if self._tenure is None else self._tenure.lease) / 3
+
     def _watch(self) -> None:
         while not self._ended.is_set():
             tenure = self._tenure
@@ -119,5 +124,5 @@ class Heart:
                 self._lost(tenure, "lease")
                 self._stir.set()
             else:
-                self._alarm.wait(min(left, self._lease / 4))
+                self._alarm.wait(min(left, tenure.lease / 4))
                 self._alarm.clear()

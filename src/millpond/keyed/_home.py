@@ -16,6 +16,7 @@ from weakref import WeakSet
 from millpond._clock import elapsed
 from millpond._events import Observer
 from millpond.errors import EngineUnavailable, PoolClosed
+from millpond.keyed._checks import check_text
 from millpond.keyed._core import Jump, Placement, Rendezvous, mix, slot_of
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, encode
@@ -208,13 +209,10 @@ class Home:
         """Return the names of what can be run here."""
         return [each.name for each in self.definitions.values() if each.function is not None]
 
-    def slot(self, key: str) -> int:
-        """Return the slot of a key; refuse what is no key."""
-        if not isinstance(key, str):
-            raise TypeError(f"a key is a string, not {key!r}; use str() or a stable text of it")
-        if not key or len(key) > _LONGEST_KEY:
-            raise ValueError(f"a key has 1 to {_LONGEST_KEY} characters, not {len(key)}")
-        return slot_of(key, self.settings.slots)
+    def address(self, key: str, resident: str = "") -> tuple[int, str]:
+        """Return the slot and the mailbox of a key, or of its resident of that name; refuse what is no key."""
+        plain = check_text(key, "a key", _LONGEST_KEY)
+        return slot_of(plain, self.settings.slots), f"r:{resident}:{plain}" if resident else f"j:{plain}"
 
     def new_id(self) -> str:
         """Return an id that no job has.
@@ -238,11 +236,11 @@ class Home:
             special = special._replace(id=job, name=definition.name)
         keep = definition.keep
         body = encode(Envelope(job, definition.name, self.producer if keep else "", keep, payload))
-        return job, Order(self.slot(key), f"j:{key}", body, special)
+        return job, Order(*self.address(key), body, special)
 
     def resident(self, definition: Definition, key: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Return the envelope of a resident."""
-        self.slot(key)
+        self.address(key)
         what = f"the arguments of resident {definition.name!r}"
         payload = self._limited(definition.shape.encode(args, kwargs), what)
         return encode(Envelope(self.new_id(), definition.name, "", 0, payload))

@@ -55,6 +55,8 @@ class Lane:
         self._shut = shut
         self._observer = observer
         self._settles: deque[Settle] = deque()
+        self._reports = REPORTS
+        """How many of them go in one call: fewer after the store refused some."""
         self._bell = threading.Event()
         self._beat: Beat | None = None
         self._tenure: Tenure | None = None
@@ -67,6 +69,8 @@ class Lane:
         self._contested: set[int] = set()
         self._patrol = 0
         self._is_unsure = False
+        self._is_more = False
+        """Whether the last round was too small for all that was to be given and claimed."""
         self._ended = threading.Event()
         self._due = 0.0
         self._idle = threading.Event()
@@ -89,10 +93,12 @@ class Lane:
         if not self._bell.is_set():
             self._bell.set()
 
-    def serve(self, tenure: Tenure, beat: Beat) -> None:
-        """Work under this membership from now on."""
+    def serve(self, tenure: Tenure, beat: Beat, settings: Settings) -> None:
+        """Work under this membership from now on; a pool that was made anew may have other settings."""
         if self._tenure is not None:
             self._former.append(self._tenure)
+        self._settings = settings
+        self._sightings.lease = settings.lease / SECOND
         self._tenure = tenure
         self._version = 0
         self.tell(beat)
@@ -150,8 +156,11 @@ class Lane:
                     self._lost(self._tenure, "the store lost the pool")
                 pause = 0.2
             except EngineError as error:
-                logger.error("pool %r: %s", self.pool, error)
-                pause = 1.0
+                if self._reports < REPORTS:
+                    pause = 0.05  # one report is to blame: it is being looked for
+                else:
+                    logger.error("pool %r: %s", self.pool, error)
+                    pause = 1.0
             except Exception:
                 logger.exception("the lane of a worker of pool %r failed", self.pool)
                 pause = 1.0
@@ -160,12 +169,12 @@ class Lane:
         tenure, runner = self._tenure, self._runner
         if tenure is None or runner is None:
             return
-        if self._is_unsure and not tenure.is_over:
-            self._reassure(tenure)
-        beat, self._beat = self._beat, None
-        if beat is not None and not tenure.is_over:
-            self._steer(tenure, runner, beat)
-        while True:
+        while True:  # each turn begins with the members: a backlog keeps us here for as long as it lasts
+            if self._is_unsure and not tenure.is_over:
+                self._reassure(tenure)
+            beat = self._next_beat()
+            if beat is not None and not tenure.is_over:
+                self._steer(tenure, runner, beat)
             is_serving = tenure.may_begin() and not self.is_closing
             want = min(WANT, runner.room()) if is_serving else 0
             work = self._work(tenure, want, runner.per_key(), RESIDENTS if is_serving else 0)
@@ -178,6 +187,15 @@ class Lane:
                 return
             if not self._settles and not (work.is_more and is_serving and runner.room()):
                 return
+
+    def _next_beat(self) -> Beat | None:
+        """Return what a heartbeat told, once; or ask, when the last round left something to do.
+
+        A beat that was used is old: it shows a worker as living that has been found dead since.
+        """
+        beat, self._beat = self._beat, None
+        is_more, self._is_more = self._is_more, False
+        return self._store.beat() if is_more and beat is None else beat
 
     def _heed(self, tenure: Tenure, runner: Runner, work: Work) -> None:
         """Do what the answer says."""
@@ -199,13 +217,32 @@ class Lane:
 
     def _work(self, tenure: Tenure, want: int, per: int, residents: int) -> Work:
         settles = self._settles
-        batch = [settles.popleft() for _ in range(min(REPORTS, len(settles)))]
+        batch = [settles.popleft() for _ in range(min(self._reports, len(settles)))]
         tenure.call += 1
         try:
-            return self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard)
-        except BaseException:
+            work = self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard)
+        except BaseException as error:
             settles.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
+            if isinstance(error, EngineError) and not isinstance(error, EngineUnavailable | PoolGone):
+                self._suspect(len(batch), error)
             raise
+        self._reports = REPORTS
+        return work
+
+    def _suspect(self, number: int, error: EngineError) -> None:
+        """Find the report that the store cannot take, by halves; alone, it goes without what it carries, or not at all.
+
+        Else one of them would hold up all the others, and with them every key of this worker, for ever.
+        """
+        self._reports = max(1, number // 2)
+        if number == 1:
+            report = self._settles.popleft()
+            logger.error("pool %r cannot take the report of %r: %s", self.pool, report.mailbox, error)
+            why = f"the store refused its outcome: {error}".encode()[:1000]
+            outcomes = tuple(one._replace(status="failed", data=why) for one in report.outcomes)
+            bare = report._replace(outcomes=outcomes, reason=why if report.reason else b"")
+            if bare != report:
+                self._settles.appendleft(bare)
 
     def _reassure(self, tenure: Tenure) -> None:
         """After an answer was lost: have given back what the store gave us and we never got."""
@@ -244,7 +281,7 @@ class Lane:
                 self._own += claimed
             runner.take_back(tenure, self._own)
             if todo.is_more:
-                self._beat = beat
+                self._is_more = True
                 self.wake()
             else:
                 self._version = beat.version  # of the members: should the owners be newer, we come here again

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from millpond._clock import elapsed
-from millpond.errors import EngineUnavailable
+from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed._home import Home
 from millpond.keyed._records import Order, Verdicts
 from millpond.keyed._store import PoolGone
@@ -55,6 +55,7 @@ class Outbox:
         self._underway: tuple[str, list[Parcel], list[Order]] | None = None
         """What is being sent. It stays when its sender is interrupted: the next one sends it again."""
         self._thread: threading.Thread | None = None
+        self._ending = threading.Lock()
         self._bell = threading.Event()
         self._is_closed = False
 
@@ -70,10 +71,12 @@ class Outbox:
     def begin(self, orders: Sequence[Order], told: Callable[[], None]) -> Parcel:
         """Dispatch from a thread of our own, which calls `told` when the store has answered."""
         parcel = Parcel(orders, told)
-        self._queue.append(parcel)
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._live, name=f"millpond-{self._home.name}-outbox", daemon=True)
-            self._thread.start()
+        with self._ending:
+            self._queue.append(parcel)
+            if self._thread is None or not self._thread.is_alive():
+                name = f"millpond-{self._home.name}-outbox"
+                self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+                self._thread.start()
         self._bell.set()
         return parcel
 
@@ -81,8 +84,9 @@ class Outbox:
         """End the thread; what is in the queue goes first."""
         self._is_closed = True
         self._bell.set()
-        if self._thread is not None:
-            self._thread.join(timeout=PATIENCE)
+        thread = self._thread
+        if thread is not None:
+            thread.join(timeout=PATIENCE)
 
     def _live(self) -> None:
         while True:
@@ -91,8 +95,10 @@ class Outbox:
             while self._queue or self._underway is not None:
                 with self._sending:
                     self._flush()
-            if self._is_closed:
-                return
+            with self._ending:  # nobody may count on a thread that has seen an empty queue
+                if self._is_closed and not self._queue:
+                    self._thread = None
+                    return
 
     def _flush(self) -> None:
         """Send one call with what is in the queue, as much as fits. Called by whoever holds the lock."""
@@ -102,22 +108,24 @@ class Outbox:
             return
         batch, parcels, orders = self._underway
         try:
-            verdicts = self._deliver(batch, orders)
-        except Exception as error:
+            _share(parcels, self._deliver(batch, orders))
+        except EngineError as error:
             for parcel in parcels:
                 parcel.error = error
-        else:
-            start = 0
-            for parcel in parcels:
-                end = start + len(parcel.orders)
-                if verdicts:
-                    parcel.verdicts = {at - start: word for at, word in verdicts.items() if start <= at < end}
-                start = end
+        except Exception:  # one of them cannot be sent at all, which is nothing to the others
+            self._deliver_each(batch, parcels)
         for parcel in parcels:
             parcel.is_done = True
             if parcel.told is not None:
                 parcel.told()
         self._underway = None
+
+    def _deliver_each(self, batch: str, parcels: Sequence[Parcel]) -> None:
+        for number, parcel in enumerate(parcels):
+            try:
+                _share([parcel], self._deliver(f"{batch}-{number}", parcel.orders))
+            except Exception as error:
+                parcel.error = error
 
     def _gather(self) -> tuple[str, list[Parcel], list[Order]] | None:
         """Put together what goes with one call. Parcels leave the queue when they are done: no interrupt loses one."""
@@ -161,3 +169,12 @@ class Outbox:
                     ) from error
                 time.sleep(pause)
                 pause = min(1.0, pause * 2)
+
+
+def _share(parcels: Sequence[Parcel], verdicts: Verdicts) -> None:
+    """Give each its part of the store's answer to all."""
+    start = 0
+    for parcel in parcels if verdicts else ():
+        end = start + len(parcel.orders)
+        parcel.verdicts = {at - start: word for at, word in verdicts.items() if start <= at < end}
+        start = end

@@ -20,7 +20,7 @@ class Sightings:
     """What one worker has seen of the leases of others, on its own clock."""
 
     def __init__(self, lease: float) -> None:
-        self._lease = lease
+        self.lease = lease
         self._seen: dict[str, tuple[int, float]] = {}
 
     def look(self, members: Iterable[Member], store_now: int, now: float) -> dict[str, int]:
@@ -35,8 +35,8 @@ class Sightings:
             if end != each.lease_end:
                 end, since = each.lease_end, now
             seen[each.id] = (end, since)
-            is_over = not store_now < end <= store_now + self._lease * SECOND  # further away: its clock went back
-            if each.is_dead or (is_over and now - since >= self._lease):
+            is_over = not store_now < end <= store_now + self.lease * SECOND  # further away: its clock went back
+            if each.is_dead or (is_over and now - since >= self.lease):
                 dead[each.id] = end
         self._seen = seen
         return dead
@@ -58,7 +58,7 @@ def plan(
     gone = set(dead)
     living = {each.id for each in members} - gone
     staying = [_core.Member(each.id, each.weight) for each in members if each.id in living and not each.is_leaving]
-    wanted = placement(staying, len(owners))
+    wanted = _place(placement, staying, len(owners))
     known = [owner if owner in living else _core.NOBODY for owner in owners]
     moves = _core.moves(known, wanted, len(owners))
     gives = [(move.slot, move.taker) for move in moves if move.giver == me]
@@ -72,5 +72,10 @@ def farewell(
 ) -> list[tuple[int, str]]:
     """Return who gets what a leaving worker owns."""
     staying = [_core.Member(each.id, each.weight) for each in members if each.id != me and not each.is_leaving]
-    wanted = placement(staying, len(owners))
+    wanted = _place(placement, staying, len(owners))
     return [(slot, wanted[slot]) for slot, owner in enumerate(owners) if owner == me]
+
+
+def _place(placement: _core.Placement, members: Sequence[_core.Member], slots: int) -> Sequence[str]:
+    """Return who is to own each slot: nobody, when nobody is left, which no placement has to think of."""
+    return placement(members, slots) if members else [_core.NOBODY] * slots

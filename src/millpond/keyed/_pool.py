@@ -209,7 +209,7 @@ class KeyedPool:
     def owner(self, key: str) -> SlotView:
         """Return the slot of a key: who owns it, since when, and why."""
         self._port.open()
-        return self.slots()[self._home.slot(key)]
+        return self.slots()[self._home.address(key)[0]]
 
     def residents(self) -> list[ResidentView]:
         """Return the residents, by name and key."""

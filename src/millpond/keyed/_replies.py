@@ -17,10 +17,14 @@ from millpond.keyed._store import Ear, PoolGone
 LOOK = 1.0
 """Seconds after which it looks by itself, since a hint may be lost."""
 AT_ONCE = 500
+DOUBTS = 16
+"""Jobs of which it asks in one look whether they are still there: that makes the store search."""
+LONGEST_DOUBT = 60
+"""After so many looks, at the latest, it asks again about a job that was there."""
 
 
 class _Wait:
-    __slots__ = ("future", "is_doubtful", "mailbox", "since", "slot")
+    __slots__ = ("future", "is_doubtful", "mailbox", "patience", "since", "slot", "waiters")
 
     def __init__(self, slot: int, mailbox: str) -> None:
         self.slot = slot
@@ -28,6 +32,9 @@ class _Wait:
         self.future: Future[tuple[str, bytes]] = Future()
         self.since = elapsed()
         self.is_doubtful = False
+        self.patience = 1
+        """Looks until it is asked whether the job is still there: twice as many each time that it is."""
+        self.waiters = 0
 
 
 class Replies:
@@ -57,6 +64,7 @@ class Replies:
                 done.set_result(early)
                 return done
             wait = self._waits.setdefault(job, _Wait(slot, mailbox))
+            wait.waiters += 1
             self._near = near
             if self._thread is None or not self._thread.is_alive():
                 self._is_closed = False
@@ -66,6 +74,15 @@ class Replies:
                 self._thread.start()
         self._bell.set()
         return wait.future
+
+    def forget(self, job: str, future: Future[tuple[str, bytes]]) -> None:
+        """Ask no more for a job when the last who waited for this future has given up."""
+        with self._lock:
+            wait = self._waits.get(job)
+            if wait is not None and wait.future is future:
+                wait.waiters -= 1
+                if not wait.waiters:
+                    del self._waits[job]
 
     def close(self) -> None:
         """End the thread; whoever still waits is told so."""
@@ -107,7 +124,7 @@ class Replies:
             self._near = ()
             while len(self._early) > 20 * AT_ONCE:
                 del self._early[next(iter(self._early))]
-        now = elapsed()
+        now, doubts = elapsed(), DOUBTS
         for start in range(0, len(ids), AT_ONCE):
             part = ids[start : start + AT_ONCE]
             for job, outcome in zip(part, store.outcomes(part), strict=True):
@@ -117,7 +134,8 @@ class Replies:
                         self._early[job] = outcome
                 elif outcome is not None:
                     self._end(job, wait, outcome)
-                elif now - wait.since > LOOK:
+                elif doubts and now - wait.since > wait.patience * LOOK:
+                    doubts -= 1
                     self._doubt(job, wait)
 
     def _doubt(self, job: str, wait: _Wait) -> None:
@@ -125,8 +143,10 @@ class Replies:
         wait.since = elapsed()
         if self._home.store.where(wait.slot, wait.mailbox, job) not in ("gone", "dead"):
             wait.is_doubtful = False
+            wait.patience = min(LONGEST_DOUBT, 2 * wait.patience)
         elif not wait.is_doubtful:
             wait.is_doubtful = True  # it may have ended between our two questions: ask once more
+            wait.patience = 1
         else:
             self._fail(job, wait, f"job {job!r} has ended, and its outcome is kept no longer (see keep_result=)")
 

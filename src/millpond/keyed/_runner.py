@@ -18,7 +18,7 @@ from millpond._events import Observer, emit, logger
 from millpond.errors import LeaseLost
 from millpond.keyed._call import Caller
 from millpond.keyed._definition import Definition
-from millpond.keyed._envelope import Envelope, came, opened
+from millpond.keyed._envelope import UNREADABLE, Envelope, came, opened
 from millpond.keyed._job import Job, Resident, Retry
 from millpond.keyed._outcome import Failure, failure
 from millpond.keyed._outcome import encode as encode_failure
@@ -50,9 +50,12 @@ class Runner:
         concurrency: int,
         settle: Callable[[Settle], None],
         observer: Observer | None = None,
+        largest: int = 1 << 20,
     ) -> None:
         self.pool = pool
         self.concurrency = concurrency
+        self._largest = largest
+        """Bytes that a result may have."""
         self.visits: set[Visit] = set()
         self.residents: set[Visit] = set()
         self.is_closing = False
@@ -282,6 +285,9 @@ class Runner:
             if visit.is_moved or self.is_closing or not tenure.may_begin() or visit.lost.is_set:
                 break
             envelope = opened(raw)
+            if envelope is UNREADABLE:
+                damage = ValueError("the job cannot be read: it was written by something else, or was damaged")
+                return self._bury(visit, envelope, failure(damage, 1), str(damage))
             definition = self._definitions.get(envelope.name)
             if definition is None or definition.function is None or definition.is_resident:
                 emit(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
@@ -338,17 +344,29 @@ class Runner:
         if visit.lost.is_set and is_heeded and visit.lost.reason != "cancelled":
             return None  # it ended early
         try:
-            data = encode_result(value) if envelope.keep else b""
-        except Exception as error:
-            misfit = TypeError(
-                f"job {job.name!r} returned what cannot travel: {error}; return plain types, dataclasses or msgspec "
-                "Structs, or declare it with keep_result=0"
-            )
+            data = self._encoded(value, job) if envelope.keep else b""
+        except (TypeError, ValueError) as misfit:
             return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
         self._conclude(visit, envelope, "done", data)
         if self._observer is not None:
             emit(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         return True
+
+    def _encoded(self, value: Any, job: Job) -> bytes:
+        """Return a result as bytes; raise when it cannot travel, or is too large."""
+        try:
+            data = encode_result(value)
+        except Exception as error:
+            raise TypeError(
+                f"job {job.name!r} returned what cannot travel: {error}; return plain types, dataclasses or msgspec "
+                "Structs, or declare it with keep_result=0"
+            ) from None
+        if len(data) > self._largest:
+            raise ValueError(
+                f"job {job.name!r} returned {len(data)} bytes, and pool {self.pool!r} allows {self._largest}: store it "
+                "elsewhere and return where it is, or create the pool with payload_limit="
+            )
+        return data
 
     def _stopped(self, visit: Visit, envelope: Envelope) -> Settle | None:
         """Say what becomes of a job that was stopped: it is over if it was cancelled, else it will be run again."""

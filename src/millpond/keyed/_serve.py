@@ -63,8 +63,8 @@ def _heeding(home: Home, worker: Worker) -> Iterator[None]:
             worker.stopped.set()
         elif heard == 2:
             logger.warning("a worker of pool %r hurries: what runs is told to stop now", home.name)
-            worker.hurry()
             loop.call_later(LAST, die, number)
+            worker.hurry()
         else:
             die(number)
 

@@ -10,6 +10,7 @@ Tenure   a membership under one id                      _tenure
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -50,6 +51,7 @@ class Worker:
         self._weight = weight
         self._strict = strict
         self._grace = grace
+        self._has_runner = False
         self._tenure: Tenure | None = None
         self._ear: Ear | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -74,7 +76,15 @@ class Worker:
         self._store, self._settings, placement = await self._loop.run_in_executor(None, home.engage)
         store, settings = self._store, self._settings
         self._lane = Lane(home.name, store, settings, placement, self._lost, self._doubt, self._shut, home.observer)
-        self._runner = Runner(home.name, home.definitions, self._concurrency, self._lane.settle, home.observer)
+        self._runner = Runner(
+            home.name,
+            home.definitions,
+            self._concurrency,
+            self._lane.settle,
+            home.observer,
+            largest=settings.payload_limit,
+        )
+        self._has_runner = True
         lease = settings.lease / SECOND
         self._heart = Heart(home.name, store, lease, self._join, self._is_wanted, self._lane.tell, self._lost)
         try:
@@ -152,7 +162,8 @@ class Worker:
 
     def hurry(self) -> None:
         """Give what runs no more time."""
-        self._runner.hurry()
+        if self._has_runner:  # else nothing runs: the store could not be reached yet
+            self._runner.hurry()
 
     # -- from threads of heart and lane -------------------------------------------------------------------------------
 
@@ -169,12 +180,18 @@ class Worker:
         )
         sent = elapsed()
         beat = store.join(joiner)
+        try:
+            ear = store.listen(joiner.id, self._lane.wake)
+        except BaseException:  # a member that nobody renews would be given slots
+            with contextlib.suppress(EngineError):
+                store.leave(joiner.id)
+            raise
         tenure = Tenure(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
-        old, self._ear = self._ear, store.listen(joiner.id, self._lane.wake)
+        old, self._ear = self._ear, ear
         if old is not None:
             old.close()
         self._tenure = tenure
-        self._lane.serve(tenure, beat)
+        self._lane.serve(tenure, beat, settings)
         emit(home.observer, "worker_joined", home.name, worker=joiner.id)
         return tenure
 

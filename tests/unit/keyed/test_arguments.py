@@ -16,6 +16,7 @@ import pytest
 
 from millpond.errors import JobFailed
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
+from millpond.keyed import _records as store_records
 from waiting import HANG, until
 
 
@@ -582,3 +583,80 @@ async def test_the_other_colour_is_the_same(apool: AsyncKeyedPool):
         assert [await one.result(HANG) for one in receipts] == [3, 5]
         with pytest.raises(TypeError):
             await coroutine.dispatch("k")  # type: ignore[call-arg]
+
+
+class Tenant(str, enum.Enum):  # noqa: UP042  (a StrEnum shows itself as what it is)
+    """A string that shows itself as another one."""
+
+    ACME = "acme"
+
+    def __str__(self) -> str:
+        return "Tenant.ACME"
+
+
+@pytest.mark.parametrize("odd", [b"order-7", 7, ("a",), ["a"], 1.5, True, object()], ids=repr)
+def test_an_id_that_is_no_text_is_refused_where_it_is_given(pool: KeyedPool, odd: Any):
+    @pool.job
+    def work(job: Job) -> None: ...
+
+    with pytest.raises(TypeError, match="an id is a string"):
+        work.options(id=odd)
+    with pytest.raises(TypeError, match="a key is a string"):
+        work.dispatch(odd)
+
+
+@pytest.mark.parametrize("odd", ["", "x" * 201, "\ud800"], ids=["empty", "long", "surrogate"])
+def test_an_id_is_a_text_that_every_store_can_keep(pool: KeyedPool, odd: str):
+    @pool.job
+    def work(job: Job) -> None: ...
+
+    with pytest.raises(ValueError, match="an id"):
+        work.options(id=odd)
+
+
+def test_a_subclass_of_str_is_as_good_as_the_text_in_it(pool: KeyedPool):
+    @pool.job
+    def work(job: Job) -> str:
+        return f"{job.key} {job.id}"
+
+    with pool.worker():
+        assert work.options(id=Tenant.ACME).dispatch(Tenant.ACME).result(HANG) == "acme acme"
+
+
+def test_a_job_that_cannot_be_read_is_buried_and_harms_no_other(pool: KeyedPool):
+    """Somebody wrote nonsense into the store: its key goes on, and so do the dead letters."""
+
+    @pool.job
+    def work(job: Job) -> str:
+        return job.key
+
+    with pool.worker():
+        work.dispatch("k").result(HANG)
+        address = pool._home.address("k")
+        pool._home.store.dispatch("nonsense", [store_records.Order(*address, b"\x93\xc4\x02hi\x01\x02")])
+        assert work.dispatch("k").result(HANG) == "k"
+        (letter,) = pool.admin.dead_letters()
+        assert "cannot be read" in letter.reason
+        assert work.dispatch("other").result(HANG) == "other"
+    assert pool.admin.replay() == 1
+    assert pool.admin.discard() == 0
+
+
+def test_a_result_has_the_same_limit_as_arguments(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, payload_limit=1000)
+
+    @pool.job
+    def large(job: Job, number: int) -> bytes:
+        return b"x" * number
+
+    @pool.job(keep_result=0)
+    def unread(job: Job) -> bytes:
+        return b"x" * 5000
+
+    with pool.worker():
+        assert len(large.dispatch("k", 900).result(HANG)) == 900
+        with pytest.raises(JobFailed, match="returned 5003 bytes, and pool 'p' allows 1000"):
+            large.dispatch("k", 5000).result(HANG)
+        unread.dispatch("k")
+        assert len(large.dispatch("k", 1).result(HANG)) == 1
+        assert [letter.name for letter in pool.admin.dead_letters()] == ["large"]

@@ -70,3 +70,13 @@ def test_a_round_is_limited():
     members = [member("a"), member("b")]
     todo = plan("b", members, (), [""] * 4096, Rendezvous())
     assert len(todo.claims) == ROUND and todo.is_more
+
+
+def test_a_placement_is_never_asked_to_place_on_nobody():
+    """The last one leaves: who wrote the placement function need not think of it."""
+
+    def spread(members, slots):
+        return [members[slot % len(members)].id for slot in range(slots)]
+
+    assert farewell("a", [member("a", leaving=True)], ["a", "a", "b"], spread) == [(0, ""), (1, "")]
+    assert plan("a", [member("a", leaving=True)], (), ["a"], spread).gives == []

@@ -302,3 +302,50 @@ async def test_the_other_colour_waits_and_cancels(apool: AsyncKeyedPool):
         slow = await do.options(delay=50).dispatch("k")
         assert await slow.cancel()
         assert await slow.status() == "cancelled"
+
+
+@pytest.mark.parametrize("many", [1, 40])
+def test_a_result_that_nobody_waits_for_any_more_is_not_asked_for(
+    pool: KeyedPool, monkeypatch: pytest.MonkeyPatch, many: int
+):
+    monkeypatch.setattr(_replies, "LOOK", 0.01)
+    store = play.tamper(pool)
+    receipts = pool.declare_job("do").dispatch_many([(f"k{number}",) for number in range(many)])
+    for receipt in receipts:
+        with pytest.raises(TimeoutError):
+            receipt.result(0.001)
+    assert pool._port.replies._waits == {}
+    before = len(store.calls)
+    time.sleep(0.1)  # ten times as long as it takes to look: nothing is to happen
+    assert len(store.calls) - before <= 2
+
+
+def test_one_who_gives_up_takes_nothing_from_those_who_still_wait(pool: KeyedPool):
+    @pool.job
+    def do(job: Job) -> str:
+        return job.key
+
+    receipt = do.dispatch("k")
+    found: list[str] = []
+    waiter = threading.Thread(target=lambda: found.append(receipt.result(HANG)))
+    waiter.start()
+    until(lambda: pool._port.replies._waits)
+    with pytest.raises(TimeoutError):
+        receipt.result(0.001)
+    with pool.worker():
+        waiter.join(HANG)
+    assert found == ["k"]
+
+
+def test_those_who_wait_long_cost_the_store_little(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
+    """Looking for a job makes the store search: that is done for few at a time, and ever more rarely."""
+    monkeypatch.setattr(_replies, "LOOK", 0.01)
+    store = play.tamper(pool)
+    receipts = pool.declare_job("do").dispatch_many([("k",)] * 200)
+    replies = pool._port.replies
+    for receipt in receipts:
+        replies.expect(receipt.id, *pool._home.address("k"))
+    until(lambda: store.calls.count("where") >= 3 * _replies.DOUBTS)
+    looks = store.calls.count("outcomes")
+    assert store.calls.count("where") <= _replies.DOUBTS * (looks + 1)
+    assert len(replies._waits) == 200

@@ -15,6 +15,7 @@ import pytest
 from millpond import Event
 from millpond.errors import EngineUnavailable, JobFailed, NotFound
 from millpond.keyed import Job, KeyedPool, Resident
+from millpond.keyed._records import SECOND
 from waiting import HANG, becomes, never, until
 
 
@@ -583,3 +584,50 @@ def test_a_worker_that_cannot_join_says_so(make: Callable[..., KeyedPool]):
     store.before.clear()
     with pool.worker() as worker:
         assert worker.is_member
+
+
+def test_a_worker_that_cannot_listen_leaves_no_member_behind(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
+    """Nobody would renew such a member, and others would give it slots."""
+
+    @pool.job
+    def do(job: Job) -> str:
+        return job.key
+
+    store = play.tamper(pool)
+    listen, tries = store.inner.listen, []
+
+    def fail_twice(name: str, heard: Callable[[], None]) -> Any:
+        tries.append(name)
+        if len(tries) <= 2:
+            raise EngineUnavailable("the store cannot be reached")
+        return listen(name, heard)
+
+    monkeypatch.setattr(store.inner, "listen", fail_twice)
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable), pool.worker():
+            pass
+        assert pool.workers() == []
+    with pool.worker() as worker:
+        assert [each.id for each in pool.workers()] == [worker.id]
+        assert do.dispatch("k").result(HANG) == "k"
+
+
+def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Callable[..., KeyedPool]):
+    """Its lease is a fraction of what it was: a worker that beat by the old one would lose it each time."""
+    maker, pool = make(slots=16, lease=play.LONG), make()
+    maker._home.open()
+
+    @pool.job
+    def do(job: Job) -> str:
+        return job.key
+
+    with pool.worker() as working:
+        worker, before = working._worker, working.id
+        assert worker is not None and worker._lane._settings.lease == play.LONG * SECOND
+        pool.admin.drop(force=True)  # it is made anew by the worker, which asks for the defaults
+        worker._heart.stir()
+        until(lambda: working.is_member and working.id != before)
+        assert worker._lane._settings.lease == 5 * SECOND
+        assert worker._lane._sightings.lease == 5.0
+        assert worker._heart._period() == 5.0 / 3
+        assert do.dispatch("k").result(HANG) == "k"

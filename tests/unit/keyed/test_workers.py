@@ -77,7 +77,7 @@ def test_jump_is_there_for_those_who_want_it(make: Callable[..., KeyedPool]):
 
 
 def all_to_the_last(members: Sequence[Member], slots: int) -> list[str]:
-    return [members[-1].id if members else ""] * slots
+    return [members[-1].id] * slots
 
 
 def test_a_function_may_place_the_keys(make: Callable[..., KeyedPool]):

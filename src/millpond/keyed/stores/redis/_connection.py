@@ -53,7 +53,7 @@ class Place:
             del options["socket_keepalive"], options["socket_connect_timeout"]
         options |= _parse_url(f"{scheme}://{parts.netloc}{parts.path}?{urlencode(query)}")
         self._make: Any = options.pop("connection_class", Connection)
-        self._options = options
+        self._options = self._seed = options
 
     @property
     def name(self) -> str:
@@ -70,7 +70,20 @@ class Place:
         self._options = {**self._options, "host": host or self._options.get("host", "localhost"), "port": port}
 
     def connect(self) -> Any:
-        """Return a new connection that is ready."""
+        """Return a new connection that is ready: to the node that we were sent to, or else to that of the URL."""
+        try:
+            return self._connect()
+        except EngineUnavailable:
+            if self._options is self._seed:
+                raise
+            sent_to, self._options = self._options, self._seed
+            try:
+                return self._connect()
+            except EngineUnavailable:
+                self._options = sent_to  # either may come back first
+                raise
+
+    def _connect(self) -> Any:
         try:
             connection = self._make(**self._options)
         except TypeError as error:

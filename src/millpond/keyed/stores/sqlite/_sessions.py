@@ -138,6 +138,10 @@ class Sessions:
         self.live.close()
 
     def _strike(self, transaction: Transaction, number: int) -> None:
+        transaction.execute(  # so that every worker looks at the members at once, not at its next heartbeat
+            "UPDATE keyed_pool SET version = version + 1 WHERE id IN (SELECT pool FROM keyed_member WHERE session = ?)",
+            (number,),
+        )
         transaction.execute("DELETE FROM keyed_session WHERE number = ?", (number,))
         transaction.execute("DELETE FROM keyed_ear WHERE session = ?", (number,))
         strike(transaction, number)

@@ -1,9 +1,13 @@
 -- What scripts share that end, move or remove jobs: twins of the methods of `_mail.Mail`.
 
 -- The fields of a stored job: id, name, reply, keep, and the payload as it was packed. cmsgpack cannot read the payload
--- (binary), so the fields are read one by one: after 16 digits and the byte that opens the array.
+-- (binary), so the fields are read one by one: after 16 digits and the byte that opens the array. What cannot be read
+-- has no id and no name: it must not harm other jobs.
 local function opened(job)
-  local rest, id, name, reply, keep = cmsgpack.unpack_limit(job, 4, 17)
+  local read, rest, id, name, reply, keep = pcall(cmsgpack.unpack_limit, job, 4, 17)
+  if not read or type(id) ~= 'string' or type(name) ~= 'string' or type(reply) ~= 'string' or type(keep) ~= 'number' then
+    return {'', '', '', 0, ''}
+  end
   return {id, name, reply, keep, sub(job, rest + 1)}
 end
 

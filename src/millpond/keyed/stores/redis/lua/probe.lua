@@ -1,11 +1,13 @@
 -- Try every command that the scripts of a pool use: one that is forbidden would end a script in its middle, and what it
--- had written until then would stay.   KEYS[1] as ever.   Result: {what the server said to the first that failed}, or {}.
+-- had written until then would stay. HDEL first: it is allowed when the server is full.
+-- KEYS[1] as ever.   Result: {what the server said to the first that failed}, or {}.
 
 local P = KEYS[1] .. 'probe:'
 local h, l, s, z, k = P .. 'h', P .. 'l', P .. 's', P .. 'z', P .. 'k'
 local tries = {
-  {'TIME'}, {'HSET', h, 'f', '1'}, {'HGET', h, 'f'}, {'HMGET', h, 'f'}, {'HINCRBY', h, 'f', 1}, {'HLEN', h}, {'HKEYS', h},
-  {'HVALS', h}, {'HGETALL', h}, {'HEXISTS', h, 'f'}, {'HDEL', h, 'f'}, {'RPUSH', l, '1'}, {'LPUSH', l, '2'}, {'LLEN', l},
+  {'HDEL', h, 'f'}, {'TIME'}, {'HSET', h, 'f', '1'}, {'HGET', h, 'f'}, {'HMGET', h, 'f'}, {'HINCRBY', h, 'f', 1},
+  {'HLEN', h}, {'HKEYS', h},
+  {'HVALS', h}, {'HGETALL', h}, {'HEXISTS', h, 'f'}, {'RPUSH', l, '1'}, {'LPUSH', l, '2'}, {'LLEN', l},
   {'LRANGE', l, 0, -1}, {'LINDEX', l, 0}, {'LPOS', l, '1'}, {'LREM', l, 1, '1'}, {'LTRIM', l, 0, 0}, {'LPOP', l, 1},
   {'SADD', s, '1'}, {'SISMEMBER', s, '1'}, {'SRANDMEMBER', s, 1}, {'SREM', s, '1'}, {'ZADD', z, 1, '1'}, {'ZSCORE', z, '1'},
   {'ZRANGE', z, 0, 0}, {'ZRANGEBYSCORE', z, 0, 1}, {'ZREM', z, '1'}, {'SET', k, '1', 'PX', 1000}, {'GET', k}, {'EXISTS', k},

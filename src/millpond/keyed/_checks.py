@@ -1,0 +1,18 @@
+"""Checks of what users give, at the door: what gets past them must be good for every store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_text(value: Any, what: str, longest: int) -> str:
+    """Return `value` as a plain string if it is a text of 1 to `longest` characters; else say what is wrong."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is a string, not {value!r}; use str() or a stable text of it")
+    if not value or len(value) > longest:
+        raise ValueError(f"{what} has 1 to {longest} characters, not {len(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} must be text that UTF-8 can write, not {value!r}") from None
+    return value if type(value) is str else str.__str__(value)

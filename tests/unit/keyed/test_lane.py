@@ -1,0 +1,198 @@
+"""A worker's conversation with its store, turn by turn, on the true defaults: 4096 slots."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millpond.errors import EngineError
+from millpond.keyed import _lane
+from millpond.keyed._core import Rendezvous
+from millpond.keyed._lane import Lane
+from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Settle, Work
+from millpond.keyed._tenure import Tenure
+from millpond.keyed.stores.memory import MemoryStore
+
+
+class Clock:
+    """The time of this machine, and with it that of the store."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RecordingStore(MemoryStore):
+    """Remembers what was given to whom, and how often it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given: list[str] = []
+
+    def give(self, worker: str, moves: Any, why: str) -> int:
+        self.given += [taker for _, taker in moves]
+        return super().give(worker, moves, why)
+
+    def pass_time(self, clock: Clock, seconds: float) -> None:
+        clock.now += seconds
+        self.skew += round(seconds * SECOND)
+
+
+class IdleRunner:
+    """Has room and nothing to do."""
+
+    def room(self) -> int:
+        return 100
+
+    def per_key(self) -> int:
+        return 1
+
+    def admit(self, *_: Any) -> None: ...
+    def hear(self, *_: Any) -> None: ...
+    def take_back(self, *_: Any) -> None: ...
+    def give_away(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(_lane, "elapsed", clock)
+    monkeypatch.setattr("millpond.keyed._tenure.elapsed", clock)
+    return clock
+
+
+def lane_of(store: MemoryStore, clock: Clock) -> tuple[Lane, Tenure]:
+    settings = Settings()
+    store.open(settings)
+    lane = Lane("p", store, settings, Rendezvous(), _ignore, _ignore, _ignore)
+    lane._runner = IdleRunner()  # type: ignore[assignment]
+    tenure = Tenure("a", settings.lease / SECOND, clock())
+    lane.serve(tenure, store.join(Joiner("a", "a")), settings)
+    return lane, tenure
+
+
+def _ignore(*_: Any) -> None: ...
+
+
+def owned(store: MemoryStore, worker: str) -> int:
+    return store.owners()[1].count(worker)
+
+
+def settle_down(lane: Lane, *, turns: int = 10) -> None:
+    """Let the lane do what it would do at once."""
+    for _ in range(turns):
+        lane._bell.clear()
+        lane._round()
+        if not lane._bell.is_set():
+            return
+    raise AssertionError(f"still something to do after {turns} rounds")
+
+
+@pytest.mark.parametrize("name", ["b", "g"])  # more slots than two rounds claim, and fewer
+def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back(clock, name):
+    """Half of 4096 slots are more than one round claims."""
+    store = RecordingStore()
+    lane, tenure = lane_of(store, clock)
+    settle_down(lane)
+    assert owned(store, "a") == 4096
+    lane.tell(store.join(Joiner(name, name)))
+    settle_down(lane)
+    assert 1800 < owned(store, name) < 2300
+    store.given.clear()
+    for _ in range(5):  # the other one is silent from now on
+        store.pass_time(clock, 1.5)
+        beat = store.renew("a")
+        assert beat is not None
+        tenure.extend(clock())
+        lane.tell(beat)
+        settle_down(lane)
+    assert owned(store, "a") == 4096
+    assert store.given == []
+
+
+def test_two_workers_that_join_at_once_come_to_an_end(clock):
+    store = RecordingStore()
+    lane, _ = lane_of(store, clock)
+    store.join(Joiner("b", "b"))  # before the first one has looked: its beat is a list of one member
+    settle_down(lane)
+    assert owned(store, "a") < 2300
+
+
+def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
+    """There is always more to report, so that a round does not end: the members are looked at nevertheless."""
+    store = RecordingStore()
+    lane, tenure = lane_of(store, clock)
+    settle_down(lane)
+    lane.tell(store.join(Joiner("b", "b")))
+    settle_down(lane)
+    calls, real = 0, store.work
+
+    def work(*args: Any) -> Work:
+        nonlocal calls
+        calls += 1
+        if calls > 200:
+            raise AssertionError("the dead one was not noticed")
+        if owned(store, "a") < 4096:
+            lane._settles.append(Settle("j1", 1, 1, 0))  # a stale report: only its being there counts
+        if calls % 10 == 0:  # the heart goes on beating meanwhile
+            store.pass_time(clock, 1.5)
+            beat = store.renew("a")
+            assert beat is not None
+            tenure.extend(clock())
+            lane.tell(beat)
+        return real(*args)
+
+    store.work = work  # type: ignore[method-assign]
+    lane._round()
+    assert owned(store, "a") == 4096
+
+
+class Picky(RecordingStore):
+    """Refuses, for good, a call with a report that carries too much."""
+
+    def __init__(self, refused: bytes) -> None:
+        super().__init__()
+        self.refused = refused
+        self.taken: list[Settle] = []
+
+    def work(self, worker: str, call: int, settles: Any, *rest: Any) -> Work:
+        if any(self.refused in outcome.data for one in settles for outcome in one.outcomes):
+            raise EngineError("too large for me")
+        self.taken += settles
+        return super().work(worker, call, settles, *rest)
+
+
+def test_a_report_that_the_store_cannot_take_holds_up_no_other(clock):
+    store = Picky(b"huge")
+    lane, _ = lane_of(store, clock)
+    settle_down(lane)
+    for number in range(100):
+        data = b"huge result" if number == 37 else b"ok"
+        lane._settles.append(Settle(1, f"j:{number}", number, 1, outcomes=(Outcome(f"id{number}", "done", data, 60),)))
+    for _ in range(40):
+        try:
+            lane._round()
+        except EngineError:
+            continue
+        break
+    assert not lane._settles
+    assert {one.mailbox for one in store.taken} == {f"j:{number}" for number in range(100)}
+    (bare,) = (one.outcomes[0] for one in store.taken if one.mailbox == "j:37")
+    assert bare.status == "failed" and b"too large for me" in bare.data
+
+
+def test_a_store_that_refuses_every_report_gets_each_of_them_once_more_and_no_more(clock):
+    store = Picky(b"")
+    lane, _ = lane_of(store, clock)
+    settle_down(lane)
+    lane._settles.extend(Settle(1, f"j:{n}", n, 1, outcomes=(Outcome("id", "done", b"x", 60),)) for n in range(5))
+    refusals = 0
+    while lane._settles and refusals < 100:
+        try:
+            lane._round()
+        except EngineError:
+            refusals += 1
+    assert not lane._settles and refusals < 20
