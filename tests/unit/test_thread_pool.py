@@ -468,7 +468,8 @@ def test_the_first_thread_that_cannot_be_started_is_an_error(monkeypatch, max_qu
             with pytest.raises(RuntimeError, match="can't start"):
                 submit(int)
         assert pool.statistics().queued == 0
-        assert pool.try_submit(lambda: 1).result(HANG) == 1, "its place is free again"
+        task = pool.try_submit(lambda: 1)
+        assert task is not None and task.result(HANG) == 1, "its place is free again"
 
 
 def test_memory_of_a_pending_task_is_small():

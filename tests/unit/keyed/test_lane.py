@@ -136,7 +136,7 @@ def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
         if calls > 200:
             raise AssertionError("the dead one was not noticed")
         if owned(store, "a") < 4096:
-            lane._settles.append(Settle("j1", 1, 1, 0))  # a stale report: only its being there counts
+            lane._settles.append(Settle(1, "j:1", 1, 0))  # a stale report: only its being there counts
         if calls % 10 == 0:  # the heart goes on beating meanwhile
             store.pass_time(clock, 1.5)
             beat = store.renew("a")
@@ -145,7 +145,7 @@ def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
             lane.tell(beat)
         return real(*args)
 
-    store.work = work  # type: ignore[method-assign]
+    store.work = work  # type: ignore[method-assign, assignment]
     lane._round()
     assert owned(store, "a") == 4096
 
