@@ -7,7 +7,7 @@ from which idle neighbours steal.
 A key hashes to a worker's queue and all its tasks go there, so they run in that worker, in order, one at a time. While
 a key has tasks its queue is remembered, so that a resize cannot send its next task elsewhere while one still runs here.
 
-Everything is done under the runner's lock, except taking tasks, which is lock-free.
+Everything is done under the runner's lock, except taking tasks and noting that one has ended, which are lock-free.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from millpond.local._task import OptionTask, Task
+
+MANY = 1000
+"""Tasks of one key that have ended before their entries are cleared away."""
 
 
 class WorkerQueue:
@@ -52,6 +55,27 @@ class WorkerQueue:
         return bool(len(self.keyed)) or bool(len(self.shared))
 
 
+class KeyTasks:
+    """The tasks of one key that have not ended: their queue, how many were put there, and an entry for each that ended.
+
+    They are put under the lock, and end without it.
+    """
+
+    __slots__ = ("ended", "number", "queue")
+
+    def __init__(self, queue: WorkerQueue) -> None:
+        self.queue = queue
+        self.number = 0
+        self.ended: list[None] = []
+
+    def add(self) -> None:
+        """Count one more, and forget those that have ended when they are many (under the lock)."""
+        self.number += 1
+        if (many := len(self.ended)) > MANY:
+            del self.ended[:many]
+            self.number -= many
+
+
 class WorkerQueues:
     """The queues of all workers, and which key belongs to which."""
 
@@ -60,7 +84,7 @@ class WorkerQueues:
         self._make_shared = make_shared
         self._normal = [self._make() for _ in range(number)]
         self._leaving: list[WorkerQueue] = []
-        self._keys: dict[Hashable, tuple[WorkerQueue, int]] = {}  # how many tasks of it have not ended
+        self._keys: dict[Hashable, KeyTasks] = {}  # those that have tasks
         self._turn = 0
 
     def _make(self) -> WorkerQueue:
@@ -76,21 +100,29 @@ class WorkerQueues:
 
     def put(self, task: OptionTask[Any]) -> WorkerQueue:
         """Add a task to the queue of its key's worker, and return that."""
-        queue, number = self._keys.get(task.key) or (self._normal[hash(task.key) % len(self._normal)], 0)
-        self._keys[task.key] = (queue, number + 1)
-        task.queue = queue
+        tasks = self._keys.get(task.key)
+        if tasks is None:
+            tasks = self._keys[task.key] = KeyTasks(self._normal[hash(task.key) % len(self._normal)])
+        tasks.add()
+        task.queue = queue = tasks.queue
         queue.keyed.put(task)
         return queue
 
-    def release(self, task: OptionTask[Any]) -> None:
-        """Note that a task with a key has ended or was cancelled; once for each."""
-        if task.queue is not None:
-            task.queue = None
-            queue, number = self._keys.pop(task.key)
-            if number > 1:
-                self._keys[task.key] = (queue, number - 1)
-            else:
-                self._let_go(queue)
+    def note_ended(self, task: OptionTask[Any]) -> bool:
+        """Note that a task with a key has ended or was cancelled, once for each; return whether it was the last."""
+        tasks = self._keys.get(task.key) if task.queue is not None else None
+        if tasks is None:
+            return False
+        task.queue = None
+        tasks.ended.append(None)
+        return len(tasks.ended) >= tasks.number
+
+    def forget(self, key: Hashable) -> None:
+        """Forget a key whose last task has ended, unless another one came meanwhile (under the lock)."""
+        tasks = self._keys.get(key)
+        if tasks is not None and len(tasks.ended) >= tasks.number:
+            del self._keys[key]
+            self._let_go(tasks.queue)
 
     @property
     def has_keys(self) -> bool:

@@ -89,9 +89,9 @@ class TaskRecords:
             self.tries.pop(task, None)
         if type(task) is OptionTask:
             queues = self._backlog.worker_queues
-            if task.queue is not None and queues is not None:
+            if queues is not None and queues.note_ended(task):
                 with self._lock:
-                    queues.release(task)
+                    queues.forget(task.key)
             if task.link is not None:
                 task.link.unlink()
 

@@ -73,9 +73,9 @@ class Placement:
 
     def _release_key(self, task: OptionTask[Any]) -> None:
         queues = self._runner.backlog.worker_queues
-        if queues is not None:
+        if queues is not None and queues.note_ended(task):
             with self._runner.lock:
-                queues.release(task)
+                queues.forget(task.key)
 
     def _place_dedicated(self, task: Task[Any]) -> None:
         """Queue a task for an idle worker, or for the one with the fewest tasks."""

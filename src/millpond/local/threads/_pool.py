@@ -98,8 +98,10 @@ class BaseThreadPool(Pool):
         return tasks
 
     def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:
-        check_function(fn)
         runner = self._runner
+        if fn is not runner.last_fn:
+            check_function(fn)
+            runner.last_fn = fn
         call = partial(fn, **kwargs) if kwargs else fn
         if runner.on_event is not None:
             call = ObservedCall(call, runner.on_event, self.name)
@@ -152,9 +154,18 @@ class BaseThreadPool(Pool):
         if runner.admit is not None:
             super().go(fn, *args, **kwargs)
             return
-        task = self._build(NO_OPTIONS, fn, args, kwargs)
+        if fn is not runner.last_fn:
+            check_function(fn)
+            runner.last_fn = fn
+        # The hot path for the last time.
+        task: Task[Any] = _new_task(Task)
+        task._status = 0
         task._watchers = runner.error_logger  # one for all: nobody else gets to see the task
-        runner.place(task)
+        task._owner = runner.owner
+        task._fn = partial(fn, **kwargs) if kwargs else fn
+        task._args = args
+        task._context = (copy_context() or None) if runner.carries_context else None
+        runner.queue_plain(task)
 
     def group(self) -> Group:
         """Return a group: `with pool.group() as g: g.submit(...)` waits for all; the first error cancels the rest.

@@ -35,7 +35,7 @@ class LimitedCall(TimedCall):
         self.timeout = timeout
         self.token = token
         self._task: Task[Any] | None = task
-        self._lock = threading.Lock()
+        self._lock: Any = None if timeout is None else threading.Lock()
         self._is_over = False
         self._worker: Any = None
 

@@ -189,7 +189,7 @@ class Workers:
             return take_nothing
         take = self.runner.backlog.queue.take if worker.queue is None else worker.queue.take
         if self.rules.max_tasks_per_worker is not None:
-            take = _unless(lambda: self._is_used_up(worker), take)
+            take = _until_used_up(worker, self.rules.max_tasks_per_worker, take)
         if self.count > self.max_workers + self.extra:
             take = _unless(lambda: self._is_surplus(worker), take)
         return take
@@ -330,6 +330,17 @@ class Workers:
         with self.runner.lock:
             self._past_ended += ended
             self._past_failed += failed
+
+
+def _until_used_up(worker: Worker, limit: int, take: Callable[[], Task[Any]]) -> Callable[[], Task[Any]]:
+    """Return `take` for a worker that leaves after `limit` tasks."""
+
+    def take_if_fresh() -> Task[Any]:
+        if worker.done - worker.places + worker.items >= limit:
+            raise IndexError("used up")
+        return take()
+
+    return take_if_fresh
 
 
 def _unless(is_to_leave: Callable[[], bool], take: Callable[[], Task[Any]]) -> Callable[[], Task[Any]]:
