@@ -42,5 +42,5 @@ def report(on_event: Observer, name: str, pool: str, data: Mapping[str, Any]) ->
     """Call `on_event` with a new event, as `emit` does, for the events of single tasks: quicker without keywords."""
     try:
         on_event(Event(name, pool, _now(), data))
-    except Exception:
+    except (Exception, SystemExit):  # it is not an observer's to end a thread of the pool
         logger.exception("on_event raised", extra={"millpond": {"event": name, "pool": pool}})

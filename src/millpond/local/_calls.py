@@ -12,13 +12,14 @@ passes it to `release_all`, so the place is given back once.
 
 from __future__ import annotations
 
+from contextvars import Context
 from functools import partial
 from time import perf_counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from millpond._events import Observer, report
-from millpond.local._watchers import RAISED, RETURNED
+from millpond._events import Event, Observer, report
+from millpond.local._watchers import RAISED, RETURNED, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,18 @@ def run(task: Task[Any], fn: Callable[..., Any]) -> None:
             task._watchers.wake(task)
     else:
         task._settle(RETURNED, value)
+
+
+def run_apart(task: Task[Any], fn: Callable[..., Any], *, carries_context: bool) -> None:
+    """Run the call of a task inside something else: it sees nothing of its caller's token and, mostly, context."""
+    if carries_context and task._context is None:
+        task._context = Context()
+    before = getattr(here, "token", None)
+    here.token = None
+    try:
+        run(task, fn)
+    finally:
+        here.token = before
 
 
 def store_error(task: Task[Any], error: BaseException) -> None:
@@ -136,16 +149,28 @@ class HoldingCall(Wrapper):
 class ObservedCall(Wrapper):
     """A call that emits events."""
 
-    __slots__ = ("_on_event", "_pool", "_queued_at")
+    __slots__ = ("_on_event", "_pool", "_queued_at", "_started_at")
 
     def __init__(self, fn: Callable[..., Any], on_event: Observer, pool: str) -> None:
         self.fn = fn
-        self._on_event = on_event
+        self._on_event: Observer | None = on_event
         self._pool = pool
-        self._queued_at = perf_counter()
+        self._queued_at = self._started_at = perf_counter()
 
     def __call__(self, *args: Any) -> Any:
-        return run_observed(self._on_event, self._pool, self.fn, self._queued_at, *args)
+        self._started_at = perf_counter()
+        return run_observed(self._report, self._pool, self.fn, self._queued_at, *args)
+
+    def _report(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+
+    def give_up(self, error: BaseException) -> None:
+        """Emit that the call failed, though it goes on, and nothing more of it."""
+        on_event, self._on_event = self._on_event, None
+        if on_event is not None:
+            data = {"function": name_of(self.fn), "seconds": perf_counter() - self._started_at, "error": error}
+            report(on_event, "task_failed", self._pool, data)
 
 
 for _function in (run_admitted, run_observed, HoldingCall.__call__, ObservedCall.__call__):
@@ -169,6 +194,14 @@ def release_all(call: Any) -> None:
         call = call.fn
     if type(call) is partial and call.func is run_admitted:
         call.args[0]()
+
+
+def give_up_observed(call: Any, error: BaseException) -> None:
+    """Emit that a call failed which goes on, if it is observed."""
+    while isinstance(call, Wrapper):
+        if isinstance(call, ObservedCall):
+            call.give_up(error)
+        call = call.fn
 
 
 def name_of(fn: Any) -> str:

@@ -13,6 +13,7 @@ import weakref
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any, Protocol
 
+from millpond._events import logger
 from millpond.local._checks import check_seconds
 from millpond.local._timer import timer
 from millpond.local._watchers import here
@@ -75,7 +76,10 @@ class CancelToken:
         for each in watched:
             each.cancel()
         for call in calls:
-            call()
+            try:
+                call()
+            except Exception:  # the others are called all the same, as done-callbacks are
+                logger.exception("on_cancel raised")
 
     @property
     def cancelled(self) -> bool:
@@ -112,7 +116,7 @@ class CancelToken:
             raise CancelledError(self.reason)
 
     def on_cancel(self, call: Callable[[], object]) -> None:
-        """Call `call()` when cancelled (at once when it is), in the thread that cancels."""
+        """Call `call()` when cancelled (at once when it is), in the thread that cancels; what it raises is logged."""
         with self._lock:
             if not self._is_set:
                 self._calls.append(call)

@@ -64,6 +64,6 @@ def check_seconds(name: str, value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds or None, not {value!r}")
-    if not value >= 0 or math.isinf(value):
+    if not value >= 0 or value == math.inf:
         raise ValueError(f"{name} must be 0 or more seconds (None for no limit), not {value!r}")
-    return min(float(value), threading.TIMEOUT_MAX)
+    return float(min(value, threading.TIMEOUT_MAX))

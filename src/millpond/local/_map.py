@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice, repeat
 from typing import Any, Generic, TypeVar
 
@@ -117,13 +118,14 @@ class Results(Generic[T]):
             self._next += len(outcome[0]) + (outcome[1] is not None)
         return outcome
 
-    def next(self, deadline: float | None, help_out: Callable[[], bool]) -> tuple[list[T], BaseException | None]:
+    def next(self, deadline: float | None, run: Map[T]) -> tuple[list[T], BaseException | None]:
         """Wait for the next outcomes; a consumer that can help out does so instead of waiting."""
         while (outcome := self._take()) is None:
             if self._failure is not None:
                 raise self._failure
-            if not help_out():
-                self._consumer.sleep(self._has_next, deadline)
+            if not run.help_out():
+                with run.lend_thread():
+                    self._consumer.sleep(self._has_next, deadline)
         return outcome
 
     def _has_next(self) -> bool:
@@ -163,6 +165,10 @@ class Map(ABC, Generic[T]):
     def help_out(self) -> bool:
         """Make some calls here instead of waiting for them; False when that is not possible."""
         return False
+
+    def lend_thread(self) -> AbstractContextManager[Any]:
+        """Lend the pool a thread while this one waits, if the calls may wait for it."""
+        return nullcontext()
 
     def waiting(self) -> int:
         """Count the items that nobody has taken yet, less the queued places, which are counted as tasks."""
@@ -293,7 +299,7 @@ def _consume(
     try:
         while pending:
             try:
-                values, error = run.results.next(deadline, run.help_out)
+                values, error = run.results.next(deadline, run)
             except TimeoutError:
                 raise TimeoutError(f"{pending} results were missing {timeout} s after map() was called") from None
             taken = len(values) + (error is not None)

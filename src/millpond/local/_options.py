@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from millpond.local._cancel import CancelToken
@@ -32,6 +33,7 @@ class Options:
             raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be above 0 seconds, not {timeout!r}")
+        object.__setattr__(self, "timeout", None if timeout is None else float(min(timeout, TIMEOUT_MAX)))
         if self.cancel is not None and not isinstance(self.cancel, CancelToken):
             raise TypeError(f"cancel must be a CancelToken, not {self.cancel!r}")
 

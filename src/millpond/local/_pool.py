@@ -108,15 +108,16 @@ class Pool(Verbs, Executor):
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until every task has ended, leaving the pool open; False when that took longer than `timeout`."""
-        check_seconds("timeout", timeout)
+        timeout = check_seconds("timeout", timeout)
         if self._runner.is_inside():
             raise RuntimeError(f"drain() inside a task of pool {self.name!r} would wait for itself; use a group()")
         return bool(self._runner.drainers.wait(timeout))
 
     def restart(self) -> None:
-        """Open a pool again that was shut down, when its last tasks have ended."""
-        self._runner.join()
-        self._runner.reopen()
+        """Open a pool again that was shut down, when its last tasks have ended; an open one goes on."""
+        if self._runner.is_closed:
+            self._runner.join()
+            self._runner.reopen()
 
     def shutdown(  # type: ignore[override]
         self, wait: bool = True, *, cancel_futures: bool = False, timeout: float | None = None
@@ -126,7 +127,7 @@ class Pool(Verbs, Executor):
         Returns False when `timeout` seconds were not enough; the rest then goes on in the background. A paused pool
         is resumed, so that what is queued can end.
         """
-        check_seconds("timeout", timeout)
+        timeout = check_seconds("timeout", timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         self._runner.close(cancel_queued=cancel_futures)
         return bool(self._runner.join(deadline)) if wait else True

@@ -124,7 +124,8 @@ class Arrivals(Generic[T]):
                 with worker.extra_worker():  # to help would take as long as it takes: lend a thread instead
                     self._sleeper.sleep(self._has_come, deadline)
             elif not self._help_one(worker):
-                self._sleeper.sleep(self._has_come, None)
+                with worker.extra_worker() if any(map(worker.may_hold_up, self.pending)) else contextlib.nullcontext():
+                    self._sleeper.sleep(self._has_come, None)
         future = self._came.popleft()
         self.pending.discard(future)
         return future

@@ -55,7 +55,7 @@ class Block:
     max_waiting: int | None = None
 
     def __post_init__(self) -> None:
-        check_seconds("timeout", self.timeout)
+        object.__setattr__(self, "timeout", check_seconds("timeout", self.timeout))
         check_optional_count("max_waiting", self.max_waiting, 0)
 
 
@@ -178,15 +178,11 @@ class Admission:
 
     def enter(self) -> bool:
         """Atomically take a place if there is one and nobody waits for it."""
-        lock = self._host.lock
-        lock.acquire()  # `with` costs twice as much
-        try:
+        with self._host.lock:
             if self._submitters or (self._admitted >= self._count_at and not self._has_room()):
                 return False
             self._admitted += 1
             return True
-        finally:
-            lock.release()
 
     def _has_room(self) -> bool:
         """Count those that have left; return whether one more task fits (under the lock)."""
@@ -230,6 +226,8 @@ class Admission:
             return
         if verdict == "block" and host.is_inside():
             verdict = "caller_runs"
+        if verdict == "caller_runs" and type(task) is OptionTask and task.key is not None:
+            verdict = "accept"  # it has to wait for the others of its key
         if verdict == "block":
             self._wait(task, self.when_full if isinstance(self.when_full, Block) else Block(), is_aside=not wait)
         elif verdict == "caller_runs":
@@ -269,10 +267,12 @@ class Admission:
         """Wait until somebody has queued `task` for us, or leave it to them if we are an event loop."""
         me = Submitter(task)
         with self._host.lock:
-            if block.max_waiting is not None and len(self._submitters) >= block.max_waiting:
-                raise self._full(f", and {block.max_waiting} submitters wait already")
-            task._owner = self
-            self._submitters.append(me)
+            is_crowded = block.max_waiting is not None and len(self._submitters) >= block.max_waiting
+            if not is_crowded:
+                task._owner = self
+                self._submitters.append(me)
+        if is_crowded:
+            raise self._full(f", and {block.max_waiting} submitters wait already")
         self._watch_token(task)
         self.let_in()
         if not is_aside:

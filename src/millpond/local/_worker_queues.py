@@ -132,7 +132,7 @@ class WorkerQueues:
     def free(self) -> WorkerQueue | None:
         """Return the queues of a place without a worker, with tasks if there are such; None when all have one."""
         free = [each for each in self.all() if each.worker is None]
-        wanted = [each for each in free if each.keyed]
+        wanted = [each for each in free if each.keyed or (self.dedicated and len(each.shared))]
         normal = [each for each in free if not each.is_leaving]
         return wanted[0] if wanted else normal[0] if normal else None
 
@@ -157,8 +157,26 @@ class WorkerQueues:
             self._leaving.remove(queue)
 
     def has_orphans(self) -> bool:
-        """Return whether a place without a worker has tasks with a key."""
-        return bool(self._keys) and any(each.worker is None and each.keyed for each in self.all())
+        """Return whether a place without a worker has tasks of its own."""
+        if not self._keys and not self.dedicated:
+            return False
+        return any(each.worker is None and (each.keyed or (self.dedicated and len(each.shared))) for each in self.all())
+
+    def adopt(self, orphan: WorkerQueue) -> WorkerQueue | None:
+        """Give the keys of a place that has no worker to one that has, and return that; None when nothing was given."""
+        adopter = None
+        if orphan.worker is None:
+            adopter = next((each for each in self.all() if each.worker is not None), None)
+        if adopter is not None:
+            for tasks in self._keys.values():
+                if tasks.queue is orphan:
+                    tasks.queue = adopter
+            while orphan.keyed:
+                task: Any = orphan.keyed.take()
+                if task.queue is orphan:
+                    task.queue = adopter
+                adopter.keyed.put(task)
+        return adopter
 
     def resize(self, number: int, worth: Callable[[WorkerQueue], Any] | None = None) -> list[WorkerQueue]:
         """Change the number of places; return those that go. They stay while they have keyed tasks or a worker."""

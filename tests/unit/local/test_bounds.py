@@ -105,18 +105,19 @@ def test_the_counts_of_a_subpools_map_are_the_subpools():
         assert pool.statistics().completed in (0, 10_000)  # its own tasks, or all that ran in its workers; no mixture
 
 
-@pytest.mark.parametrize("key", [None, "a"])
-def test_a_task_with_a_key_can_be_run_by_its_caller(key):
+def test_a_caller_runs_plain_tasks_and_lets_those_with_a_key_wait_for_their_turn():
     held = threading.Event()
     with ThreadPool(1, max_queued=0, when_full="caller_runs") as pool:
         pool.submit(held.wait)
         try:
-            task = pool.options(key=key).submit(threading.get_ident)
-            assert task.result(HANG) == threading.get_ident()
+            assert pool.submit(threading.get_ident).result(HANG) == threading.get_ident()
+            keyed = pool.options(key="a").submit(threading.get_ident)
+            assert not keyed.done()  # it is one more than the bound, so that the order of its key holds
         finally:
             held.set()
+        assert keyed.result(HANG) != threading.get_ident()
         assert pool.drain(HANG)
-        assert pool.options(key=key).submit(same, 5).result(HANG) == 5
+        assert pool.options(key="a").submit(same, 5).result(HANG) == 5
 
 
 def test_dropping_the_oldest_task_never_drops_a_map(tmp_path):

@@ -183,12 +183,16 @@ class EagerMap(Generic[T]):
             raise asyncio.CancelledError("the map was cancelled: its pool was purged or shut down")
 
     async def wait(self, *, everything: bool = False) -> None:
-        if self._queued_worker is not None and self.limiter.is_inside():
+        if self._queued_worker is not None and self.limiter.is_above_caller():
             await self._run_one_here()
             return
         self._wants_all = everything
         self.is_interrupted = self.is_interrupted or not everything
-        await self.consumer.wait()
+        if self._queued_worker is None:
+            await self.consumer.wait()
+        else:
+            with self.limiter.lend():
+                await self.consumer.wait()
 
     async def all(self) -> list[T]:
         """Wait for everything and return it; raises the first error as soon as it comes."""

@@ -28,6 +28,7 @@ class AsyncGroup:
         self._factory = factory
         self._tasks: list[AsyncTask[Any]] = []
         self._error: BaseException | None = None
+        self._is_over = False
 
     @overload
     async def submit(self, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> AsyncTask[T]: ...
@@ -35,6 +36,8 @@ class AsyncGroup:
     async def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> AsyncTask[T]: ...
     async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> AsyncTask[Any]:
         """Submit a task of this group; once the group has failed, a cancelled one is returned instead."""
+        if self._is_over:
+            raise RuntimeError("this group has ended, so nobody would wait for the task; make a new group")
         task = self._factory.make(fn, args, kwargs)
         if self._error is None:
             await self._factory.admit(task)
@@ -64,7 +67,9 @@ class AsyncGroup:
     async def _wait(self) -> None:
         for task in self._tasks:
             while not task.done():  # inside a task of this pool, waiting helps
-                await asyncio.wait((self._factory.limiter.help(task),))
+                first = self._factory.limiter.help(task)
+                with self._factory.limiter.lend(first):
+                    await asyncio.wait((first,))
         await asyncio.sleep(0)  # so that the last error has been seen
 
     async def results(self, timeout: float | None = None) -> list[Any]:
@@ -85,6 +90,7 @@ class AsyncGroup:
         finally:
             self.cancel()  # what has not ended because the block, or the wait above, was left by an error
             await until_all_done(self._tasks)
+            self._is_over = True
         if kind is None and self._error is not None:
             try:
                 raise self._error

@@ -140,7 +140,10 @@ class LazyMap(Generic[T]):
             before = self._limiter.help(first)
             if self._ordered or before is not first:
                 before.add_done_callback(self.consumer.wake)
-        await self.consumer.wait()
+            with self._limiter.lend(before):
+                await self.consumer.wait()
+        else:
+            await self.consumer.wait()
 
     def stop(self) -> None:
         self._is_exhausted = True

@@ -20,10 +20,12 @@ Rejected: worker coroutines for submitted calls. They share one asyncio task bet
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Protocol
 
@@ -223,10 +225,34 @@ class Limiter:
                 "one was cancelled; await it elsewhere, or give it another key"
             )
         queued_at = first._queued_at
-        if first._stage == QUEUED and queued_at is not None:
+        if first._stage == QUEUED and queued_at is not None and queued_at.is_above_caller():
             queued_at.backlog.removed += 1
             self.start(first, queued_at)
         return first
+
+    def is_above_caller(self) -> bool:
+        """Return whether the caller is one of the tasks that this may run at once, and not paused."""
+        entry = self.runner.current()
+        return entry is not None and self in entry._limiter.chain and not self.is_paused
+
+    @contextmanager
+    def lend(self, task: AsyncTask[Any] | None = None) -> Iterator[None]:
+        """Give up the places of the task that waits here, while it waits for one that has not started."""
+        entry = self.runner.current() if task is None or task._stage < RUNNING else None
+        chain = (
+            ()
+            if entry is None
+            else itertools.takewhile(lambda node: node is not entry._queued_at, entry._limiter.chain)
+        )
+        held = [node for node in chain if node in self.chain]
+        for node in held:
+            node.held -= 1
+            node.schedule()
+        try:
+            yield
+        finally:
+            for node in held:
+                node.held += 1
 
     # -- ending ---------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,12 @@ class LoopRunner:
         """Return whether the code that asks is a task of this pool."""
         return self.starting is not None or (bool(self.running) and asyncio.current_task() in self.running)
 
+    def current(self) -> Any:
+        """Return the entry that the code that asks belongs to; None when it is no task of this pool."""
+        if self.starting is not None:
+            return self.starting
+        return self.running.get(asyncio.current_task()) if self.running else None  # type: ignore[arg-type]
+
     def is_current(self, entry: Entry) -> bool:
         task = entry._asyncio_task
         return entry is self.starting or (task is not None and task is asyncio.current_task())

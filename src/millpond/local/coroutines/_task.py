@@ -41,6 +41,7 @@ class TaskLimiter(Protocol):
     def leave(self, task: Any, /, *, completed: int = 0, failed: int = 0, cancelled: int = 0) -> None: ...
     def cancel_queued(self, task: Any, /) -> None: ...
     def help(self, task: Any, /) -> Any: ...
+    def lend(self, task: Any = None, /) -> contextlib.AbstractContextManager[None]: ...
 
 
 class Entry(Protocol):
@@ -123,11 +124,13 @@ class AsyncTask(asyncio.Future[T]):
         """Wait inside a task of the same pool, which holds a place that this one may need."""
         try:
             while (first := self._limiter.help(self)) is not self:
-                yield from asyncio.wait((first,)).__await__()
+                with self._limiter.lend(first):
+                    yield from asyncio.wait((first,)).__await__()
         except asyncio.CancelledError:
             self.cancel()
             raise
-        value: T = yield from _await_future(self)
+        with self._limiter.lend(self):
+            value: T = yield from _await_future(self)
         return value
 
     async def _perform(self, is_primed: bool) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -274,9 +275,13 @@ class ThreadMap(Map[T]):
             timer.after(RESCUE, self._rescue)
 
     def help_out(self) -> bool:
-        """Inside a worker of the same pool: run a slice instead of waiting for one."""
-        worker = getattr(here, "worker", None)
-        return worker is not None and worker.runner is self._runner.root and self._run_slice(self._worker())
+        """Inside a task of the same pool: run a slice instead of waiting for one."""
+        worker = self._worker()
+        return worker is not None and not self._runner.is_paused and self._run_slice(worker)
+
+    def lend_thread(self) -> AbstractContextManager[Any]:
+        is_inside = self._runner.is_inside() and self._worker() is None  # in a task of the parent, say
+        return self._runner.root.workers.extra_worker() if is_inside and self._queued_places() else nullcontext()
 
     def _take_back(self) -> list[tuple[int, int]]:
         with self._lock:

@@ -62,9 +62,13 @@ class Placement:
             hold(task, partial(self._release_key, task))
             queue = queues.put(task)
             if queue.worker is None:
-                if not runner.is_paused:
-                    workers.start_for(task)  # it gets the queue of a key that waits for a worker
-                return
+                if runner.is_paused:
+                    return
+                workers.start_for(task)  # it gets the queue of a key that waits for a worker
+                adopter = queues.adopt(queue)  # no thread is to be had
+                if adopter is None:
+                    return
+                queue = adopter
             try:
                 workers.idle.remove(queue.worker)
             except ValueError:
@@ -109,8 +113,12 @@ class Placement:
         """Have as many queues of workers as workers (under the lock)."""
         queues = self._runner.backlog.worker_queues
         if queues is not None:
-            for queue in queues.resize(max_workers):
+            for queue in queues.resize(max_workers, self._worth):
                 self.hand_over(queue)
+
+    def _worth(self, queue: WorkerQueue) -> tuple[int, bool]:
+        """Return by how much a worker's queue is worth keeping when the pool shrinks: idle workers leave first."""
+        return len(queue.keyed), queue.worker is not None and queue.worker not in self._workers.idle
 
     def hand_over(self, queue: WorkerQueue) -> None:
         """Give the plain tasks of a queue that goes to the other workers."""

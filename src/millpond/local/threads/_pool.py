@@ -185,9 +185,8 @@ class BaseThreadPool(Pool):
         return SubPool(self, max_workers, name=name)
 
     def _leave_at_once(self, why: str) -> None:
-        self._runner.is_interrupted = True
         super()._leave_at_once(why)
-        self._runner.token.cancel(f"the pool was left by {why}")
+        self._runner.leave_at_once(why)
 
 
 class ThreadPool(BaseThreadPool, ThreadPoolExecutor):

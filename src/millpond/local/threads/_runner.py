@@ -16,6 +16,7 @@ queues each put another function there. `admit` is a slot too: None while tasks 
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from concurrent.futures.thread import BrokenThreadPool
@@ -28,7 +29,7 @@ from millpond._events import Observer, emit
 from millpond.errors import PoolClosed
 from millpond.local import _exit_and_fork
 from millpond.local._backlog import Backlog
-from millpond.local._calls import hold, release_all, run, run_observed
+from millpond.local._calls import hold, release_all, run_apart, run_observed
 from millpond.local._cancel import CancelToken
 from millpond.local._drainers import Drainers
 from millpond.local._statistics import Statistics
@@ -41,10 +42,15 @@ from millpond.local.threads._placement import Placement
 from millpond.local.threads._worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from millpond.local._queues import Queue
     from millpond.local.threads._workers import Workers
+
+
+NO_THREAD_AT_EXIT = sys.version_info[:2] == (3, 12)
+LOOK = 0.05
+"""Seconds after which the exit looks whether something is left for it to run."""
 
 
 class ThreadRunner:
@@ -85,7 +91,11 @@ class ThreadRunner:
         self.hand_over = self.placement.hand_over
         self.carries_context: bool = self.workers.rules.carries_context
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.subpools: weakref.WeakSet[ThreadRunner] = weakref.WeakSet()
+        if parent is not None:
+            parent.subpools.add(self)
         self.cancelled_items = 0
+        self.callers = 0  # submitters that run a task themselves
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
         self.error_logger = ErrorLogger(name, on_event)
         self.last_fn: Any = None  # the last function that was checked; forgotten when a worker is idle
@@ -158,8 +168,15 @@ class ThreadRunner:
         if worker is not None and worker.runner is self:
             worker.perform(task, fn)
             return
-        run(task, fn)
-        self.workers.count_past(1, task._status == RAISED)
+        with self.lock:
+            self.callers += 1
+        try:
+            run_apart(task, fn, carries_context=self.carries_context)
+        finally:
+            with self.lock:
+                self.callers -= 1
+            self.workers.count_past(1, task._status == RAISED)
+            self.has_left()
         if worker is None and task._status == RAISED and isinstance(task._value, KeyboardInterrupt):
             raise task._value
 
@@ -178,14 +195,15 @@ class ThreadRunner:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def is_idle(self) -> bool:
-        return not len(self.backlog) and len(self.workers.idle) >= self.workers.count
+        return not len(self.backlog) and len(self.workers.idle) >= self.workers.count and not self.callers
 
     def statistics(self) -> Statistics:
         workers = self.workers
         with self.lock:
-            queued = len(self.backlog) + sum(each.waiting() for each in list(self.maps))
+            turns = sum(each.workers.queued_turns() for each in list(self.subpools))  # they are no tasks of this pool
+            queued = len(self.backlog) - turns + sum(each.waiting() for each in list(self.maps))
             idle, completed = workers.idle_count(), workers.ended()
-            running = max(0, workers.count - idle)
+            running = max(0, workers.count - idle) + self.callers
             cancelled = self.backlog.cancelled + self.cancelled_items + self.admission.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
             return Statistics(
@@ -235,10 +253,11 @@ class ThreadRunner:
             workers.renew_takes()
             maps = list(self.maps)
         workers.wake_all()
-        if not self.is_closed:
-            workers.start_minimum()
-            for each in maps:  # those whose items block look for more workers at no other time
-                each.queue_places()
+        if self.is_closed or any(each.is_closed for each in self.ancestors()):
+            return
+        workers.start_minimum()
+        for each in maps:  # those whose items block look for more workers at no other time
+            each.queue_places()
         workers.catch_up()
         self.admission.let_in()
 
@@ -255,6 +274,8 @@ class ThreadRunner:
     def fail_queued(self) -> None:
         for task, fn in self.backlog.take_all():
             release_all(fn)
+            if not task.is_place:
+                self.workers.count_past(1, 1)
             task._settle(RAISED, BrokenThreadPool(self.broken))
 
     def close(self, *, cancel_queued: bool = False) -> None:
@@ -265,13 +286,12 @@ class ThreadRunner:
         if not was_closed:
             emit(self.on_event, "pool_closed", self.name)
         if cancel_queued:
-            self.purge()
+            for each in [self, *self.descendants()]:
+                each.purge()
         self.resume()
         self.workers.wake_all()
         with self.lock:
-            self.workers.start_for_keys()
-            if len(self.backlog) and not self.workers.count:  # it was paused, or its last worker left just now
-                self.workers.start_one()
+            self.workers.start_for_left()  # it was paused, or its last worker left just now
         self.admission.let_in()
 
     def reopen(self) -> None:
@@ -286,7 +306,29 @@ class ThreadRunner:
         self.workers.start_minimum()
 
     def join(self, deadline: float | None = None) -> bool:
-        return self.workers.backend.join(deadline)
+        if self.parent is None or not self.is_inside():
+            return self.workers.backend.join(deadline)
+        with self.root.workers.extra_worker():  # the caller's thread may be the one that its tasks wait for
+            return self.workers.backend.join(deadline)
+
+    def leave_at_once(self, why: str) -> None:
+        """Wait for nothing more, here and in subpools, and tell what runs."""
+        for each in [self, *self.descendants()]:
+            each.is_interrupted = True
+            each.token.cancel(f"the pool was left by {why}")
+
+    def descendants(self) -> list[ThreadRunner]:
+        """Return the runners of subpools, and of theirs."""
+        with self.lock:
+            subpools = list(self.subpools)
+        return subpools + [below for each in subpools for below in each.descendants()]
+
+    def ancestors(self) -> Iterator[ThreadRunner]:
+        """Return those whose threads run these tasks, from the parent up."""
+        runner = self.parent
+        while runner is not None:
+            yield runner
+            runner = runner.parent
 
     # -- exit and fork ------------------------------------------------------------------------------------------------
 
@@ -315,17 +357,22 @@ class ThreadRunner:
         return True
 
     def finish_queued(self) -> None:
-        """Wait until everything queued has ended; run it here if there is no worker."""
-        if len(self.backlog) and not self.workers.count:
+        """Wait until everything queued has ended; run here what no worker comes for.
+
+        Where no thread can be started any more (Python 3.12), workers may all wait for tasks that are queued.
+        """
+        if not self.workers.count:
             self._run_queued_here()
-        else:
-            self.drainers.wait(None)
+        while not self.drainers.wait(LOOK if NO_THREAD_AT_EXIT else None):
+            self._run_queued_here()
 
     def _run_queued_here(self) -> None:
         before, worker = getattr(here, "worker", None), Worker(self, self.workers)
         here.worker = worker
+        queues = self.backlog.worker_queues
+        left = [] if queues is None else [each.keyed for each in queues.all() if each.worker is None]
         try:
-            for queue in self.backlog.queues():
+            for queue in [*left, self.backlog.queue]:
                 while (found := self.backlog.take_next(queue.take)) is not None:
                     worker.perform(*found)
         finally:

@@ -8,6 +8,7 @@ left to run it is gone.
 from __future__ import annotations
 
 import time
+from contextvars import Context
 from functools import partial
 from typing import Any
 
@@ -46,9 +47,11 @@ class Turns:
         parent = self._parent
         turn = Turn()
         turn._fn = self._run_turn
-        turn._args = (worker,)
+        turn._context = context = Context() if parent.carries_context else None
+        turn._args = (worker, context)
         turn._owner = parent.owner
         turn._watchers = _TurnWatchers(self, worker)
+        worker.is_queued = True
         try:
             if parent.is_closed:
                 raise parent.refusal()
@@ -58,22 +61,24 @@ class Turns:
             raise
 
     def lose_turn(self, worker: Worker) -> None:
-        """Remove a worker whose turn will never come, and cancel what would have waited for it for ever."""
+        """Remove a worker whose turn will never come, and cancel what nobody is left to run."""
         self._workers.remove(worker)
-        self._workers.runner.backlog.cancel_all()
+        if not self._workers.count:
+            self._workers.runner.backlog.cancel_all()
 
-    def _run_turn(self, worker: Worker) -> None:
+    def _run_turn(self, worker: Worker, context: Context | None) -> None:
         """Run tasks for a while, inside a task of the parent."""
         until = time.monotonic() + TURN
+        worker.is_queued = False
         inside = _innermost(here.worker)
         inside.turn = worker
         try:
-            self._work(worker, until)
+            self._work(worker, until, context)
         finally:
             inside.turn = None
             inside.places += 1
 
-    def _work(self, worker: Worker, until: float) -> None:
+    def _work(self, worker: Worker, until: float, context: Context | None) -> None:
         workers, backlog = self._workers, self._workers.runner.backlog
         while True:
             try:
@@ -87,14 +92,16 @@ class Turns:
             if fn is None:
                 backlog.skip(task)
                 continue
+            if context and task._context is None:  # an earlier task left something set: it is not to be seen
+                task._context = Context()
             run(task, fn)
             if task._status == CANCELLED:
                 backlog.note_cancelled(task, fn)
                 continue
             worker.done += 1
             worker.failed += task._status == RAISED
-            if time.monotonic() >= until and len(backlog.queue):
-                if self._parent.is_closed:
+            if (context or time.monotonic() >= until) and workers.has_work_for(worker):
+                if any(each.is_closed for each in workers.runner.ancestors()):
                     continue  # nobody new gets in there: go on
                 self.start(worker)
                 return

@@ -11,8 +11,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from millpond._events import logger
 from millpond.errors import TaskTimeout
-from millpond.local._calls import GivenUp, TimedCall, hide_frame, name_of, release_all
+from millpond.local._calls import GivenUp, TimedCall, give_up_observed, hide_frame, name_of, release_all
 from millpond.local._cancel import CancelToken
 from millpond.local._timer import timer
 from millpond.local._watchers import CANCELLED, OPEN, RAISED, here
@@ -94,11 +95,18 @@ class LimitedCall(TimedCall):
                 return
             self._is_over = True
             if self._worker is not None:
-                self._worker.lose()
-        release_all(self.fn)
-        token.cancel("its time-out passed")
-        if task._status == OPEN:
-            task._settle(RAISED, self._late())
+                try:
+                    self._worker.lose()
+                except Exception as problem:  # no thread is to be had, or a subpool's parent is closed
+                    logger.warning("a worker that was given up could not be replaced: %s", problem)
+        error = self._late()
+        try:
+            release_all(self.fn)
+            give_up_observed(self.fn, error)
+            token.cancel("its time-out passed")
+        finally:
+            if task._status == OPEN:
+                task._settle(RAISED, error)
 
     def _late(self) -> TaskTimeout:
         return TaskTimeout(

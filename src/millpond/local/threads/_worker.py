@@ -10,13 +10,13 @@ import _thread
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millpond.local._calls import GivenUp, hide_frame, run, store_error
+from millpond.local._calls import GivenUp, hide_frame, run_apart, store_error
 from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED, RAISED, RETURNED
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextvars import Context
 
     from millpond._events import Observer
@@ -45,8 +45,10 @@ class Runner(Protocol):
     last_fn: Any
     root: Any
     parent: Any
+    carries_context: bool
 
     def hand_over(self, queue: WorkerQueue, /) -> None: ...
+    def ancestors(self) -> Iterable[Any]: ...
     def is_idle(self) -> bool: ...
     def refusal(self) -> Exception: ...
     def mark_broken(self, reason: str) -> None: ...
@@ -86,6 +88,7 @@ class Worker:
     places: int = 0  # places of maps and subpools run, which are no tasks of the user's
     depth: int = 0  # tasks that run inside one another
     is_lost: bool = False
+    is_queued: bool = False  # it is a turn that has not come
     leaves: bool = False  # it was chosen to leave while it is idle
 
     def __post_init__(self) -> None:
@@ -93,7 +96,7 @@ class Worker:
 
     @property
     def token(self) -> CancelToken:
-        return self.runner.token
+        return self.runner.token if self.turn is None else self.turn.token
 
     @property
     def ended(self) -> int:
@@ -144,22 +147,53 @@ class Worker:
             pass
         elif task._fn is None:
             task._block(timeout)
-        else:
-            with (
-                owner.runner.workers.extra_worker()
-            ):  # too deep, or not to be run here, or not for so long: lend it a thread
+        else:  # too deep, or not to be run here, or not for so long: lend it a thread
+            runner: Any = owner.runner if self.has_place_in(owner.runner) else self.runner.root
+            with runner.workers.extra_worker():
                 task._block(timeout)
+
+    def may_hold_up(self, task: Any) -> bool:
+        """Return whether a task is queued that may wait for this very thread."""
+        return getattr(task, "_fn", None) is not None and getattr(task._owner, "root", None) is self.runner.root
+
+    def has_place_in(self, runner: Runner) -> bool:
+        """Return whether what runs in this thread is one of the tasks that this runner may run at once."""
+        worker: Worker | None = self
+        while worker is not None and worker.runner is not runner:
+            worker = worker.turn
+        return worker is not None
 
     def help_now(self, task: Task[Any]) -> bool:
         """Run `task` here if this pool has it queued; False when it has not, or it is not to be run here."""
         owner = task._owner
         if getattr(owner, "root", None) is not self.runner.root or self.depth >= DEEPEST or _has_time_limit(task):
             return False
+        if owner.runner.is_paused or not self.has_place_in(owner.runner):
+            return False
+        if type(task) is OptionTask and task.key is not None:
+            return self._run_up_to(task)
         fn = owner.claim(task)
         if fn is None:
             return False
         self.perform(task, fn)
         return True
+
+    def _run_up_to(self, task: OptionTask[Any]) -> bool:
+        """Run what waits for this worker up to a task with a key; False when another worker is to run it."""
+        queue = task.queue
+        if queue is None or queue.worker is None or not self._is(queue.worker):
+            return False
+        backlog = task._owner.runner.backlog
+        while task._fn is not None and (found := backlog.take_next(queue.keyed.take)) is not None:
+            self.perform(*found)
+        return True
+
+    def _is(self, other: Worker) -> bool:
+        """Return whether this thread is that worker just now, in a turn of its subpool too."""
+        worker: Worker | None = self
+        while worker is not None and worker is not other:
+            worker = worker.turn
+        return worker is not None
 
     def extra_worker(self) -> Any:
         """Lend the pool one more worker for the length of a `with` block, in which this one waits."""
@@ -168,8 +202,8 @@ class Worker:
     def perform(self, task: Task[Any], fn: Callable[..., Any]) -> None:
         self.depth += 1
         try:
-            run(task, fn)
             runner = task._owner.runner
+            run_apart(task, fn, carries_context=runner.carries_context)
             if task._status == CANCELLED:
                 runner.backlog.note_cancelled(task, fn)
             elif runner is self.runner:

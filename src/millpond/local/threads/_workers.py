@@ -162,7 +162,10 @@ class Workers:
         queues = self.runner.backlog.worker_queues
         with self.runner.lock:
             while queues is not None and not self.runner.is_paused and queues.has_orphans():
+                before = self.count
                 self.start_one()
+                if self.count == before:
+                    return  # no thread is to be had
 
     @contextmanager
     def extra_worker(self) -> Iterator[None]:
@@ -187,11 +190,15 @@ class Workers:
         """Return the function by which `worker` takes its next task, as things stand."""
         if self.runner.is_paused:
             return take_nothing
-        take = self.runner.backlog.queue.take if worker.queue is None else worker.queue.take
+        take = self._plain_take(worker)
         if self.rules.max_tasks_per_worker is not None:
             take = _until_used_up(worker, self.rules.max_tasks_per_worker, take)
         if self.count > self.max_workers + self.extra:
             take = _unless(lambda: self._is_surplus(worker), take)
+        return take
+
+    def _plain_take(self, worker: Worker) -> Callable[[], Task[Any]]:
+        take: Callable[[], Task[Any]] = self.runner.backlog.queue.take if worker.queue is None else worker.queue.take
         return take
 
     def renew_takes(self) -> None:
@@ -230,16 +237,45 @@ class Workers:
             surplus, used_up = self._is_surplus(worker), self._is_used_up(worker)
             if not (surplus or used_up) and (not runner.is_closed or not self._uncount(worker)):
                 return False
+            if used_up and not self._is_replaced(worker):
+                return False
             if surplus or used_up:
                 self.count -= 1
             self._forget(worker)
             if surplus:
                 self.renew_takes()
+            if runner.is_closed:  # nobody comes for what is left, as in an open pool
+                self.start_for_left()
         if len(runner.backlog):
             self.wake(1)
         elif used_up and self.count < self.min_workers:
             self.grow()
         return True
+
+    def _is_replaced(self, worker: Worker) -> bool:
+        """Start a worker in the place of one that is used up, in a closed pool with tasks; False: it has to go on."""
+        runner = self.runner
+        if not runner.is_closed or runner.broken or not len(runner.backlog) or self.count > self.max_workers:
+            return True
+        before, largest, queue = self.count, self.largest, worker.queue
+        if queue is not None:
+            queue.worker = None  # the next one gets it
+        self.start_one()
+        self.largest = largest  # for a moment there is one more
+        if self.count > before:
+            return True
+        if queue is not None:
+            queue.worker = worker
+        worker.take = self._plain_take(worker)  # no thread is to be had
+        return False
+
+    def start_for_left(self) -> None:
+        """Start workers for what nobody in a closed pool would take (under the lock)."""
+        runner = self.runner
+        if not runner.broken and not runner.is_paused:
+            self.start_for_keys()
+            if len(runner.backlog) and not self.count:
+                self.start_one()
 
     def may_leave(self, worker: Worker) -> bool:
         """Decide whether a worker that has been idle for `idle_timeout` leaves."""
@@ -262,11 +298,13 @@ class Workers:
     def _uncount(self, worker: Worker) -> bool:
         """Lower the count if that leaves no work behind: first lower it, then look (see `_runner.py`)."""
         self.count -= 1
-        has_work = bool(len(self.runner.backlog.queue)) if worker.queue is None else worker.queue.has_work()
-        if has_work and not self.runner.is_paused:
+        if self.has_work_for(worker) and not self.runner.is_paused:
             self.count += 1
             return False
         return True
+
+    def has_work_for(self, worker: Worker) -> bool:
+        return bool(len(self.runner.backlog.queue)) if worker.queue is None else bool(worker.queue.has_work())
 
     def remove(self, worker: Worker, *, is_replaced: bool = True) -> None:
         """Remove a worker, whatever it does; nothing happens when it is removed already."""
@@ -315,7 +353,11 @@ class Workers:
     # -- counting -----------------------------------------------------------------------------------------------------
 
     def idle_count(self) -> int:
-        return min(len(self.idle), self.count)
+        return min(len(self.idle) + self.queued_turns(), self.count)
+
+    def queued_turns(self) -> int:
+        """Count the workers of a subpool whose turn has not come."""
+        return sum(worker.is_queued for worker in self.all)
 
     def ended(self) -> int:
         with self.runner.lock:
