@@ -253,9 +253,9 @@ class Workers:
         return True
 
     def _is_replaced(self, worker: Worker) -> bool:
-        """Start a worker in the place of one that is used up, in a closed pool with tasks; False: it has to go on."""
+        """Start a worker in the place of one that is used up, if there are tasks; False: none can be, so it goes on."""
         runner = self.runner
-        if not runner.is_closed or runner.broken or not len(runner.backlog) or self.count > self.max_workers:
+        if runner.broken or runner.is_paused or not len(runner.backlog) or self.count > self.max_workers:
             return True
         before, largest, queue = self.count, self.largest, worker.queue
         if queue is not None:
