@@ -29,6 +29,7 @@ from millpond import (
     current_token,
     wait,
 )
+from millpond.local.processes import _workers
 from waiting import HANG, becomes, until
 
 
@@ -553,3 +554,21 @@ def test_a_group_of_coroutines_takes_nothing_after_its_end():
                 await group.submit(asyncio.sleep, 0)
 
     asyncio.run(main())
+
+
+def test_a_process_that_was_started_just_when_the_main_script_lost_its_name_is_started_again(monkeypatch):
+    """The interpreter takes `__main__.__file__` away when it ends, and a worker that looks then finds no functions."""
+    answers = [False, True]
+    made: list[int] = []
+    real = _workers.ProcessWorker
+
+    class Counted(real):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            made.append(self.process.pid)
+
+    monkeypatch.setattr(_workers, "restore_main_file", lambda: bool(answers) and answers.pop(0))
+    monkeypatch.setattr(_workers, "ProcessWorker", Counted)
+    with ProcessPool(1) as pool:
+        assert pool.submit(os.getpid).result(HANG) == made[1]
+    assert len(made) == 2

@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from millpond._events import logger
@@ -40,11 +41,16 @@ def usable_context(context: BaseContext) -> BaseContext:
     return context
 
 
-def restore_main_file() -> None:
-    """Let a worker that is started while the interpreter ends find the main script, whose `__file__` is gone then."""
+def restore_main_file() -> bool:
+    """Let a worker that is started while the interpreter ends find the main script, whose `__file__` is gone then.
+
+    Returns whether it was gone.
+    """
     main = sys.modules.get("__main__")
-    if _main_file is not None and main is not None and main is _main and not hasattr(main, "__file__"):
-        main.__file__ = _main_file
+    is_gone = _main_file is not None and main is not None and main is _main and not hasattr(main, "__file__")
+    if is_gone:
+        main.__file__ = _main_file  # type: ignore[union-attr]
+    return is_gone
 
 
 def is_importing_main() -> bool:
@@ -144,9 +150,15 @@ class Workers:
         if queue is None:
             return None
         name, reports_memory = f"{runner.name}_{next(self._names)}", rules.max_worker_memory is not None
+        make = partial(ProcessWorker, rules.context, name, rules.setup, queue, reports_memory=reports_memory)
         restore_main_file()
         try:
-            worker = ProcessWorker(rules.context, name, rules.setup, queue, reports_memory=reports_memory)
+            worker = make()
+            if restore_main_file():  # it went just now, and the process may have been started without it
+                worker.kill()
+                worker.collect()
+                worker.close()
+                worker = make()
         except Exception as error:
             self.start_at = now + START_AGAIN
             logger.warning("pool %r could not start a worker process: %s", runner.name, error)
