@@ -249,7 +249,7 @@ class ThreadMap(Map[T]):
             worker.items += taken
             worker.failed += failed
         else:
-            self._runner.workers.count_past(taken, failed)
+            self._runner.workers.counts.add_past(taken, failed)
         self.results.publish(first, values, error)
 
     def _watch(self, piece: Slice) -> None:

@@ -175,7 +175,7 @@ class ThreadRunner:
         finally:
             with self.lock:
                 self.callers -= 1
-            self.workers.count_past(1, task._status == RAISED)
+            self.workers.counts.add_past(1, task._status == RAISED)
             self.has_left()
         if worker is None and task._status == RAISED and isinstance(task._value, KeyboardInterrupt):
             raise task._value
@@ -200,9 +200,11 @@ class ThreadRunner:
     def statistics(self) -> Statistics:
         workers = self.workers
         with self.lock:
-            turns = sum(each.workers.queued_turns() for each in list(self.subpools))  # they are no tasks of this pool
+            turns = sum(
+                each.workers.counts.queued_turns() for each in list(self.subpools)
+            )  # they are no tasks of this pool
             queued = len(self.backlog) - turns + sum(each.waiting() for each in list(self.maps))
-            idle, completed = workers.idle_count(), workers.ended()
+            idle, completed = workers.counts.idle(), workers.counts.ended()
             running = max(0, workers.count - idle) + self.callers
             cancelled = self.backlog.cancelled + self.cancelled_items + self.admission.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
@@ -216,7 +218,7 @@ class ThreadRunner:
                 running=running,
                 submitted=queued + running + completed + cancelled,
                 completed=completed,
-                failed=workers.failed(),
+                failed=workers.counts.failed(),
                 cancelled=cancelled,
                 rejected=self.admission.rejected,
                 waiting_submitters=self.admission.waiting,
@@ -275,7 +277,7 @@ class ThreadRunner:
         for task, fn in self.backlog.take_all():
             release_all(fn)
             if not task.is_place:
-                self.workers.count_past(1, 1)
+                self.workers.counts.add_past(1, 1)
             task._settle(RAISED, BrokenThreadPool(self.broken))
 
     def close(self, *, cancel_queued: bool = False) -> None:
@@ -377,4 +379,4 @@ class ThreadRunner:
                     worker.perform(*found)
         finally:
             here.worker = before
-            self.workers.count_past(worker.ended, worker.failed)
+            self.workers.counts.add_past(worker.ended, worker.failed)

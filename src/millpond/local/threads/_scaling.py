@@ -46,7 +46,7 @@ class Scaling:
         workers = self._workers
         return Snapshot(
             workers=workers.count,
-            idle=workers.idle_count(),
+            idle=workers.counts.idle(),
             queued=len(workers.runner.backlog),
             min_workers=workers.min_workers,
             max_workers=workers.max_workers + workers.extra,
@@ -72,12 +72,12 @@ class Scaling:
             return
         workers, self._is_ticking = self._workers, True
         self._sampled_at = time.monotonic()
-        self._ended = workers.ended()
+        self._ended = workers.counts.ended()
         self._came_in = self._ended + len(workers.runner.backlog)
         self._stalled_for = 0.0
         if self._reaper is not None:
             self._reap_at = self._sampled_at + self._reaper.period
-            self._fewest_idle = workers.idle_count()
+            self._fewest_idle = workers.counts.idle()
         self._tick_again()
 
     def _tick_again(self) -> None:
@@ -120,7 +120,7 @@ class Scaling:
         workers, now = self._workers, time.monotonic()
         seconds, self._sampled_at = max(1e-6, now - self._sampled_at), now
         backlog = workers.runner.backlog
-        ended, busy = workers.ended(), workers.count - workers.idle_count()
+        ended, busy = workers.counts.ended(), workers.count - workers.counts.idle()
         came_in = ended + backlog.cancelled + len(backlog) + busy
         arrivals, self._came_in = max(0, came_in - self._came_in), came_in
         endings, self._ended = ended - self._ended, ended
@@ -135,12 +135,12 @@ class Scaling:
         workers = self._workers
         if self._reaper is None:
             return
-        self._fewest_idle = min(self._fewest_idle, workers.idle_count())
+        self._fewest_idle = min(self._fewest_idle, workers.counts.idle())
         if time.monotonic() < self._reap_at:
             return
         workers.dismiss(surplus(self._fewest_idle, self._snapshot()))
         self._reap_at = time.monotonic() + self._reaper.period
-        self._fewest_idle = workers.idle_count()
+        self._fewest_idle = workers.counts.idle()
 
 
 def _call_if_alive(method: weakref.WeakMethod[Callable[[], None]]) -> None:

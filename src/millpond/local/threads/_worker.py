@@ -210,7 +210,7 @@ class Worker:
                 self.done += 1
                 self.failed += task._status == RAISED
             else:  # of a subpool
-                runner.workers.count_past(1, task._status == RAISED)
+                runner.workers.counts.add_past(1, task._status == RAISED)
         finally:
             self.depth -= 1
 

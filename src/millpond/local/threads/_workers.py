@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond._events import emit
 from millpond.local._calls import release_all
+from millpond.local.threads._counts import Counts
 from millpond.local.threads._worker import Runner, Worker, take_nothing
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Workers:
         self.idle_timeout = -1.0 if rules.idle_timeout is None else rules.idle_timeout
         self.scaling: Scales | None = None
         self.largest = 0
-        self._past_ended = self._past_failed = 0  # the counts of workers that left
+        self.counts = Counts(self)
         self.backend = make_backend(self)
         self.reset()
 
@@ -316,7 +317,7 @@ class Workers:
     def _forget(self, worker: Worker, *, is_replaced: bool = True) -> None:
         """Keep only the counts of a worker that is gone, and start another one for tasks that only it could run."""
         self.all.discard(worker)
-        self.count_past(worker.ended, worker.failed)
+        self.counts.add_past(worker.ended, worker.failed)
         queue, queues = worker.queue, self.runner.backlog.worker_queues
         if queues is None or queue is None or queue.worker is not worker:
             return
@@ -349,29 +350,6 @@ class Workers:
                 self.idle.pop().lock.release()
             except IndexError:
                 return
-
-    # -- counting -----------------------------------------------------------------------------------------------------
-
-    def idle_count(self) -> int:
-        return min(len(self.idle) + self.queued_turns(), self.count)
-
-    def queued_turns(self) -> int:
-        """Count the workers of a subpool whose turn has not come."""
-        return sum(worker.is_queued for worker in self.all)
-
-    def ended(self) -> int:
-        with self.runner.lock:
-            return self._past_ended + sum(worker.ended for worker in self.all)
-
-    def failed(self) -> int:
-        with self.runner.lock:
-            return self._past_failed + sum(worker.failed for worker in self.all)
-
-    def count_past(self, ended: int, failed: int) -> None:
-        """Count what a worker did that is gone, or a thread that is no worker of this pool."""
-        with self.runner.lock:
-            self._past_ended += ended
-            self._past_failed += failed
 
 
 def _until_used_up(worker: Worker, limit: int, take: Callable[[], Task[Any]]) -> Callable[[], Task[Any]]:
