@@ -30,6 +30,7 @@ from millpond import (
     wait,
 )
 from millpond.local.processes import _workers
+from millpond.local.processes._worker import ProcessWorker
 from waiting import HANG, becomes, until
 
 
@@ -72,7 +73,7 @@ def test_a_map_goes_on_when_its_pool_was_closed_and_its_workers_are_used_up():
 def test_a_used_up_worker_goes_on_when_no_other_can_be_started(monkeypatch):
     gate = threading.Event()
     pool = ThreadPool(1, max_tasks_per_worker=1)
-    tasks = [pool.submit(gate.wait), *(pool.submit(abs, -number) for number in range(5))]
+    first, rest = pool.submit(gate.wait), [pool.submit(abs, -number) for number in range(5)]
     until(lambda: pool.statistics().running)
 
     def refuse(thread: threading.Thread) -> None:
@@ -81,7 +82,7 @@ def test_a_used_up_worker_goes_on_when_no_other_can_be_started(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", refuse)
     pool.shutdown(wait=False)
     gate.set()
-    assert [task.result(HANG) for task in tasks[1:]] == list(range(5))
+    assert first.result(HANG) and [task.result(HANG) for task in rest] == list(range(5))
 
 
 # -- subpools ---------------------------------------------------------------------------------------------------------
@@ -157,12 +158,12 @@ def test_a_subpool_is_resized_quietly_after_its_parent_was_shut_down():
     gate = threading.Event()
     pool = ThreadPool(1)
     part = pool.subpool(1)
-    tasks = [part.submit(gate.wait), *(part.submit(abs, -number) for number in range(9))]
+    first, rest = part.submit(gate.wait), [part.submit(abs, -number) for number in range(9)]
     until(lambda: pool.statistics().running)
     pool.shutdown(wait=False)
     part.resize(4)
     gate.set()
-    assert [task.result(HANG) for task in tasks[1:]] == list(range(9))
+    assert first.result(HANG) and [task.result(HANG) for task in rest] == list(range(9))
 
 
 def test_a_subpool_made_inside_a_task_can_be_waited_for_there():
@@ -560,9 +561,8 @@ def test_a_process_that_was_started_just_when_the_main_script_lost_its_name_is_s
     """The interpreter takes `__main__.__file__` away when it ends, and a worker that looks then finds no functions."""
     answers = [False, True]
     made: list[int] = []
-    real = _workers.ProcessWorker
 
-    class Counted(real):  # type: ignore[misc, valid-type]
+    class Counted(ProcessWorker):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
             made.append(self.process.pid)
