@@ -516,12 +516,12 @@ def test_a_cancelled_task_of_a_key_holds_up_none_of_the_others(make, gate, journ
     assert pool.options(key="k").submit(same, 6).result(HANG) == 6
 
 
-def test_a_task_with_a_key_can_be_run_by_its_caller(make, gate):
+def test_the_order_of_a_key_holds_on_a_full_pool_whose_callers_are_to_run_tasks(make, gate):
     pool = make(1, max_queued=0, when_full="caller_runs")
     held(pool, gate, 1)
-    for number in range(3):
-        assert pool.options(key="k").submit(same, number).result(0) == number
+    tasks = [pool.options(key="k").submit(same, number) for number in range(3)]
     gate.open()
+    assert [task.result(HANG) for task in tasks] == [0, 1, 2]
     at_rest(pool)
     assert pool.options(key="k").submit(same, 5).result(HANG) == 5
     assert at_rest(pool).completed == 5

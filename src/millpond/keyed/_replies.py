@@ -90,7 +90,9 @@ class Replies:
         self._bell.set()
         if self._thread is not None:
             self._thread.join(timeout=10)
-        for wait in self._waits.values():
+        with self._lock:
+            waits = list(self._waits.values())
+        for wait in waits:
             wait.future.cancel()
 
     def _live(self) -> None:

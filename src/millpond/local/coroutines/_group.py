@@ -40,7 +40,12 @@ class AsyncGroup:
             raise RuntimeError("this group has ended, so nobody would wait for the task; make a new group")
         task = self._factory.make(fn, args, kwargs)
         if self._error is None:
-            await self._factory.admit(task)
+            self._factory.limiter.watched[task] = self._fail
+            try:
+                await self._factory.admit(task)
+            except BaseException:
+                self._factory.limiter.watched.pop(task, None)
+                raise
         self._tasks.append(task)
         task.add_done_callback(self._ended)
         if self._error is not None:
@@ -48,10 +53,13 @@ class AsyncGroup:
         return task
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None and self._error is None:
+        self._factory.limiter.watched.pop(task, None)  # type: ignore[call-overload]
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
             self._error = error
             self.cancel()
 

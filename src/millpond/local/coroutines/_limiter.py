@@ -90,6 +90,9 @@ class Limiter:
         self.keys = Keys()
         self.admission: Admission | None = None
         self.maps: set[MapInPool] = set()
+        self.watched: dict[
+            AsyncTask[Any], Callable[[BaseException], None]
+        ] = {}  # tasks of groups, which hear of errors
         # What reads the async sources of maps, and how to stop each.
         self.readers: dict[asyncio.Task[None], Callable[[BaseException], None]] = {}
         self.is_paused = self.is_closed = False

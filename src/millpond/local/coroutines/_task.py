@@ -37,6 +37,7 @@ class TaskLimiter(Protocol):
     on_event: Observer | None
     chain: tuple[Any, ...]
     is_inside: Callable[[], bool]
+    watched: dict[Any, Callable[[BaseException], None]]
 
     def leave(self, task: Any, /, *, completed: int = 0, failed: int = 0, cancelled: int = 0) -> None: ...
     def cancel_queued(self, task: Any, /) -> None: ...
@@ -155,6 +156,8 @@ class AsyncTask(asyncio.Future[T]):
         self._limiter.leave(self, completed=1, failed=1)
         error = clean_error(error)
         self.set_exception(error)
+        if self._limiter.watched and (watcher := self._limiter.watched.pop(self, None)) is not None:
+            watcher(error)  # now: the limiter may start the next task before any done-callback is called
         if self._is_forgotten:
             self.exception()  # it counts as retrieved
             if self._limiter.on_event is None:

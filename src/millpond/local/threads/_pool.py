@@ -185,8 +185,10 @@ class BaseThreadPool(Pool):
         return SubPool(self, max_workers, name=name)
 
     def _leave_at_once(self, why: str) -> None:
+        runners = self._runner.interrupt()  # first: a second Ctrl-C may come at any time
         super()._leave_at_once(why)
-        self._runner.leave_at_once(why)
+        for each in runners:
+            each.token.cancel(f"the pool was left by {why}")
 
 
 class ThreadPool(BaseThreadPool, ThreadPoolExecutor):

@@ -313,11 +313,12 @@ class ThreadRunner:
         with self.root.workers.extra_worker():  # the caller's thread may be the one that its tasks wait for
             return self.workers.backend.join(deadline)
 
-    def leave_at_once(self, why: str) -> None:
-        """Wait for nothing more, here and in subpools, and tell what runs."""
-        for each in [self, *self.descendants()]:
+    def interrupt(self) -> list[ThreadRunner]:
+        """Let nobody wait for what runs, here and in subpools; return the runners of all of them."""
+        runners = [self, *self.descendants()]
+        for each in runners:
             each.is_interrupted = True
-            each.token.cancel(f"the pool was left by {why}")
+        return runners
 
     def descendants(self) -> list[ThreadRunner]:
         """Return the runners of subpools, and of theirs."""

@@ -269,6 +269,8 @@ class WorkflowGrant:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is GeneratorExit:
+            return  # the workflow is thrown away (terminated, or evicted): the pool hears of its end from the server
         try:
             await self.release()
         except LeaseLost as loss:
