@@ -265,6 +265,7 @@ class Lane:
             self._shut()
             return
         if self.is_closing:
+            self._give_rest(tenure, runner, beat)
             return
         dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
         if beat.version != self._version or dead:
@@ -316,8 +317,11 @@ class Lane:
     def hand_over(self, tenure: Tenure, runner: Runner) -> None:
         """Give everything away, on leaving; called when `is_closing` is set."""
         beat = self._store.renew(tenure.id, leaving=True)
-        if beat is None:
-            return
+        if beat is not None:
+            self._give_rest(tenure, runner, beat)
+
+    def _give_rest(self, tenure: Tenure, runner: Runner, beat: Beat) -> None:
+        """Give away what a leaving worker owns: at once, and at every heartbeat should that have failed."""
         _, owners = self._store.owners()
         moves = farewell(tenure.id, beat.members, owners, self._placement)
         if moves:

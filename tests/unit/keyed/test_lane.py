@@ -196,3 +196,17 @@ def test_a_store_that_refuses_every_report_gets_each_of_them_once_more_and_no_mo
         except EngineError:
             refusals += 1
     assert not lane._settles and refusals < 20
+
+
+def test_a_leaving_worker_whose_hand_over_failed_gives_everything_at_its_next_heartbeat(clock):
+    """What it still runs may take for ever, and would hold up every other key."""
+    store = RecordingStore()
+    lane, _ = lane_of(store, clock)
+    settle_down(lane)
+    store.join(Joiner("b", "b"))
+    lane.is_closing = True
+    beat = store.renew("a", leaving=True)
+    assert beat is not None
+    lane.tell(beat)
+    settle_down(lane)
+    assert owned(store, "a") == 0 and owned(store, "b") == 4096
