@@ -140,12 +140,7 @@ class BaseThreadPool(Pool):
         task._args = args
         task._context = (copy_context() or None) if runner.carries_context else None
         awaited = await_from_the_start(task)
-        runner.put(task)
-        workers = runner.workers
-        if workers.idle:
-            workers.wake(1, task)
-        elif workers.count < workers.max_workers:
-            workers.grow(task)
+        runner.queue_plain(task)
         return awaited
 
     def go(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -165,12 +160,7 @@ class BaseThreadPool(Pool):
         task._fn = partial(fn, **kwargs) if kwargs else fn
         task._args = args
         task._context = (copy_context() or None) if runner.carries_context else None
-        runner.put(task)
-        workers = runner.workers
-        if workers.idle:
-            workers.wake(1, task)
-        elif workers.count < workers.max_workers:
-            workers.grow(task)
+        runner.queue_plain(task)
 
     def group(self) -> Group:
         """Return a group: `with pool.group() as g: g.submit(...)` waits for all; the first error cancels the rest.
