@@ -43,6 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(900))
 
 
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of every later search for garbage: with 3,000 tests each took 0.1 s."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def leaves_no_thread_behind() -> Iterator[None]:
     before = set(threading.enumerate())
