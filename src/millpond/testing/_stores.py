@@ -11,8 +11,9 @@ closed by the caller:
 
 or `check_store(make_bench)` for all of them. A check raises AssertionError with a sentence that says what is owed.
 Checks named `verb_…` are about one verb, `k1_…` to `k7_…` about the promises of DESIGN.md, `hole_1_…` to `hole_18_…`
-about what a hostile reading of them found. Time is moved by `store.skew`. After every verb the invariants of `_mail`
-are looked at: from inside where the store runs the rules themselves, else as far as its readings tell.
+about what a hostile reading of them found. Time is moved by `store.skew`. After every verb the invariants of
+`keyed.rules.mailboxes` are looked at: from inside where the store keeps its tables in memory, else as far as its
+readings tell.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ from millpond.keyed._commands import (
     Stop,
 )
 from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._ledger import Ledger
 from millpond.keyed._records import (
     DEAD_RETRY,
     DUE,
@@ -59,6 +59,9 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import PoolGone, Store
+from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES
+from millpond.keyed.stores.memory import MemoryTables
+from millpond.keyed.stores.memory._mailboxes import MemoryMailboxes
 
 PATIENCE: Final = 60.0
 """Seconds after which something that should come is taken for lost."""
@@ -68,7 +71,6 @@ DRAIN: Final = 300 * SECOND
 UNKNOWN: Final = 3600 * SECOND
 KEEP: Final = 600 * SECOND
 NAME: Final = "job"
-STATES: Final = ("ready", "running", "retry", "held", "shelved")
 _READINGS: Final = frozenset(
     ("beat", "owners", "slots", "keys", "residents", "dead_letters", "where", "counts", "outcomes")
 )
@@ -78,33 +80,50 @@ _VERBS: Final = frozenset(("dispatch", "apply", "join", "renew", "leave", "give"
 # --- invariants ------------------------------------------------------------------------------------------------------
 
 
-def check_ledger(ledger: Ledger) -> None:
-    """Look at the rules from inside: I1, I2, and that nothing is left of what is gone."""
-    mail = ledger.mail
-    places = Counter(mailbox for _, mailbox, _ in mail.places())
-    twice = [mailbox for mailbox, count in places.items() if count > 1]
-    assert not twice, f"I1: {twice} stand in several places"
-    assert set(places) == set(mail.boxes), f"I1: {set(places) ^ set(mail.boxes)} stand nowhere, or are empty"
-    assert all(mail.boxes.values()), "I1: a mailbox that is empty is kept"
-    for (lane, slot), ready in mail.ready.items():
-        assert ready, f"an empty ready list of slot {slot} is kept"
-        owner = ledger.slots[slot].owner
-        assert owner not in ledger.members or slot in mail.active.get((lane, owner), ()), f"I2: {owner} misses {slot}"
-    for (_, worker), slots in mail.active.items():
-        assert worker in ledger.members, f"{worker} is gone, but its active slots are not"
-        assert len(slots) == len(set(slots)), f"{worker} has a slot twice: {slots}"
-    runs = {mailbox: (slot, run) for slot, some in mail.running.items() for mailbox, run in some.items()}
-    for mailbox, (_, run) in runs.items():
-        left = run.taken - run.done
-        assert 0 < left <= len(mail.boxes[mailbox]), f"I4: a take of {left} jobs of {mailbox} is not there"
-    assert mail.lent == {mailbox: slot for mailbox, (slot, run) in runs.items() if run.is_lent}, "lent is wrong"
-    assert mail.jobs == sum(len(box) for name, box in mail.boxes.items() if name[0] == "j"), "the count of jobs is off"
-    ids = {opened(raw).id for box in mail.boxes.values() for raw in box}
-    assert mail.doomed <= ids, f"the doomed {mail.doomed - ids} are not there any more"
-    for what, names in (("trouble", mail.trouble), ("notes", mail.notes)):
-        assert set(names) <= set(mail.boxes), f"{what} is left of {set(names) - set(mail.boxes)}"
-    assert set(mail.held) <= mail.paused, "a key is held that is not paused"
-    assert set(mail.signals) == set(ledger.members), "signals are kept for others than members"
+def check_tables(tables: MemoryTables) -> None:
+    """Look at the tables from inside: I1, I2, and that nothing is left of what is gone."""
+    boxes = tables.mailboxes
+    _check_places(boxes)
+    for (state, lane, slot), place in boxes.places.items():
+        if state == READY and isinstance(slot, int):
+            owner = tables.slots.get(slot).owner
+            active = tables.active.of.get((lane, owner))
+            is_known = owner not in tables.members or (active is not None and slot in active)
+            assert is_known, f"I2: {owner} does not know of {slot}, with {list(place)}"
+    for _, worker in tables.active.of:
+        assert worker in tables.members, f"{worker} is gone, but its active slots are not"
+    for box in boxes.all.values():
+        left = box.taken - box.done
+        assert box.state != RUNNING or 0 < left <= box.depth, f"I4: a take of {left} jobs of {box.name} is not there"
+        assert box.state != PAUSED or box.name in tables.paused, f"{box.name} is held and not paused"
+    jobs = sum(box.depth for box in boxes.all.values() if box.lane == "j")
+    assert tables.numbers.jobs == jobs, f"jobs are {jobs}, counted were {tables.numbers.jobs}"
+    assert tables.numbers.delayed == len(tables.delayed.rows), "the count of delayed jobs is off"
+    assert tables.numbers.dead == len(tables.dead.rows), "the count of dead letters is off"
+    ids = {opened(raw).id for box in boxes.all.values() for raw in box.jobs}
+    assert tables.cancelled <= ids, f"the cancelled {tables.cancelled - ids} are not there any more"
+    left_over = set(tables.messages.rows) - set(boxes.all)
+    assert not left_over, f"messages are left of {left_over}"
+    assert set(tables.signals.rows) <= set(tables.members), "signals are kept for others than members"
+
+
+def _check_places(boxes: MemoryMailboxes) -> None:
+    """I1: every mailbox that is not empty stands in one place, once, as it says; an empty one nowhere."""
+    assert all(boxes.places.values()), "an empty place is kept"
+    standing = [(key, box) for key, place in boxes.places.items() for box in place.values()]
+    for (state, lane, slot), box in standing:
+        assert boxes.all.get(box.name) is box, f"I1: {box.name} stands at {state} and is empty, or another"
+        where = {READY: (box.lane, box.slot), RUNNING: ("", box.slot), PARKED: (box.lane, box.unknown)}[state]
+        assert (box.state, where) == (state, (lane, slot)), f"I1: {box.name} says {box.state}, and stands at {state}"
+    names = Counter(box.name for _, box in standing)
+    for box in boxes.all.values():
+        assert box.depth == len(box.jobs) > 0, f"I1: {box.name} has {len(box.jobs)} jobs and says {box.depth}"
+        assert box.state in range(len(STATES)), f"I1: {box.name} stands nowhere"
+        is_listed = box.state in (READY, RUNNING, PARKED)
+        assert names[box.name] == is_listed, f"I1: {box.name} stands in {names[box.name]} places"
+    borrowed = {box.name for _, box in standing if box.state == RUNNING and box.is_borrowed}
+    assert set(boxes.borrows) == borrowed, f"{set(boxes.borrows) ^ borrowed} are borrowed, or not"
+    assert boxes.parks == sum(box.state == PARKED for _, box in standing), "the count of parked mailboxes is off"
 
 
 def check_readings(store: Store) -> None:
@@ -133,17 +152,16 @@ def check_readings(store: Store) -> None:
     assert version == store.beat().version, "owners() and beat() differ in version"
 
 
-def jobs_in(ledger: Ledger) -> dict[str, str]:
+def jobs_in(tables: MemoryTables) -> dict[str, str]:
     """Return where every job is: its id, and the mailbox, `delayed` or `dead`."""
-    mail = ledger.mail
-    found = {opened(raw).id: mailbox for mailbox, box in mail.boxes.items() for raw in box}
-    found.update(dict.fromkeys(mail.delayed, "delayed"))
-    found.update((opened(letter.job).id, "dead") for letter in mail.dead.values())
+    found = {opened(raw).id: box.name for box in tables.mailboxes.all.values() for raw in box.jobs}
+    found.update(dict.fromkeys(tables.delayed.rows, "delayed"))
+    found.update((opened(letter.job).id, "dead") for letter in tables.dead.rows.values())
     return found
 
 
 def check_removals(
-    verb: str, arguments: Sequence[Any], before: dict[str, str], after: dict[str, str], doomed: Iterable[str]
+    verb: str, arguments: Sequence[Any], before: dict[str, str], after: dict[str, str], cancelled: Iterable[str]
 ) -> None:
     """I4: only a settle that names a running take, or a recorded command, removes a job."""
     gone = set(before) - set(after)
@@ -151,7 +169,7 @@ def check_removals(
         return
     if verb == "work":
         settled = {one.mailbox for one in arguments[2]}
-        gone = {job for job in gone if before[job] not in settled} - set(doomed)
+        gone = {job for job in gone if before[job] not in settled} - set(cancelled)
     elif verb == "dispatch":
         swaps = {order.mailbox for order in arguments[1] if order.special and order.special.on_busy == "replace"}
         gone = {job for job in gone if before[job] not in swaps}
@@ -173,15 +191,15 @@ class _Watched:
             return value
 
         def verb(*args: Any, **named: Any) -> Any:
-            ledger = getattr(self._inner, "_ledger", None)
-            if not isinstance(ledger, Ledger):
+            tables = getattr(self._inner, "tables", None)
+            if not isinstance(tables, MemoryTables):
                 answer = value(*args, **named)
                 check_readings(self._inner)
                 return answer
-            before, doomed = jobs_in(ledger), set(ledger.mail.doomed)
+            before, cancelled = jobs_in(tables), set(tables.cancelled)
             answer = value(*args, **named)
-            check_ledger(ledger)
-            check_removals(name, args, before, jobs_in(ledger), doomed)
+            check_tables(tables)
+            check_removals(name, args, before, jobs_in(tables), cancelled)
             check_readings(self._inner)
             return answer
 

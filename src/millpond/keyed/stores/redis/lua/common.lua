@@ -22,7 +22,7 @@
 -- dead            hash     number -> packed {slot, mailbox, at, reason, job}
 -- out:<job>, uniq:<job>, batch:<batch>   16 digits of the end, and what is remembered until then; they expire
 --
--- Invariants: those of `_mail`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
+-- Invariants: those of `rules.mailboxes`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
 -- Nothing is written before all that can fail was read; hints go out last, and one that is forbidden harms nothing.
 
 local P, call, sub = KEYS[1], redis.call, string.sub

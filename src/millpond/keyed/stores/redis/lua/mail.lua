@@ -1,4 +1,4 @@
--- What scripts share that end, move or remove jobs: twins of the methods of `_mail.Mail`.
+-- What scripts share that end, move or remove jobs: twins of the methods of `rules.mailboxes`.
 
 -- The fields of a stored job: id, name, reply, keep, and the payload as it was packed. cmsgpack cannot read the payload
 -- (binary), so the fields are read one by one: after 16 digits and the byte that opens the array. What cannot be read

@@ -1,4 +1,4 @@
--- What scripts share that deal with members and with who owns a slot: twins of the methods of `_ledger.Ledger`.
+-- What scripts share that deal with members and with who owns a slot: twins of the methods of `rules.pool`.
 
 local function beat()
   local found = {}
