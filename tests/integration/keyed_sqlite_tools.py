@@ -79,7 +79,7 @@ _FAULTS = {
 
 
 def check_rows(store: sqlite.SqliteStore) -> None:
-    """Look at all rows of all pools: the invariants of `_mail`, and the counters."""
+    """Look at all rows of all pools: the invariants of `rules.mailboxes`, and the counters."""
 
     def look(transaction: Any) -> None:
         for fault, query in _FAULTS.items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from millpond._sqlite import Transaction
 from millpond.keyed._envelope import came, opened
 from millpond.keyed._records import Counts, DeadLetter, KeyView, Slot
-from millpond.keyed.stores.sqlite._boxes import STATES
+from millpond.keyed.rules.tables import STATES
 from millpond.keyed.stores.sqlite._pool import Pool
 
 _FIRST = "(SELECT raw FROM keyed_job AS k WHERE k.pool = b.pool AND k.box = b.number ORDER BY k.position LIMIT 1)"
