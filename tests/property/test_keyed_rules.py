@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, encode, opened
 from millpond.keyed._records import Joiner, Order, Settings, Settle, Special, Take
-from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RETRY, RUNNING
+from millpond.keyed.rules.tables import PARKED, PAUSED, RETRY, RUNNING
 from millpond.testing import _keyed_script
 from millpond.testing._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of
 from millpond.testing._keyed_script import MOST, SETTINGS, Move, moves_of
@@ -124,7 +124,7 @@ class State:
             self.commands,
             self.lost,
             tuple((box.name, tuple(raw[16:] for raw in box.jobs), box.failures, box.losses) for box in boxes),
-            tuple(sorted((key[1:], tuple(one)) for key, one in tables.mailboxes.places.items() if key[0] == READY)),
+            tuple(sorted((key, tuple(one)) for key, one in tables.mailboxes.ready_in.items())),
             tuple(sorted((name, tuple(slots)) for name, slots in tables.active.of.items() if slots)),
             tuple(
                 (box.slot, box.name, rank[box.token], box.worker, box.taken, box.done, box.is_borrowed) for box in runs

@@ -72,11 +72,13 @@ def dump(rules: Reference) -> object:
     """Return all that a stale report must not change."""
     tables = tables_of(rules)
     boxes = tables.mailboxes
-    places = {key: list(place) for key, place in boxes.places.items()}
+    places = [[(key, list(place)) for key, place in some.items()] for some in (boxes.ready_in, boxes.parked_for)]
     counted = replace(tables.numbers, last_token=0, last_place=0, first_place=0)
     rows = (tables.delayed, tables.outcomes, tables.dead, tables.unique, tables.messages, tables.slots, tables.members)
     rest = (tables.paused, tables.cancelled, {name: one for name, one in tables.signals.rows.items() if one})
-    return repr([list(boxes.all.values()), places, list(boxes.borrows), counted, *(one.rows for one in rows), *rest])
+    return repr(
+        [list(boxes.all.values()), places, list(boxes.borrowed_by_name), counted, *(one.rows for one in rows), *rest]
+    )
 
 
 @dataclass(frozen=True)
@@ -243,5 +245,5 @@ def finish(rules: Reference, now: int) -> None:
         if not boxes.all and not tables.delayed.rows:
             break
     assert not boxes.all and not tables.delayed.rows, f"never ran: {list(boxes.all) or list(tables.delayed.rows)}"
-    assert not boxes.places and not boxes.borrows and not boxes.parks
+    assert not boxes.ready_in and not boxes.running_in and not boxes.parked_for and not boxes.borrowed_by_name
     assert not tables.cancelled and not tables.messages

@@ -61,7 +61,7 @@ from millpond.keyed._records import (
 from millpond.keyed._store import PoolGone, Store
 from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES
 from millpond.keyed.stores.memory import MemoryTables
-from millpond.keyed.stores.memory._mailboxes import MemoryMailboxes
+from millpond.keyed.stores.memory._mailboxes import MemoryMailbox, MemoryMailboxes
 
 PATIENCE: Final = 60.0
 """Seconds after which something that should come is taken for lost."""
@@ -84,12 +84,11 @@ def check_tables(tables: MemoryTables) -> None:
     """Look at the tables from inside: I1, I2, and that nothing is left of what is gone."""
     boxes = tables.mailboxes
     _check_places(boxes)
-    for (state, lane, slot), place in boxes.places.items():
-        if state == READY and isinstance(slot, int):
-            owner = tables.slots.get(slot).owner
-            active = tables.active.of.get((lane, owner))
-            is_known = owner not in tables.members or (active is not None and slot in active)
-            assert is_known, f"I2: {owner} does not know of {slot}, with {list(place)}"
+    for (lane, slot), place in boxes.ready_in.items():
+        owner = tables.slots.get(slot).owner
+        active = tables.active.of.get((lane, owner))
+        is_known = owner not in tables.members or (active is not None and slot in active)
+        assert is_known, f"I2: {owner} does not know of {slot}, with {list(place)}"
     for _, worker in tables.active.of:
         assert worker in tables.members, f"{worker} is gone, but its active slots are not"
     for box in boxes.all.values():
@@ -109,12 +108,16 @@ def check_tables(tables: MemoryTables) -> None:
 
 def _check_places(boxes: MemoryMailboxes) -> None:
     """I1: every mailbox that is not empty stands in one place, once, as it says; an empty one nowhere."""
-    assert all(boxes.places.values()), "an empty place is kept"
-    standing = [(key, box) for key, place in boxes.places.items() for box in place.values()]
-    for (state, lane, slot), box in standing:
-        assert boxes.all.get(box.name) is box, f"I1: {box.name} stands at {state} and is empty, or another"
-        where = {READY: (box.lane, box.slot), RUNNING: ("", box.slot), PARKED: (box.lane, box.unknown)}[state]
-        assert (box.state, where) == (state, (lane, slot)), f"I1: {box.name} says {box.state}, and stands at {state}"
+    standing: list[tuple[tuple[int, object], MemoryMailbox]] = []
+    for state, places in ((READY, boxes.ready_in), (RUNNING, boxes.running_in), (PARKED, boxes.parked_for)):
+        for key, place in places.items():
+            assert place, "an empty place is kept"
+            standing += [((state, key), box) for box in place.values()]
+    for here, box in standing:
+        there: dict[int, object]
+        there = {READY: (box.lane, box.slot), RUNNING: box.slot, PARKED: (box.lane, box.unknown)}
+        assert boxes.all.get(box.name) is box, f"I1: {box.name} stands at {here} and is empty, or another"
+        assert here == (box.state, there.get(box.state)), f"I1: {box.name} stands at {here}, and says {box.state}"
     names = Counter(box.name for _, box in standing)
     for box in boxes.all.values():
         assert box.depth == len(box.jobs) > 0, f"I1: {box.name} has {len(box.jobs)} jobs and says {box.depth}"
@@ -122,8 +125,7 @@ def _check_places(boxes: MemoryMailboxes) -> None:
         is_listed = box.state in (READY, RUNNING, PARKED)
         assert names[box.name] == is_listed, f"I1: {box.name} stands in {names[box.name]} places"
     borrowed = {box.name for _, box in standing if box.state == RUNNING and box.is_borrowed}
-    assert set(boxes.borrows) == borrowed, f"{set(boxes.borrows) ^ borrowed} are borrowed, or not"
-    assert boxes.parks == sum(box.state == PARKED for _, box in standing), "the count of parked mailboxes is off"
+    assert set(boxes.borrowed_by_name) == borrowed, f"{set(boxes.borrowed_by_name) ^ borrowed} are borrowed, or not"
 
 
 def check_readings(store: Store) -> None:

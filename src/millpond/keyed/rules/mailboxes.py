@@ -110,12 +110,12 @@ class MailboxRules(Generic[M]):
         box = self._boxes.get(one.mailbox)
         if box is None or box.state != RUNNING or box.slot != one.slot or box.token != one.token:
             return False
-        count = max(0, min(one.done, box.taken) - box.done)
+        count = min(one.done, box.taken) - box.done
         is_refused = one.how == "bury" and self._are_dead_letters_full()
         for outcome in one.outcomes:
             if not (is_refused and outcome.status == "dead"):
                 self._keep_outcome(now, outcome)
-        if count:
+        if count > 0:
             self.pop(box, count)
             box.done += count
             self._boxes.changed(box)
@@ -177,13 +177,13 @@ class MailboxRules(Generic[M]):
         if box.lane == "j":
             self._numbers.jobs -= count
         self._boxes.pop(box, count)
-        self.clear_failures(box)
+        if box.failures or box.losses:
+            self.clear_failures(box)
 
     def clear_failures(self, box: M) -> None:
         """Forget what happened to a first job that is first no more."""
-        if box.failures or box.losses:
-            box.failures = box.losses = 0
-            self._boxes.changed(box)
+        box.failures = box.losses = 0
+        self._boxes.changed(box)
 
     def is_emptied(self, box: M) -> bool:
         """Leave nothing of a mailbox that is empty; return whether it is."""
@@ -229,6 +229,7 @@ class MailboxRules(Generic[M]):
         """Hand out up to `want` mailboxes that are ready, `per` jobs of each."""
         takes: list[Take] = []
         size, boxes, active = 0, self._boxes, self._tables.active
+        per = max(1, per)
         while len(takes) < want and size <= HEAVY:
             slot = active.pop(lane, worker, want - len(takes))
             if slot is None:
@@ -265,7 +266,7 @@ class MailboxRules(Generic[M]):
         if tables.paused and box.name in tables.paused:
             boxes.move(box, PAUSED)
             return 0
-        jobs = self._fitting(boxes.heads(box, 1 if box.losses else max(1, per), HEAVY))
+        jobs = self._fitting(boxes.heads(box, 1 if box.losses else per, HEAVY))
         box.token, box.worker, box.taken, box.done, box.is_borrowed = token, worker, len(jobs), 0, is_borrowed
         boxes.move(box, RUNNING)
         messages = tables.messages.of(box.name) if tables.messages else ()

@@ -2,7 +2,7 @@
 
 Each place is an ordered dictionary: putting behind or before, taking from the front and leaving the middle all cost the
 same, however many stand there. (A plain dictionary that is eaten from its front does not: `next(iter(…))` walks over
-all that was deleted.)
+all that was deleted.) Those that run are only ever read all at once.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeVar
 
 from millpond.keyed._envelope import opened
-from millpond.keyed.rules.tables import NOWHERE, PARKED, READY, RUNNING, Mailbox
+from millpond.keyed.rules.tables import PARKED, READY, RUNNING, Mailbox
 
-Place = tuple[int, str, int | str]
-"""A state, and what tells its places apart: lane and slot (ready), slot (running), lane and name (parked)."""
+K = TypeVar("K")
+P = TypeVar("P", bound="dict[str, MemoryMailbox]")
 
 
 @dataclass(slots=True, eq=False)
@@ -32,14 +33,17 @@ class MemoryMailboxes:
     def __init__(self) -> None:
         self.all: dict[str, MemoryMailbox] = {}
         """Those that are not empty."""
-        self.places: dict[Place, OrderedDict[str, MemoryMailbox]] = {}
-        """Places in which somebody stands."""
-        self.borrows: OrderedDict[str, MemoryMailbox] = OrderedDict()
-        self.parks = 0
+        self.ready_in: dict[tuple[str, int], OrderedDict[str, MemoryMailbox]] = {}
+        """Those that are ready, by lane and slot. Here and below, a place where nobody stands is not kept."""
+        self.running_in: dict[int, dict[str, MemoryMailbox]] = {}
+        """Those that run, by slot."""
+        self.parked_for: dict[tuple[str, str], OrderedDict[str, MemoryMailbox]] = {}
+        """Those that are parked, by lane and by the name that is not known."""
+        self.borrowed_by_name: OrderedDict[str, MemoryMailbox] = OrderedDict()
 
     @property
     def has_parked(self) -> bool:
-        return self.parks > 0
+        return bool(self.parked_for)
 
     def get(self, name: str) -> MemoryMailbox | None:
         return self.all.get(name)
@@ -59,63 +63,62 @@ class MemoryMailboxes:
     # -- places -------------------------------------------------------------------------------------------------------
 
     def move(self, box: MemoryMailbox, state: int) -> None:
-        self._leave(box)
+        if box.state >= READY:
+            self._leave(box)
         box.state = state
-        if state in (RUNNING, PARKED):
-            self._place(box)[box.name] = box
-            self.parks += state == PARKED
-            if state == RUNNING and box.is_borrowed:
-                self.borrows[box.name] = box
-        elif state == NOWHERE and not box.depth:
-            self.all.pop(box.name, None)
+        if state == RUNNING:
+            place = self.running_in.get(box.slot)
+            if place is None:
+                self.running_in[box.slot] = {box.name: box}
+            else:
+                place[box.name] = box
+            if box.is_borrowed:
+                self.borrowed_by_name[box.name] = box
+        elif state == PARKED:
+            self.parked_for.setdefault((box.lane, box.unknown), OrderedDict())[box.name] = box
 
     def make_ready(self, box: MemoryMailbox, *, first: bool = False) -> bool:
-        self._leave(box)
+        if box.state >= READY:
+            self._leave(box)
         box.state = READY
-        place = self._place(box)
+        place = self.ready_in.get((box.lane, box.slot))
+        if place is None:
+            self.ready_in[box.lane, box.slot] = OrderedDict({box.name: box})
+            return True
         place[box.name] = box
         if first:
             place.move_to_end(box.name, last=False)
-        return len(place) == 1
+        return False
 
     def _leave(self, box: MemoryMailbox) -> None:
-        state = box.state
-        if state in (READY, RUNNING, PARKED):
-            key = _place_of(box)
-            place = self.places[key]
-            del place[box.name]
-            if not place:
-                del self.places[key]
-            self.parks -= state == PARKED
+        """Take a mailbox away from where it stands."""
+        if box.state == RUNNING:
+            _remove(self.running_in, box.slot, box.name)
             if box.is_borrowed:
-                self.borrows.pop(box.name, None)
-
-    def _place(self, box: MemoryMailbox) -> OrderedDict[str, MemoryMailbox]:
-        """Return who stands where a mailbox is to stand."""
-        key = _place_of(box)
-        place = self.places.get(key)
-        if place is None:
-            place = self.places[key] = OrderedDict()
-        return place
+                del self.borrowed_by_name[box.name]
+        elif box.state == READY:
+            _remove(self.ready_in, (box.lane, box.slot), box.name)
+        elif box.state == PARKED:
+            _remove(self.parked_for, (box.lane, box.unknown), box.name)
 
     def has_ready(self, lane: str, slot: int) -> bool:
-        return (READY, lane, slot) in self.places
+        return (lane, slot) in self.ready_in
 
     def ready(self, lane: str, slot: int, most: int) -> tuple[Sequence[MemoryMailbox], bool]:
-        place = self.places.get((READY, lane, slot))
+        place = self.ready_in.get((lane, slot))
         return ((), False) if place is None else (list(islice(place.values(), most)), len(place) > most)
 
     def ready_slots(self, lane: str, slots: Sequence[int]) -> set[int]:
-        return {slot for slot in slots if (READY, lane, slot) in self.places}
+        return {slot for slot in slots if (lane, slot) in self.ready_in}
 
     def running(self, slots: Sequence[int]) -> dict[int, list[MemoryMailbox]]:
-        return {slot: list(place.values()) for slot in slots if (place := self.places.get((RUNNING, "", slot)))}
+        return {slot: list(place.values()) for slot in slots if (place := self.running_in.get(slot))}
 
     def borrowed(self) -> list[MemoryMailbox]:
-        return list(self.borrows.values())
+        return list(self.borrowed_by_name.values())
 
     def parked(self, lane: str, unknown: str, most: int) -> list[MemoryMailbox]:
-        place = self.places.get((PARKED, lane, unknown))
+        place = self.parked_for.get((lane, unknown))
         return [] if place is None else list(islice(place.values(), most))
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
@@ -143,9 +146,11 @@ class MemoryMailboxes:
         return not position
 
     def pop(self, box: MemoryMailbox, count: int) -> None:
-        popleft = box.jobs.popleft
-        for _ in range(count):
-            popleft()
+        if count == box.depth:
+            box.jobs.clear()
+        else:
+            for _ in range(count):
+                box.jobs.popleft()
         self._shrink(box, count)
 
     def cut(self, box: MemoryMailbox, keep: int) -> list[bytes]:
@@ -159,9 +164,9 @@ class MemoryMailboxes:
             self.all.pop(box.name, None)
 
 
-def _place_of(box: Mailbox) -> Place:
-    if box.state == READY:
-        return READY, box.lane, box.slot
-    if box.state == RUNNING:
-        return RUNNING, "", box.slot
-    return PARKED, box.lane, box.unknown
+def _remove(places: dict[K, P], key: K, name: str) -> None:
+    place = places[key]
+    if len(place) == 1:
+        del places[key]
+    else:
+        del place[name]
