@@ -1724,6 +1724,39 @@ def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
     assert bench.outcome("m1") == "dead" and ids(a.one("m")) == ["m2"]
 
 
+def k7_a_lost_job_waits_for_room_among_the_dead(bench: StoreBench) -> None:
+    """A job that lost too many workers passes no limit: it does not run, and is dead as soon as there is room."""
+    bench.open(max_dead=1, max_losses=1)
+    a = bench.hand("a")
+    bench.put("k", "k1")
+    bench.put("m", "m1", "m2")
+    a.settle(end(a.take()["j:k"], 0, "bury"))
+    b = bench.hand("b", own=False)
+    assert bench.bury(b, a).recovered == 1
+    assert bench.state("j:m") == "retry" and len(bench.store.dead_letters()) == 1, "K7: max_dead was passed"
+    assert bench.outcome("m1") == "" and bench.where("m", "m1") == "waiting"
+    bench.skip(DEAD_RETRY + SECOND)
+    assert not b.take() and bench.state("j:m") == "retry", "a job that killed its workers ran again"
+    bench.store.apply(Drop((bench.store.dead_letters()[0].number,)))
+    bench.skip(DEAD_RETRY + SECOND)
+    assert ids(b.one("m")) == ["m2"] and bench.outcome("m1") == "lost"
+    (letter,) = bench.store.dead_letters()
+    assert opened(letter.job).id == "m1"
+
+
+def k7_messages_to_a_resident_are_bounded(bench: StoreBench) -> None:
+    """No more messages wait for a resident than jobs for a key."""
+    bench.open(max_per_key=2)
+    a = bench.hand("a")
+    bench.start("k")
+    assert [bench.notify("k", b"%d" % number) for number in range(3)] == ["sent", "sent", "full"]
+    take = a.take(residents=1)["r:watch:k"]
+    assert [data for _, data in take.notes] == [b"0", b"1"] and bench.notify("k", b"3") == "full"
+    a.settle(end(take, 0, "keep", notes=take.notes[0][0]))
+    assert [bench.notify("k", b"4"), bench.notify("k", b"5")] == ["sent", "full"]
+    assert [one.data for one in a.work().signals] == [b"4"]
+
+
 def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:
     """A shelved key runs with any member that knows it, one job, then goes back to its owner."""
     bench.open()

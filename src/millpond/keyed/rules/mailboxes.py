@@ -73,7 +73,7 @@ class MailboxRules(Generic[M]):
             if box is None:
                 continue
             if what == "later" and box.state == RETRY and box.since <= now:
-                self.make_ready(box)
+                self._try_again(now, box)
             elif what == "shelf" and box.state == PARKED and box.since + self._settings.unknown <= now:
                 self._give_up_parked(now, box)
         return tables.due.next()
@@ -93,6 +93,15 @@ class MailboxRules(Generic[M]):
         """Forget a delayed job."""
         self._tables.delayed.drop(job)
         self._numbers.delayed -= 1
+
+    def _try_again(self, now: int, box: M) -> None:
+        """Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room."""
+        if self._is_lost(box):
+            self._boxes.move(box, NOWHERE)
+            if self._give_up_lost(now, box):
+                self.go_on(box)
+        else:
+            self.make_ready(box)
 
     def _give_up_parked(self, now: int, box: M) -> None:
         """Let a job be dead that no worker has known for long enough."""
@@ -301,7 +310,18 @@ class MailboxRules(Generic[M]):
         self._numbers.recovered += 1
         if blame and box.lane == "j":
             box.losses += 1
-            if box.losses >= self._settings.max_losses:
-                self._to_dead_letters(now, box, b"its worker died %d times while running it" % box.losses, "lost")
+            if self._is_lost(box) and not self._give_up_lost(now, box):
+                return
         if box.depth:
             self.make_ready(box, first=True)
+
+    def _is_lost(self, box: M) -> bool:
+        return box.losses >= self._settings.max_losses
+
+    def _give_up_lost(self, now: int, box: M) -> bool:
+        """Let a job be dead that has lost too many workers; False: the dead letters are full, so it waits."""
+        if self._are_dead_letters_full():
+            self._retry_at(now + DEAD_RETRY, box)
+            return False
+        self._to_dead_letters(now, box, b"its worker died %d times while running it" % box.losses, "lost")
+        return True

@@ -204,6 +204,9 @@ class OrderRules(Generic[M]):
         box = self._boxes.get(mailbox)
         if box is None or opened(self._boxes.last(box)).id in self._tables.cancelled:
             return "gone"
+        most = self._tables.settings.max_per_key
+        if most and self._tables.messages.count(mailbox) >= most:
+            return "full"
         self._numbers.last_note += 1
         number = self._numbers.last_note
         self._tables.messages.add(mailbox, number, data)

@@ -166,6 +166,9 @@ class MemoryMessages:
     def of(self, mailbox: str) -> tuple[tuple[int, bytes], ...]:
         return tuple(self.rows.get(mailbox, ()))
 
+    def count(self, mailbox: str) -> int:
+        return len(self.rows.get(mailbox, ()))
+
     def drop(self, mailbox: str, upto: int | None = None) -> None:
         messages = self.rows.get(mailbox, deque())
         while upto is not None and messages and messages[0][0] <= upto:

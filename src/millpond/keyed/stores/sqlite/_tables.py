@@ -375,6 +375,12 @@ class SqlMessages(_Part):
         )
         return tuple(rows)
 
+    def count(self, mailbox: str) -> int:
+        (found,) = self._execute(
+            "SELECT count(*) FROM keyed_note WHERE pool = ? AND mailbox = ?", (self._pool, mailbox)
+        ).fetchone()
+        return int(found)
+
     def drop(self, mailbox: str, upto: int | None = None) -> None:
         self._execute(
             "DELETE FROM keyed_note WHERE pool = ? AND mailbox = ? AND number <= ?",

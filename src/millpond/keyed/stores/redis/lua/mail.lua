@@ -11,6 +11,8 @@ local function opened(job)
   return {id, name, reply, keep, sub(job, rest + 1)}
 end
 
+local DEAD_RETRY = 10000000
+
 local function run_of(slot, mailbox)
   local run = call('HGET', P .. 'run:' .. slot, mailbox)
   if not run then return nil end
@@ -155,6 +157,16 @@ local function end_run(slot, mailbox)
   if has('lent') then call('HDEL', P .. 'lent', mailbox) end
 end
 
+-- Let a job be dead that has lost too many workers; return how many jobs are left, or nil: the dead letters are full, so
+-- it waits.
+local function give_up_lost(slot, mailbox, losses)
+  if has_no_grave() then
+    call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 'l' .. mailbox)}))
+    return nil
+  end
+  return bury(slot, mailbox, 'its worker died ' .. losses .. ' times while running it', 'lost')
+end
+
 -- End a take whose worker will not: its jobs are ready again. With `blame` its first job may have killed the worker.
 local function recover(slot, mailbox, blame)
   end_run(slot, mailbox)
@@ -165,8 +177,8 @@ local function recover(slot, mailbox, blame)
     losses = losses + 1
     set_trouble(mailbox, failures, losses)
     if losses >= setting('max_losses') and left > 0 then
-      left = bury(slot, mailbox, 'its worker died ' .. losses .. ' times while running it', 'lost')
+      left = give_up_lost(slot, mailbox, losses)
     end
   end
-  if left > 0 then ready(slot, mailbox, true) end
+  if left and left > 0 then ready(slot, mailbox, true) end
 end

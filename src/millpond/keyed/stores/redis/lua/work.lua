@@ -8,7 +8,7 @@
 -- changes nothing. A call takes only if it is later than the last of its worker.
 
 local me, number, want, per = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local VISIT, DUE, HEAVY, DEAD_RETRY = 8, 100, 4194304, 10000000
+local VISIT, DUE, HEAVY = 8, 100, 4194304
 
 -- Let the next job of a mailbox that stands nowhere have its turn, if there is one.
 local function go_on(slot, mailbox, left)
@@ -80,6 +80,17 @@ local function settle(i)
   return true, next
 end
 
+-- Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room.
+local function try_again(slot, mailbox)
+  local _, losses = trouble_of(mailbox)
+  if losses > 0 and losses >= setting('max_losses') then
+    local left = give_up_lost(slot, mailbox, losses)
+    if left then go_on(slot, mailbox, left) end
+  else
+    ready(slot, mailbox)
+  end
+end
+
 -- Let happen what is due; return when the next thing is, or 0.
 local function tick()
   local due = P .. 'due'
@@ -91,7 +102,7 @@ local function tick()
     call('ZREM', due, what)
     if kind == 'l' then
       local entry = forgo('later', name)
-      if entry then ready(entry[1], name) end
+      if entry then try_again(entry[1], name) end
     elseif kind == 'd' then
       local entry = forgo('delayed', name)
       if entry then enter(entry[1], entry[3], stamp .. entry[4]) end
