@@ -39,7 +39,7 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import Store
-from millpond.keyed.rules.tables import PARKED, READY, RETRY
+from millpond.keyed.rules.tables import PARKED, READY, RETRY, SUSPECTS
 from millpond.keyed.stores.memory import _reads
 from millpond.testing._keyed_model import NAMES, Judge, clone, finish, make_rules, tables_of
 from millpond.testing._stores import jobs_in
@@ -256,7 +256,8 @@ class Stage:
         """Say what a store must say at least of what comes next: `is_more` and `due` may also be so in vain."""
         tables, worker = self.tables, arguments[0]
         boxes = tables.mailboxes.all.values()
-        more = any(box.state == READY and tables.slots.get(box.slot).owner == worker for box in boxes)
+        ready = {box.queue for box in boxes if box.state == READY and tables.slots.get(box.slot).owner == worker}
+        more = bool(ready - {SUSPECTS} if tables.mailboxes.runs_suspect(worker) else ready)
         is_open = not tables.numbers.is_paused and not tables.numbers.is_shut
         parked = [box.since + self.settings.unknown for box in boxes if box.state == PARKED]
         parked = [due for due in parked if due > self.now]  # else the dead letters were full, and it is tried later

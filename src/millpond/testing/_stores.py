@@ -59,7 +59,7 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import PoolGone, Store
-from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES
+from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES, SUSPECTS
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox, MemoryMailboxes
 
@@ -115,7 +115,7 @@ def _check_places(boxes: MemoryMailboxes) -> None:
             standing += [((state, key), box) for box in place.values()]
     for here, box in standing:
         there: dict[int, object]
-        there = {READY: (box.lane, box.slot), RUNNING: box.slot, PARKED: (box.lane, box.unknown)}
+        there = {READY: (box.queue, box.slot), RUNNING: box.slot, PARKED: (box.lane, box.unknown)}
         assert boxes.all.get(box.name) is box, f"I1: {box.name} stands at {here} and is empty, or another"
         assert here == (box.state, there.get(box.state)), f"I1: {box.name} stands at {here}, and says {box.state}"
     names = Counter(box.name for _, box in standing)
@@ -124,6 +124,9 @@ def _check_places(boxes: MemoryMailboxes) -> None:
         assert box.state in range(len(STATES)), f"I1: {box.name} stands nowhere"
         is_listed = box.state in (READY, RUNNING, PARKED)
         assert names[box.name] == is_listed, f"I1: {box.name} stands in {names[box.name]} places"
+    suspects = Counter(box.worker for _, box in standing if box.state == RUNNING and box.queue == SUSPECTS)
+    assert boxes.suspects == suspects, f"{suspects} run suspects, {boxes.suspects} were counted"
+    assert all(count == 1 for count in suspects.values()), f"somebody runs several suspects: {suspects}"
     borrowed = {box.name for _, box in standing if box.state == RUNNING and box.is_borrowed}
     assert set(boxes.borrowed_by_name) == borrowed, f"{set(boxes.borrowed_by_name) ^ borrowed} are borrowed, or not"
 
@@ -1742,6 +1745,53 @@ def k7_a_lost_job_waits_for_room_among_the_dead(bench: StoreBench) -> None:
     assert ids(b.one("m")) == ["m2"] and bench.outcome("m1") == "lost"
     (letter,) = bench.store.dead_letters()
     assert opened(letter.job).id == "m1"
+
+
+def k7_a_job_on_its_last_chance_runs_beside_no_other_such(bench: StoreBench) -> None:
+    """A job that kills its worker buries itself, and none that ran beside it."""
+    bench.open(max_losses=2)
+    a = bench.hand("a")
+    for key in ("k", "l", "m"):
+        bench.put(key, f"{key}1", f"{key}2")
+    assert len(a.take()) == 3
+    b = bench.hand("b", own=False)
+    assert bench.bury(b, a).recovered == 3
+    bench.put("n", "n1")
+    work = b.work(want=9)
+    first = [take for take in work.takes if take.losses]
+    assert len(first) == 1 and len(work.takes) == 2, f"one suspect, and what is not suspect: {work.takes}"
+    assert not work.is_more, "there is nothing more for who runs a suspect already"
+    c = bench.hand("c", own=False)
+    bench.bury(c, b)
+    assert [opened(one.job).id for one in bench.store.dead_letters()] == [opened(first[0].jobs[0]).id]
+    left = {"k", "l", "m", "n"}
+    done = []
+    for _ in range(9):
+        takes = c.work(want=9).takes
+        assert sum(take.losses > 0 for take in takes) <= 1
+        for take in takes:
+            done += ids(take)
+            c.settle(end(take))
+    assert len(done) == 6 and {job[0] for job in done} == left, f"all others ran: {done}"
+    assert len(bench.store.dead_letters()) == 1 and not bench.store.keys()
+
+
+def k7_a_suspect_whose_job_is_cancelled_is_none(bench: StoreBench) -> None:
+    """What is behind a job that lost its workers is not blamed for it, wherever its mailbox stands."""
+    bench.open(max_losses=2)
+    a = bench.hand("a")
+    bench.put("k", "k1", "k2")
+    bench.put("l", "l1", "l2")
+    bench.put("m", "m1")
+    assert len(a.take()) == 3
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    assert bench.cancel("k", "k1") == "cancelled" and bench.purge("m") == "1"
+    takes = b.take()
+    assert {name: (ids(take)[:1], take.losses) for name, take in takes.items()} == {
+        "j:k": (["k2"], 0),
+        "j:l": (["l1"], 1),
+    }
 
 
 def k7_messages_to_a_resident_are_bounded(bench: StoreBench) -> None:

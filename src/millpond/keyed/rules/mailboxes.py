@@ -15,7 +15,7 @@ from typing import Generic
 
 from millpond.keyed._envelope import Envelope, opened, stamped
 from millpond.keyed._records import DEAD_RETRY, DUE, HEAVY, VISIT, DeadLetter, Outcome, Settle, Take
-from millpond.keyed.rules.tables import NOWHERE, PARKED, PAUSED, RETRY, RUNNING, M, Tables
+from millpond.keyed.rules.tables import NOWHERE, PARKED, PAUSED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 
 class MailboxRules(Generic[M]):
@@ -41,13 +41,14 @@ class MailboxRules(Generic[M]):
 
     def make_ready(self, box: M, *, first: bool = False) -> None:
         """Let the owner of its slot take a mailbox."""
-        if self._boxes.make_ready(box, first=first):
-            self.activate(box.lane, box.slot)
+        queue = SUSPECTS if box.losses and box.losses + 1 >= self._settings.max_losses else box.lane
+        if self._boxes.make_ready(box, queue, first=first):
+            self.activate(queue, box.slot)
 
-    def activate(self, lane: str, slot: int) -> None:
+    def activate(self, queue: str, slot: int) -> None:
         """Tell the owner of a slot that something is ready there."""
         owner = self.owner_of(slot)
-        if owner and self._tables.active.push(lane, owner, slot):
+        if owner and self._tables.active.push(queue, owner, slot):
             self._hint(owner)
 
     def owner_of(self, slot: int) -> str:
@@ -233,26 +234,34 @@ class MailboxRules(Generic[M]):
     # -- a worker's take ----------------------------------------------------------------------------------------------
 
     def take(
-        self, now: int, worker: str, lane: str, names: Iterable[str], token: int, want: int, per: int
+        self, now: int, worker: str, queue: str, names: Iterable[str], token: int, want: int, per: int
     ) -> list[Take]:
         """Hand out up to `want` mailboxes that are ready, `per` jobs of each."""
         takes: list[Take] = []
         size, boxes, active = 0, self._boxes, self._tables.active
         per = max(1, per)
         while len(takes) < want and size <= HEAVY:
-            slot = active.pop(lane, worker, want - len(takes))
+            slot = active.pop(queue, worker, want - len(takes))
             if slot is None:
                 break
             if self.owner_of(slot) != worker:
                 continue
-            ready, is_more = boxes.ready(lane, slot, min(VISIT, want - len(takes)))
+            ready, is_more = boxes.ready(queue, slot, min(VISIT, want - len(takes)))
             for box in ready:
                 size += self._take_one(now, worker, box, token, per, takes)
             if is_more:
-                active.push(lane, worker, slot)
+                active.push(queue, worker, slot)
         if len(takes) < want and boxes.has_parked:
-            self._take_parked(now, worker, lane, names, token, want, takes)
+            self._take_parked(now, worker, queue, names, token, want, takes)
         return takes
+
+    def has_suspect(self, worker: str) -> bool:
+        """Return whether a suspect is ready for a worker, which runs no other.
+
+        A job that is dead with its next loss is not run beside another such: should it kill its worker, it is the only
+        one that is dead for it, and none that merely ran beside it.
+        """
+        return self._tables.active.has(SUSPECTS, worker) and not self._boxes.runs_suspect(worker)
 
     def _take_parked(
         self, now: int, worker: str, lane: str, names: Iterable[str], token: int, want: int, takes: list[Take]

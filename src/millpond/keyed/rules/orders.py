@@ -8,7 +8,19 @@ from typing import Generic
 from millpond.keyed._envelope import opened, stamped
 from millpond.keyed._records import STAMP, Order, Signal, Special
 from millpond.keyed.rules.mailboxes import MailboxRules
-from millpond.keyed.rules.tables import NOWHERE, PARKED, PAUSED, RETRY, RUNNING, Delayed, M, Mailbox, Tables
+from millpond.keyed.rules.tables import (
+    NOWHERE,
+    PARKED,
+    PAUSED,
+    READY,
+    RETRY,
+    RUNNING,
+    SUSPECTS,
+    Delayed,
+    M,
+    Mailbox,
+    Tables,
+)
 
 
 class OrderRules(Generic[M]):
@@ -110,7 +122,7 @@ class OrderRules(Generic[M]):
             self._numbers.jobs -= 1
         if not self._rules.is_emptied(box) and was_first:
             self._rules.clear_failures(box)
-            if box.state in (RETRY, PARKED):
+            if box.state in (RETRY, PARKED) or (box.state == READY and box.queue == SUSPECTS):
                 self._rules.make_ready(box)
         self._rules.end(now, raw, status)
 

@@ -34,9 +34,7 @@ from millpond.keyed._records import (
 )
 from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.orders import OrderRules
-from millpond.keyed.rules.tables import RUNNING, M, Tables
-
-LANES = ("j", "r")
+from millpond.keyed.rules.tables import QUEUES, RUNNING, SUSPECTS, M, Tables
 
 
 class Rules(Generic[M]):
@@ -136,9 +134,9 @@ class Rules(Generic[M]):
             if slots.get(slot).owner == worker:
                 taker = wanted if wanted in takers else ""
                 self._set_owner(now, slot, taker, why)
-                for lane in LANES if taker else ():
-                    if self.tables.mailboxes.has_ready(lane, slot):
-                        self.mailboxes.activate(lane, slot)
+                for queue in QUEUES if taker else ():
+                    if self.tables.mailboxes.has_ready(queue, slot):
+                        self.mailboxes.activate(queue, slot)
                 given += 1
         if given:
             self._changed()
@@ -178,7 +176,7 @@ class Rules(Generic[M]):
         recovered = self._recover_borrowed(now, worker, tokens)
         tables.slots.preload(slots)
         running = boxes.running(slots)
-        ready = {lane: boxes.ready_slots(lane, slots) for lane in LANES}
+        ready = {queue: boxes.ready_slots(queue, slots) for queue in QUEUES}
         for slot in slots:
             owner = tables.slots.get(slot).owner
             if owner != worker:
@@ -191,9 +189,9 @@ class Rules(Generic[M]):
             recovered += count
             if is_contested:
                 contested.append(slot)
-            for lane in LANES:
-                if slot in ready[lane] or (runs and boxes.has_ready(lane, slot)):
-                    self.mailboxes.activate(lane, slot)
+            for queue in QUEUES:
+                if slot in ready[queue] or (runs and boxes.has_ready(queue, slot)):
+                    self.mailboxes.activate(queue, slot)
         if got:
             self._changed()
         return Claimed(tuple(got), tuple(contested), recovered, is_gone=False)
@@ -273,14 +271,22 @@ class Rules(Generic[M]):
             if is_open:
                 takes = self._take(now, member, want, per, want_residents)
             tables.members.count_call(worker, call)
-        is_more = is_open and tables.active.has(worker)
+        is_more = is_open and self._has_more(worker)
         return Work(stale, tuple(takes), signals, False, is_more, due, now, numbers.version)
 
     def _take(self, now: int, member: Member, want: int, per: int, want_residents: int) -> list[Take]:
         self._numbers.last_token = token = max(self._numbers.last_token + 1, now)
         takes = self.mailboxes.take(now, member.id, "r", member.names, token, want_residents, 1)
+        if want > 0 and self.mailboxes.has_suspect(member.id):
+            suspects = self.mailboxes.take(now, member.id, SUSPECTS, (), token, 1, 1)
+            want -= len(suspects)
+            takes += suspects
         takes += self.mailboxes.take(now, member.id, "j", member.names, token, want, per)
         return takes
+
+    def _has_more(self, worker: str) -> bool:
+        active = self.tables.active
+        return active.has("j", worker) or active.has("r", worker) or self.mailboxes.has_suspect(worker)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

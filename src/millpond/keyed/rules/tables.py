@@ -9,7 +9,7 @@ anything in it, and costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from millpond.keyed._records import DeadLetter, Joiner, Member, Settings, Signal, Slot
@@ -22,6 +22,9 @@ RETRY: Final = 2
 PAUSED: Final = 3
 PARKED: Final = 4
 """No worker that had it knows its first job; it waits for one that does."""
+SUSPECTS: Final = "s"
+"""The queue of mailboxes of jobs that are dead with their next loss; else a mailbox queues in its lane."""
+QUEUES: Final = ("j", "r", SUSPECTS)
 STATES: Final = ("ready", "running", "retry", "held", "shelved")
 """The states, as readings call them."""
 
@@ -31,7 +34,8 @@ class Mailbox:
     """The jobs of one key, or one resident: where it stands, and with whom."""
 
     name: str
-    lane: str
+    queue: str
+    """Where it stands or stood when it is ready: a lane, or `SUSPECTS`."""
     slot: int
     state: int = NOWHERE
     depth: int = 0
@@ -52,6 +56,11 @@ class Mailbox:
     """The name of the job for which it is parked."""
     since: int = 0
     """When it was parked; when a retry is due."""
+    lane: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the lane off the name."""
+        self.lane = self.name[0]
 
 
 M = TypeVar("M", bound=Mailbox)
@@ -116,18 +125,21 @@ class Mailboxes(Protocol[M]):
     def move(self, box: M, state: int) -> None:
         """Let a mailbox stand elsewhere, behind those that are there. Not for `READY`. One that is empty is gone."""
 
-    def make_ready(self, box: M, *, first: bool = False) -> bool:
-        """Let a mailbox be ready, behind (or before) the others; return whether it is alone in its lane and slot."""
+    def make_ready(self, box: M, queue: str, *, first: bool = False) -> bool:
+        """Let a mailbox be ready, behind (or before) the others; return whether it is alone in its queue and slot."""
 
-    def has_ready(self, lane: str, slot: int) -> bool: ...
-    def ready(self, lane: str, slot: int, most: int) -> tuple[Sequence[M], bool]:
+    def has_ready(self, queue: str, slot: int) -> bool: ...
+    def ready(self, queue: str, slot: int, most: int) -> tuple[Sequence[M], bool]:
         """Return those that are ready, in their order, and whether there are more."""
 
-    def ready_slots(self, lane: str, slots: Sequence[int]) -> set[int]:
+    def ready_slots(self, queue: str, slots: Sequence[int]) -> set[int]:
         """Return those of the slots in which something is ready."""
 
     def running(self, slots: Sequence[int]) -> dict[int, list[M]]:
         """Return those that run, by slot, in the order of their takes."""
+
+    def runs_suspect(self, worker: str) -> bool:
+        """Return whether a worker runs a mailbox that it took as a suspect."""
 
     def borrowed(self) -> list[M]:
         """Return those that run with a worker which does not own their slot, in the order of their takes."""
@@ -160,13 +172,13 @@ class Mailboxes(Protocol[M]):
 class ActiveSlots(Protocol):
     """The slots of each worker in which something is ready, each once, in their turn."""
 
-    def push(self, lane: str, worker: str, slot: int) -> bool:
+    def push(self, queue: str, worker: str, slot: int) -> bool:
         """Add a slot behind the others; return whether it is the only one."""
 
-    def pop(self, lane: str, worker: str, want: int) -> int | None:
+    def pop(self, queue: str, worker: str, want: int) -> int | None:
         """Return the next slot, and remove it. `want` says how many may be asked for, this one included."""
 
-    def has(self, worker: str) -> bool: ...
+    def has(self, queue: str, worker: str) -> bool: ...
     def drop(self, worker: str) -> None: ...
 
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeVar
 
 from millpond.keyed._envelope import opened
-from millpond.keyed.rules.tables import PARKED, READY, RUNNING, Mailbox
+from millpond.keyed.rules.tables import PARKED, READY, RUNNING, SUSPECTS, Mailbox
 
 K = TypeVar("K")
 P = TypeVar("P", bound="dict[str, MemoryMailbox]")
@@ -34,11 +34,13 @@ class MemoryMailboxes:
         self.all: dict[str, MemoryMailbox] = {}
         """Those that are not empty."""
         self.ready_in: dict[tuple[str, int], OrderedDict[str, MemoryMailbox]] = {}
-        """Those that are ready, by lane and slot. Here and below, a place where nobody stands is not kept."""
+        """Those that are ready, by queue and slot. Here and below, a place where nobody stands is not kept."""
         self.running_in: dict[int, dict[str, MemoryMailbox]] = {}
         """Those that run, by slot."""
         self.parked_for: dict[tuple[str, str], OrderedDict[str, MemoryMailbox]] = {}
         """Those that are parked, by lane and by the name that is not known."""
+        self.suspects: dict[str, int] = {}
+        """How many suspects each worker runs, of those that do."""
         self.borrowed_by_name: OrderedDict[str, MemoryMailbox] = OrderedDict()
 
     @property
@@ -74,16 +76,20 @@ class MemoryMailboxes:
                 place[box.name] = box
             if box.is_borrowed:
                 self.borrowed_by_name[box.name] = box
-        elif state == PARKED:
+            if box.queue == SUSPECTS:
+                self.suspects[box.worker] = self.suspects.get(box.worker, 0) + 1
+            return
+        box.queue = box.lane
+        if state == PARKED:
             self.parked_for.setdefault((box.lane, box.unknown), OrderedDict())[box.name] = box
 
-    def make_ready(self, box: MemoryMailbox, *, first: bool = False) -> bool:
+    def make_ready(self, box: MemoryMailbox, queue: str, *, first: bool = False) -> bool:
         if box.state >= READY:
             self._leave(box)
-        box.state = READY
-        place = self.ready_in.get((box.lane, box.slot))
+        box.state, box.queue = READY, queue
+        place = self.ready_in.get((queue, box.slot))
         if place is None:
-            self.ready_in[box.lane, box.slot] = OrderedDict({box.name: box})
+            self.ready_in[queue, box.slot] = OrderedDict({box.name: box})
             return True
         place[box.name] = box
         if first:
@@ -96,20 +102,30 @@ class MemoryMailboxes:
             _remove(self.running_in, box.slot, box.name)
             if box.is_borrowed:
                 del self.borrowed_by_name[box.name]
+            if box.queue == SUSPECTS:
+                self._run_no_suspect(box.worker)
         elif box.state == READY:
-            _remove(self.ready_in, (box.lane, box.slot), box.name)
+            _remove(self.ready_in, (box.queue, box.slot), box.name)
         elif box.state == PARKED:
             _remove(self.parked_for, (box.lane, box.unknown), box.name)
 
-    def has_ready(self, lane: str, slot: int) -> bool:
-        return (lane, slot) in self.ready_in
+    def _run_no_suspect(self, worker: str) -> None:
+        self.suspects[worker] -= 1
+        if not self.suspects[worker]:
+            del self.suspects[worker]
 
-    def ready(self, lane: str, slot: int, most: int) -> tuple[Sequence[MemoryMailbox], bool]:
-        place = self.ready_in.get((lane, slot))
+    def runs_suspect(self, worker: str) -> bool:
+        return worker in self.suspects
+
+    def has_ready(self, queue: str, slot: int) -> bool:
+        return (queue, slot) in self.ready_in
+
+    def ready(self, queue: str, slot: int, most: int) -> tuple[Sequence[MemoryMailbox], bool]:
+        place = self.ready_in.get((queue, slot))
         return ((), False) if place is None else (list(islice(place.values(), most)), len(place) > most)
 
-    def ready_slots(self, lane: str, slots: Sequence[int]) -> set[int]:
-        return {slot for slot in slots if (lane, slot) in self.ready_in}
+    def ready_slots(self, queue: str, slots: Sequence[int]) -> set[int]:
+        return {slot for slot in slots if (queue, slot) in self.ready_in}
 
     def running(self, slots: Sequence[int]) -> dict[int, list[MemoryMailbox]]:
         return {slot: list(place.values()) for slot in slots if (place := self.running_in.get(slot))}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
 from millpond.keyed._records import DeadLetter, Joiner, Member, Settings, Signal, Slot
-from millpond.keyed.rules.tables import Delayed, Numbers
+from millpond.keyed.rules.tables import QUEUES, Delayed, Numbers
 from millpond.keyed.stores.memory._mailboxes import MemoryMailboxes
 
 V = TypeVar("V")
@@ -43,23 +43,23 @@ class MemoryActiveSlots:
     def __init__(self) -> None:
         self.of: dict[tuple[str, str], OrderedDict[int, None]] = {}
 
-    def push(self, lane: str, worker: str, slot: int) -> bool:
-        slots = self.of.get((lane, worker))
+    def push(self, queue: str, worker: str, slot: int) -> bool:
+        slots = self.of.get((queue, worker))
         if slots is None:
-            slots = self.of[lane, worker] = OrderedDict()
+            slots = self.of[queue, worker] = OrderedDict()
         slots[slot] = None
         return len(slots) == 1
 
-    def pop(self, lane: str, worker: str, want: int) -> int | None:
-        slots = self.of.get((lane, worker))
+    def pop(self, queue: str, worker: str, want: int) -> int | None:
+        slots = self.of.get((queue, worker))
         return slots.popitem(last=False)[0] if slots else None
 
-    def has(self, worker: str) -> bool:
-        return bool(self.of.get(("j", worker)) or self.of.get(("r", worker)))
+    def has(self, queue: str, worker: str) -> bool:
+        return bool(self.of.get((queue, worker)))
 
     def drop(self, worker: str) -> None:
-        self.of.pop(("j", worker), None)
-        self.of.pop(("r", worker), None)
+        for queue in QUEUES:
+            self.of.pop((queue, worker), None)
 
 
 class MemoryDue:

@@ -42,17 +42,17 @@ _COLUMNS: Final = (
     "number, place, tail"
 )
 _columns: Final = attrgetter(
-    "name", "lane", "slot", "state", "depth", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
+    "name", "queue", "slot", "state", "depth", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
     "unknown", "since", "number", "place", "tail",
 )  # fmt: skip
 _standing: Final = attrgetter(
-    "state", "place", "depth", "tail", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
+    "queue", "state", "place", "depth", "tail", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
     "unknown", "since",
 )  # fmt: skip
 _INSERT: Final = f"INSERT INTO keyed_box (pool, {_COLUMNS}) VALUES ({', '.join('?' * 18)})"
 _UPDATE: Final = (
-    "UPDATE keyed_box SET state = ?, place = ?, depth = ?, tail = ?, failures = ?, losses = ?, token = ?, worker = ?, "
-    "taken = ?, done = ?, is_lent = ?, shelf = ?, since = ? WHERE pool = ? AND mailbox = ?"
+    "UPDATE keyed_box SET lane = ?, state = ?, place = ?, depth = ?, tail = ?, failures = ?, losses = ?, token = ?, "
+    "worker = ?, taken = ?, done = ?, is_lent = ?, shelf = ?, since = ? WHERE pool = ? AND mailbox = ?"
 )
 _COUNT: Final = "UPDATE keyed_box SET depth = ?, tail = ? WHERE pool = ? AND mailbox = ?"
 _DELETE: Final = "DELETE FROM keyed_box WHERE pool = ? AND mailbox = ?"
@@ -125,13 +125,21 @@ class SqlMailboxes:
             place = self._numbers.last_place
             self.has_parked = self.has_parked or state == PARKED
         if READY in (box.state, box.stored):
-            key = (box.lane, box.slot)
-            self._left.add(key)
-            self._stocked.discard(key)
+            self._leave_ready(box)
+        if state != RUNNING:
+            box.queue = box.lane
         self._stand(box, state, place)
 
-    def make_ready(self, box: SqlMailbox, *, first: bool = False) -> bool:
-        key = (box.lane, box.slot)
+    def _leave_ready(self, box: SqlMailbox) -> None:
+        key = (box.queue, box.slot)
+        self._left.add(key)
+        self._stocked.discard(key)
+
+    def make_ready(self, box: SqlMailbox, queue: str, *, first: bool = False) -> bool:
+        if READY in (box.state, box.stored):
+            self._leave_ready(box)
+        box.queue = queue
+        key = (queue, box.slot)
         is_only = not self.has_ready(*key)
         if first:
             self._numbers.first_place -= 1
@@ -146,9 +154,8 @@ class SqlMailboxes:
         box.state, box.place = state, place
         self.changed(box)
 
-    def has_ready(self, lane: str, slot: int) -> bool:
-        """Tell whether a mailbox is ready in that slot."""
-        key = (lane, slot)
+    def has_ready(self, queue: str, slot: int) -> bool:
+        key = (queue, slot)
         if key in self._stocked:
             return True
         if key in self._left:
@@ -156,31 +163,31 @@ class SqlMailboxes:
         row = self._execute(
             "SELECT 1 FROM keyed_box INDEXED BY keyed_box_ready "
             "WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? LIMIT 1",
-            (self._pool, slot, lane),
+            (self._pool, slot, queue),
         ).fetchone()
         if row is not None:
             self._stocked.add(key)
         return row is not None
 
-    def ready(self, lane: str, slot: int, most: int) -> tuple[Sequence[SqlMailbox], bool]:
+    def ready(self, queue: str, slot: int, most: int) -> tuple[Sequence[SqlMailbox], bool]:
         """As the protocol says; for a taker, who flushes before it begins."""
-        if (lane, slot) in self._left:
+        if (queue, slot) in self._left:
             self.flush()
         rows = self._execute(
             f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_ready "
             "WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? ORDER BY place LIMIT ?",
-            (self._pool, slot, lane, most + 1),
+            (self._pool, slot, queue, most + 1),
         ).fetchall()
         return [self._adopt(row) for row in rows[:most]], len(rows) > most
 
-    def ready_slots(self, lane: str, slots: Sequence[int]) -> set[int]:
+    def ready_slots(self, queue: str, slots: Sequence[int]) -> set[int]:
         """Return those of the slots in which something is ready."""
         self.flush()
         rows = self._execute(
             "SELECT j.value FROM json_each(?) AS j WHERE EXISTS "
             "(SELECT 1 FROM keyed_box INDEXED BY keyed_box_ready "
             "WHERE pool = ? AND state = 0 AND slot = j.value AND lane = ?)",
-            (json.dumps(list(slots)), self._pool, lane),
+            (json.dumps(list(slots)), self._pool, queue),
         )
         return {row[0] for row in rows}
 
@@ -196,6 +203,15 @@ class SqlMailboxes:
         for row in rows:
             found.setdefault(row[2], []).append(self._adopt(row))
         return found
+
+    def runs_suspect(self, worker: str) -> bool:
+        self.flush()
+        row = self._execute(
+            "SELECT 1 FROM keyed_box INDEXED BY keyed_box_suspect "
+            "WHERE pool = ? AND worker = ? AND state = 1 AND lane = 's' LIMIT 1",
+            (self._pool, worker),
+        ).fetchone()
+        return row is not None
 
     def borrowed(self) -> list[SqlMailbox]:
         """Return those that run with somebody who took them from a shelf, in the order of their takes."""

@@ -2,7 +2,8 @@
 
 A mailbox that is not empty is one row of `keyed_box`, with the place in which it stands as its `state`: so it cannot
 stand in two. Partial indexes list those that are ready, run, or lie on a shelf. `place` is an order: who is put in
-front gets a number below all others, who is put behind one above.
+front gets a number below all others, who is put behind one above. `lane` is the queue: a job that is dead with its next
+loss stands in `s` instead of `j`.
 
 `keyed_due` is the heap of the rules, stale entries included: what is no longer so is skipped when its time comes.
 `keyed_ear` says in which session somebody listens, and how often he was called.
@@ -46,6 +47,7 @@ CREATE TABLE IF NOT EXISTS keyed_box (
     since INTEGER NOT NULL, PRIMARY KEY (pool, mailbox)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_box_ready ON keyed_box (pool, slot, lane, place) WHERE state = 0;
 CREATE INDEX IF NOT EXISTS keyed_box_running ON keyed_box (pool, slot, place) WHERE state = 1;
+CREATE INDEX IF NOT EXISTS keyed_box_suspect ON keyed_box (pool, worker) WHERE state = 1 AND lane = 's';
 CREATE INDEX IF NOT EXISTS keyed_box_lent ON keyed_box (pool, place) WHERE state = 1 AND is_lent = 1;
 CREATE INDEX IF NOT EXISTS keyed_box_shelved ON keyed_box (pool, lane, shelf, place) WHERE state = 4;
 CREATE TABLE IF NOT EXISTS keyed_job (

@@ -89,46 +89,46 @@ class SqlActiveSlots(_Part):
         self._numbers = pool.numbers
         self._flush_mailboxes = flush_mailboxes
         self._several: set[tuple[str, str]] = set()
-        """Lanes and workers that have more than one for sure."""
+        """Queues and workers that have more than one for sure."""
         self._taker: tuple[str, str] | None = None
         self._read: list[tuple[int, int]] = []
         self._popped: list[tuple[int, str, str, int]] = []
         self._pushed: list[tuple[int, str, str, int, int]] = []
 
-    def push(self, lane: str, worker: str, slot: int) -> bool:
+    def push(self, queue: str, worker: str, slot: int) -> bool:
         self._numbers.last_place += 1
-        row = (self._pool, worker, lane, self._numbers.last_place, slot)
-        if self._taker == (lane, worker):
+        row = (self._pool, worker, queue, self._numbers.last_place, slot)
+        if self._taker == (queue, worker):
             self._pushed.append(row)
             return False
         self._execute("INSERT OR IGNORE INTO keyed_active VALUES (?, ?, ?, ?, ?)", row)
-        if (lane, worker) in self._several:
+        if (queue, worker) in self._several:
             return False
         (count,) = self._execute(
             "SELECT count(*) FROM (SELECT 1 FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? LIMIT 2)",
-            (self._pool, worker, lane),
+            (self._pool, worker, queue),
         ).fetchone()
         if count > 1:
-            self._several.add((lane, worker))
+            self._several.add((queue, worker))
         return bool(count == 1)
 
-    def pop(self, lane: str, worker: str, want: int) -> int | None:
-        if self._taker != (lane, worker):
+    def pop(self, queue: str, worker: str, want: int) -> int | None:
+        if self._taker != (queue, worker):
             self.flush()
             self._flush_mailboxes()
-            self._taker = (lane, worker)
+            self._taker = (queue, worker)
         if not self._read:
             self._write()
             self._read = self._execute(
                 "SELECT place, slot FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? "
                 "ORDER BY place LIMIT ?",
-                (self._pool, worker, lane, min(want, _CHUNK)),
+                (self._pool, worker, queue, min(want, _CHUNK)),
             ).fetchall()[::-1]
         if not self._read:
             self._taker = None
             return None
         place, slot = self._read.pop()
-        self._popped.append((self._pool, worker, lane, place))
+        self._popped.append((self._pool, worker, queue, place))
         return slot
 
     def flush(self) -> None:
@@ -147,10 +147,13 @@ class SqlActiveSlots(_Part):
             self._executemany("INSERT OR IGNORE INTO keyed_active VALUES (?, ?, ?, ?, ?)", self._pushed)
             self._pushed = []
 
-    def has(self, worker: str) -> bool:
+    def has(self, queue: str, worker: str) -> bool:
         self.flush()
-        row = self._execute("SELECT 1 FROM keyed_active WHERE pool = ? AND worker = ? LIMIT 1", (self._pool, worker))
-        return row.fetchone() is not None
+        row = self._execute(
+            "SELECT 1 FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? LIMIT 1",
+            (self._pool, worker, queue),
+        ).fetchone()
+        return row is not None
 
     def drop(self, worker: str) -> None:
         self.flush()

@@ -39,13 +39,6 @@ local function conclude_job(job, status, data)
   conclude(envelope[1], status, data or '', envelope[4], envelope[3])
 end
 
-local function trouble_of(mailbox)
-  local value = has('trouble') and call('HGET', P .. 'trouble', mailbox)
-  if not value then return 0, 0 end
-  local failures, losses = string.match(value, '^(%d+):(%d+)$')
-  return tonumber(failures), tonumber(losses)
-end
-
 local function set_trouble(mailbox, failures, losses)
   call('HSET', P .. 'trouble', mailbox, whole(failures) .. ':' .. whole(losses))
   used.trouble = true
@@ -112,14 +105,20 @@ local function leave_wait(mailbox)
   return was_later or was_shelved
 end
 
+-- Take a mailbox out of its queue; tell whether it was there.
+local function leave_ready(slot, mailbox, queue)
+  local list = P .. 'rd:' .. queue .. ':' .. slot
+  if call('LREM', list, 1, mailbox) == 0 then return false end
+  if call('EXISTS', list) == 0 then
+    local worker = owner_of(slot)
+    if worker then disown(queue, slot, worker) end
+  end
+  return true
+end
+
 -- Take a mailbox that does not run away from where it stands.
 local function leave_place(slot, mailbox)
-  local lane = sub(mailbox, 1, 1)
-  local list = P .. 'rd:' .. lane .. ':' .. slot
-  if call('LREM', list, 1, mailbox) == 1 and call('EXISTS', list) == 0 then
-    local worker = owner_of(slot)
-    if worker then disown(lane, slot, worker) end
-  end
+  leave_ready(slot, mailbox, queue_of(mailbox))
   call('HDEL', P .. 'held', mailbox)
   leave_wait(mailbox)
 end
@@ -134,8 +133,9 @@ local function remove(slot, mailbox, job, status)
     leave_place(slot, mailbox)
     forget(mailbox)
   elseif behind == 0 then
+    local was_suspect = queue_of(mailbox) == 's' and leave_ready(slot, mailbox, 's')
     clear_trouble(mailbox)
-    if leave_wait(mailbox) then ready(slot, mailbox) end
+    if leave_wait(mailbox) or was_suspect then ready(slot, mailbox) end
   end
   conclude_job(job, status)
 end

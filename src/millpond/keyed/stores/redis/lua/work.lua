@@ -228,6 +228,25 @@ local function take(lane, most, many, about)
   end
 end
 
+-- Whether the suspect that this worker was handed last still runs here.
+local function runs_suspect()
+  local last = call('HGET', P .. 'w:' .. me, 'suspect')
+  if not last then return false end
+  local token, slot, mailbox = string.match(last, '^(%d+):(%d+):(.*)$')
+  local run = run_of(slot, mailbox)
+  return run and run.token == token
+end
+
+-- Take one suspect, unless another runs here: a job that kills its worker then is the only one that is dead for it.
+local function take_suspect(about)
+  if call('EXISTS', P .. 'act:s:' .. me) == 0 or runs_suspect() then return 0 end
+  local before = #takes
+  take('s', 1, 1, about)
+  if #takes == before then return 0 end
+  call('HSET', P .. 'w:' .. me, 'suspect', token .. ':' .. takes[before + 1] .. ':' .. takes[before + 2])
+  return 1
+end
+
 local stale, i = {}, 9
 for j = 1, tonumber(ARGV[8]) do
   local is_running
@@ -258,11 +277,15 @@ if number > tonumber(member[2]) then
     call('HSET', META, 'token', token)
     local residents = tonumber(ARGV[6])
     if residents > 0 then take('r', residents, 1, member[3]) end
+    if want > 0 then want = want - take_suspect(member[3]) end
     if want > 0 then take('j', want, per, member[3]) end
   end
   call('HSET', P .. 'w:' .. me, 'call', ARGV[3])
 end
-if is_open and call('EXISTS', P .. 'act:j:' .. me, P .. 'act:r:' .. me) > 0 then more = 1 end
+if is_open then
+  if call('EXISTS', P .. 'act:j:' .. me, P .. 'act:r:' .. me) > 0 then more = 1
+  elseif call('EXISTS', P .. 'act:s:' .. me) > 0 and not runs_suspect() then more = 1 end
+end
 told[me] = nil -- this answer tells it
 finish()
 return {stale, token, takes, signals, 0, more, due, whole(now), version}
