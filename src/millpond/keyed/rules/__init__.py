@@ -2,7 +2,8 @@
 
     pool       Rules: what every verb of a store does: batches, members, slots, work, commands
     orders     what producers and people ask for: dispatch, cancel, purge, pause, replay; start, stop, message
-    mailboxes  where every job stands: enter, report, take, recover, and what is due
+    takes      what a worker is handed
+    mailboxes  where every job stands: enter, report, recover, and what is due
     tables     what a pool consists of, as tables which a store keeps in memory or in rows
 
 `stores.memory` runs them over dictionaries, `stores.sqlite` over rows within a transaction. Redis has a twin of them in

@@ -1,4 +1,4 @@
-"""Where every job stands: how it enters its mailbox, is taken, reported and recovered, and what happens in time.
+"""Where every job stands: how it enters its mailbox, is reported and recovered, and what happens in time.
 
 Invariants, which the conformance suite checks after every step:
 
@@ -10,12 +10,12 @@ Invariants, which the conformance suite checks after every step:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Generic
 
 from millpond.keyed._envelope import Envelope, opened, stamped
-from millpond.keyed._records import DEAD_RETRY, DUE, HEAVY, VISIT, DeadLetter, Outcome, Settle, Take
-from millpond.keyed.rules.tables import NOWHERE, PARKED, PAUSED, RETRY, RUNNING, SUSPECTS, M, Tables
+from millpond.keyed._records import DEAD_RETRY, DUE, DeadLetter, Outcome, Settle
+from millpond.keyed.rules.tables import NOWHERE, PARKED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 
 class MailboxRules(Generic[M]):
@@ -230,86 +230,6 @@ class MailboxRules(Generic[M]):
 
     def _are_dead_letters_full(self) -> bool:
         return 0 < self._settings.max_dead <= self._numbers.dead
-
-    # -- a worker's take ----------------------------------------------------------------------------------------------
-
-    def take(
-        self, now: int, worker: str, queue: str, names: Iterable[str], token: int, want: int, per: int
-    ) -> list[Take]:
-        """Hand out up to `want` mailboxes that are ready, `per` jobs of each."""
-        takes: list[Take] = []
-        size, boxes, active = 0, self._boxes, self._tables.active
-        per = max(1, per)
-        while len(takes) < want and size <= HEAVY:
-            slot = active.pop(queue, worker, want - len(takes))
-            if slot is None:
-                break
-            if self.owner_of(slot) != worker:
-                continue
-            ready, is_more = boxes.ready(queue, slot, min(VISIT, want - len(takes)))
-            for box in ready:
-                size += self._take_one(now, worker, box, token, per, takes)
-            if is_more:
-                active.push(queue, worker, slot)
-        if len(takes) < want and boxes.has_parked:
-            self._take_parked(now, worker, queue, names, token, want, takes)
-        return takes
-
-    def has_suspect(self, worker: str) -> bool:
-        """Return whether a suspect is ready for a worker, which runs no other.
-
-        A job that is dead with its next loss is not run beside another such: should it kill its worker, it is the only
-        one that is dead for it, and none that merely ran beside it.
-        """
-        return self._tables.active.has(SUSPECTS, worker) and not self._boxes.runs_suspect(worker)
-
-    def _take_parked(
-        self, now: int, worker: str, lane: str, names: Iterable[str], token: int, want: int, takes: list[Take]
-    ) -> None:
-        """Hand out mailboxes of any slot that are parked for a job which this worker knows."""
-        boxes = self._boxes
-        for name in sorted(names):
-            while len(takes) < want and (parked := boxes.parked(lane, name, want - len(takes))):
-                for box in parked:
-                    boxes.move(box, NOWHERE)
-                    self._take_one(now, worker, box, token, 1, takes, is_borrowed=True)
-
-    def _take_one(
-        self, now: int, worker: str, box: M, token: int, per: int, takes: list[Take], *, is_borrowed: bool = False
-    ) -> int:
-        """Hand out one mailbox; return the size of its jobs."""
-        tables, boxes = self._tables, self._boxes
-        if tables.cancelled and self._drop_cancelled(now, box):
-            return 0
-        if tables.paused and box.name in tables.paused:
-            boxes.move(box, PAUSED)
-            return 0
-        jobs = self._fitting(boxes.heads(box, 1 if box.losses else per, HEAVY))
-        box.token, box.worker, box.taken, box.done, box.is_borrowed = token, worker, len(jobs), 0, is_borrowed
-        boxes.move(box, RUNNING)
-        messages = tables.messages.of(box.name) if tables.messages else ()
-        takes.append(Take(box.slot, box.name, token, jobs, box.failures, box.losses, messages))
-        return sum(map(len, jobs))
-
-    def _drop_cancelled(self, now: int, box: M) -> bool:
-        """Remove the first jobs of a mailbox that are not to run again; return whether nothing is left."""
-        while True:
-            raw = self._boxes.heads(box, 1)[0]
-            if opened(raw).id not in self._tables.cancelled:
-                return False
-            self.pop(box, 1)
-            self.end(now, raw, "cancelled")
-            if self.is_emptied(box):
-                return True
-
-    def _fitting(self, jobs: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Return the first of these: one at least, fewer when they are large, none that is cancelled."""
-        size, cancelled = 0, self._tables.cancelled
-        for index, raw in enumerate(jobs):
-            size += len(raw)
-            if index and (size > HEAVY or (cancelled and opened(raw).id in cancelled)):
-                return tuple(jobs[:index])
-        return tuple(jobs)
 
     # -- workers that are gone ----------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from millpond.keyed._records import (
 from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.orders import OrderRules
 from millpond.keyed.rules.tables import QUEUES, RUNNING, SUSPECTS, M, Tables
+from millpond.keyed.rules.takes import TakeRules
 
 
 class Rules(Generic[M]):
@@ -45,6 +46,7 @@ class Rules(Generic[M]):
         self._numbers = tables.numbers
         self._hint = hint
         self.mailboxes = MailboxRules(tables, hint)
+        self.takes = TakeRules(tables, self.mailboxes)
         self.orders = OrderRules(tables, self.mailboxes, hint)
 
     # -- producers ----------------------------------------------------------------------------------------------------
@@ -276,17 +278,17 @@ class Rules(Generic[M]):
 
     def _take(self, now: int, member: Member, want: int, per: int, want_residents: int) -> list[Take]:
         self._numbers.last_token = token = max(self._numbers.last_token + 1, now)
-        takes = self.mailboxes.take(now, member.id, "r", member.names, token, want_residents, 1)
-        if want > 0 and self.mailboxes.has_suspect(member.id):
-            suspects = self.mailboxes.take(now, member.id, SUSPECTS, (), token, 1, 1)
+        takes = self.takes.take(now, member.id, "r", member.names, token, want_residents, 1)
+        if want > 0 and self.takes.has_suspect(member.id):
+            suspects = self.takes.take(now, member.id, SUSPECTS, (), token, 1, 1)
             want -= len(suspects)
             takes += suspects
-        takes += self.mailboxes.take(now, member.id, "j", member.names, token, want, per)
+        takes += self.takes.take(now, member.id, "j", member.names, token, want, per)
         return takes
 
     def _has_more(self, worker: str) -> bool:
         active = self.tables.active
-        return active.has("j", worker) or active.has("r", worker) or self.mailboxes.has_suspect(worker)
+        return active.has("j", worker) or active.has("r", worker) or self.takes.has_suspect(worker)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

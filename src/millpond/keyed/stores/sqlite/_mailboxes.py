@@ -306,7 +306,11 @@ class SqlMailboxes:
     def pop(self, box: SqlMailbox, count: int) -> None:
         """Remove jobs from the head of a mailbox."""
         if count >= box.depth:
-            self._clear(box)
+            if self._added:
+                self._flush_jobs()
+            self._emptied.append((self._pool, box.number))
+            box.depth = 0
+            self._dirty[box.name] = box
             return
         self._flush_jobs()
         self._execute(
@@ -331,14 +335,6 @@ class SqlMailboxes:
             box.depth -= len(rest)
             self._dirty[box.name] = box
         return [raw for _, raw in rest]
-
-    def _clear(self, box: SqlMailbox) -> None:
-        """Remove all jobs."""
-        if self._added:
-            self._flush_jobs()
-        self._emptied.append((self._pool, box.number))
-        box.depth = 0
-        self._dirty[box.name] = box
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
