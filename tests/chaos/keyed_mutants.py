@@ -16,7 +16,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent.parent
 KEYED = "src/millpond/keyed/"
 LUA = KEYED + "stores/redis/lua/"
-SQLITE = KEYED + "stores/sqlite/"
 
 
 class Mutant(NamedTuple):
@@ -35,7 +34,7 @@ MUTANTS = (
     Mutant(
         "sqlite: a claim forgets running keys",
         "kills_among and sqlite",
-        ((SQLITE + "_mail.py", "        if box.depth:\n            self.make_ready(box, first=True)\n", ""),),
+        ((KEYED + "rules/mailboxes.py", "        if box.depth:\n            self.make_ready(box, first=True)\n", ""),),
     ),
     Mutant(
         "redis: a claim ignores the lease, now and then",

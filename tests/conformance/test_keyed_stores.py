@@ -5,15 +5,14 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from millpond.keyed._ledger import Ledger
-from millpond.keyed._mail import Mail
+from millpond.keyed.rules import Rules
+from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.stores.memory import MemoryStore
 from millpond.testing import STORE_CHECKS, StoreBench, check_store
 
@@ -66,16 +65,17 @@ def test_the_suite_covers_every_verb_promise_and_hole():
         assert any(name.startswith(one) for name in names), one
 
 
-def _twice(mail: Mail, slot: int, mailbox: str, raw: bytes) -> None:
-    mail.boxes.setdefault(mailbox, deque()).append(raw)
-    mail.jobs += 1
-    mail.make_ready(slot, mailbox)
+def _again(rules: MailboxRules[Any], slot: int, mailbox: str, raw: bytes) -> None:
+    box = rules._boxes.make(slot, mailbox)
+    rules._boxes.append(box, raw)
+    rules._numbers.jobs += 1
+    rules.make_ready(box)
 
 
 FAULTS: dict[str, tuple[type, str, Any]] = {
-    "a job makes its key ready although it runs": (Mail, "enter", _twice),
-    "a lease lasts for ever": (Ledger, "_is_dead", lambda *_: False),
-    "what ran is forgotten": (Mail, "recover", lambda mail, now, slot, mailbox, blame: None),
+    "a job makes its key ready although it runs": (MailboxRules, "enter", _again),
+    "a lease lasts for ever": (Rules, "_is_dead", lambda *_: False),
+    "what ran is forgotten": (MailboxRules, "recover", lambda rules, now, box, blame: None),
 }
 
 

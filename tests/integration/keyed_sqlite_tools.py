@@ -70,7 +70,7 @@ _FAULTS = {
         SELECT * FROM keyed_delayed AS b WHERE NOT EXISTS (SELECT 1 FROM keyed_due AS d WHERE d.pool = b.pool AND d.name = b.id)""",
     "a counter is off": """
         SELECT name, jobs, delayed, dead FROM keyed_pool AS p WHERE
-        jobs <> (SELECT coalesce(sum(depth), 0) FROM keyed_box AS b WHERE b.pool = p.id AND lane = 'j') OR
+        jobs <> (SELECT coalesce(sum(depth), 0) FROM keyed_box AS b WHERE b.pool = p.id AND lane <> 'r') OR
         delayed <> (SELECT count(*) FROM keyed_delayed AS b WHERE b.pool = p.id) OR
         dead <> (SELECT count(*) FROM keyed_dead AS b WHERE b.pool = p.id)""",
     "active slots are left of one who is gone": """
@@ -79,7 +79,7 @@ _FAULTS = {
 
 
 def check_rows(store: sqlite.SqliteStore) -> None:
-    """Look at all rows of all pools: the invariants of `_mail`, and the counters."""
+    """Look at all rows of all pools: the invariants of `rules.mailboxes`, and the counters."""
 
     def look(transaction: Any) -> None:
         for fault, query in _FAULTS.items():

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._ledger import Ledger
 from millpond.keyed._records import Joiner, Order, Settings, Settle, Special, Take
+from millpond.keyed.rules.tables import PARKED, PAUSED, RETRY, RUNNING
 from millpond.testing import _keyed_script
-from millpond.testing._keyed_model import NAMES, Judge, clone, finish
+from millpond.testing._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of
 from millpond.testing._keyed_script import MOST, SETTINGS, Move, moves_of
 
 NUMBER = st.integers(0, MOST - 1)
@@ -80,9 +80,9 @@ NOW = 1000
 
 @dataclass
 class State:
-    """A ledger, what its workers know, and what may still happen."""
+    """The rules of a pool, what its workers know, and what may still happen."""
 
-    ledger: Ledger
+    rules: Reference
     judge: Judge
     now: int
     left: tuple[str, ...]
@@ -100,50 +100,43 @@ class State:
     """Answers that may yet be lost."""
 
     def copy(self) -> State:
-        ledger = clone(self.ledger)
-        judge = Judge(ledger, dict(self.judge.tokens))
-        return replace(self, ledger=ledger, judge=judge, takes=dict(self.takes), calls=dict(self.calls))
+        rules = clone(self.rules)
+        judge = Judge(rules, dict(self.judge.tokens))
+        return replace(self, rules=rules, judge=judge, takes=dict(self.takes), calls=dict(self.calls))
 
     def call(self, verb: str, *arguments: Any) -> Any:
         before = self.judge.look(self.now, verb, arguments)
-        answer = getattr(self.ledger, verb)(self.now, *arguments)
+        answer = getattr(self.rules, verb)(self.now, *arguments)
         self.judge.after(before, self.now, verb, arguments, answer)
         return answer
 
     def key(self) -> object:
         """Return what tells two states apart."""
-        mail, ledger, now = self.ledger.mail, self.ledger, self.now
-        used = {run.token for runs in mail.running.values() for run in runs.values()}
+        tables, now = tables_of(self.rules), self.now
+        boxes = sorted(tables.mailboxes.all.values(), key=lambda box: box.name)
+        runs = [box for box in boxes if box.state == RUNNING]
+        used = {box.token for box in runs}
         used |= {take.token for takes in self.takes.values() for take in takes} | {one.token for one in self.old}
         rank = {token: number for number, token in enumerate(sorted(used))}
+        unknown = tables.settings.unknown
         return (
             self.left,
             self.commands,
             self.lost,
-            tuple((name, tuple(raw[16:] for raw in box)) for name, box in sorted(mail.boxes.items())),
-            tuple(sorted((name, tuple(box)) for name, box in mail.ready.items())),
-            tuple(sorted((name, tuple(box)) for name, box in mail.active.items() if box)),
+            tuple((box.name, tuple(raw[16:] for raw in box.jobs), box.failures, box.losses) for box in boxes),
+            tuple(sorted((key, tuple(one)) for key, one in tables.mailboxes.ready_in.items())),
+            tuple(sorted((name, tuple(slots)) for name, slots in tables.active.of.items() if slots)),
             tuple(
-                sorted(
-                    (slot, name, rank[run.token], run.worker, run.taken, run.done, run.is_lent)
-                    for slot, runs in mail.running.items()
-                    for name, run in runs.items()
-                )
+                (box.slot, box.name, rank[box.token], box.worker, box.taken, box.done, box.is_borrowed) for box in runs
             ),
-            tuple(sorted((name, max(due - now, 0)) for name, (due, _) in mail.later.items())),
-            tuple(sorted((name, max(one[0] - now, 0)) for name, one in mail.delayed.items())),
-            tuple(
-                sorted(
-                    (name, box, max(since + ledger.settings.unknown - now, 0))
-                    for name, shelf in mail.shelves.items()
-                    for box, (since, _) in shelf.items()
-                )
-            ),
-            (tuple(sorted(mail.paused)), tuple(sorted(mail.held)), tuple(sorted(mail.doomed)), tuple(mail.notes)),
-            tuple(sorted(mail.trouble.items())),
-            tuple(opened(letter.job).id for letter in mail.dead.values()),
-            tuple((one.id, max(one.lease_end - now, 0), one.is_leaving) for one in ledger.members.values()),
-            tuple((slot.owner, min(now - slot.since, DRAIN)) for slot in ledger.slots),
+            tuple((box.name, max(box.since - now, 0)) for box in boxes if box.state == RETRY),
+            tuple(sorted((name, max(one.due - now, 0)) for name, one in tables.delayed.rows.items())),
+            tuple((box.unknown, box.name, max(box.since + unknown - now, 0)) for box in boxes if box.state == PARKED),
+            tuple(box.name for box in boxes if box.state == PAUSED),
+            (tuple(sorted(tables.paused)), tuple(sorted(tables.cancelled)), tuple(tables.messages.rows)),
+            tuple(opened(letter.job).id for letter in tables.dead.rows.values()),
+            tuple((one.id, max(one.lease_end - now, 0), one.is_leaving) for one in tables.members.all()),
+            tuple((slot.owner, min(now - slot.since, DRAIN)) for slot in tables.slots.rows),
             tuple(
                 sorted(
                     (name, tuple((take.mailbox, rank[take.token]) for take in takes))
@@ -151,7 +144,7 @@ class State:
                 )
             ),
             tuple((one.mailbox, rank[one.token], one.done, one.how) for one in self.old),
-            tuple(sorted((name, end - now) for name, end in self.ends.items() if name in ledger.members)),
+            tuple(sorted((name, end - now) for name, end in self.ends.items() if name in tables.members)),
         )
 
 
@@ -182,8 +175,8 @@ def order(job: str, **special: Any) -> Order:
 
 
 def begin(world: World) -> State:
-    ledger = Ledger(world.settings, "world")
-    state = State(ledger, Judge(ledger), NOW, world.jobs, {"a": (), "b": ()}, {"a": 0, "b": 0}, commands=world.commands, lost=world.lost)  # fmt: skip
+    rules = make_rules(world.settings)
+    state = State(rules, Judge(rules), NOW, world.jobs, {"a": (), "b": ()}, {"a": 0, "b": 0}, commands=world.commands, lost=world.lost)  # fmt: skip
     for worker, names in zip("ab", world.names, strict=True):
         state.call("join", Joiner(worker, worker, names=names))
     state.call("claim", "a", (0, 1), {}, None, 0)
@@ -220,7 +213,7 @@ def _dispatch(state: State) -> None:
 
 def _pass(state: State) -> None:
     """A lease goes by: those who renew did, the others have been seen to be silent."""
-    state.ends = {one.id: one.lease_end for one in state.ledger.members.values()}
+    state.ends = {one.id: one.lease_end for one in tables_of(state.rules).members.all()}
     state.now += LEASE
 
 
@@ -265,7 +258,7 @@ def choices(state: State, world: World) -> Iterator[tuple[str, Callable[[State],
                 for done in {0, len(take.jobs)} if how == "end" else {0, 1} if how == "keep" else {0}:
                     settle = Settle(take.slot, take.mailbox, take.token, done, how, 5, 1, b"odd")
                     yield f"{worker} {how} {done} {take.mailbox}", lambda state, worker=worker, settle=settle: _work(state, worker, (settle,), 0, 1)  # type: ignore[misc]  # fmt: skip
-        owned = [slot for slot, one in enumerate(state.ledger.slots) if one.owner == worker]
+        owned = [slot for slot, one in enumerate(tables_of(state.rules).slots.rows) if one.owner == worker]
         if owned:
             yield f"{worker} gives", lambda state, worker=worker, other=other, slot=owned[0]: state.call("give", worker, [(slot, other)], "why")  # type: ignore[misc]  # fmt: skip
         dead = {other: state.ends[other]} if other in state.ends else {}
@@ -289,7 +282,7 @@ def explore(world: World, most: int = 0) -> tuple[int, int]:
                         continue
                     seen.add(key)
                     if len(seen) % 7 == 0:
-                        finish(clone(after.ledger), after.now)
+                        finish(clone(after.rules), after.now)
                 except Exception as problem:
                     problem.add_note("by: " + " | ".join((*path, name)))
                     raise

@@ -8,7 +8,7 @@ How a job goes through the layers, from the top:
     _worker                         a member: _heart (lease), _lane (takes and reports), _runner (runs), _tenure, _visit
     _home                           the pool as all of these share it
     stores/                         where pools live: memory, sqlite, redis, behind _store
-    _ledger, _mail                  the rules: what every verb of a store does, pure
+    rules/                          what every verb of a store does, pure, over tables
     _core, _plan                    which worker owns a key: slots, placement, moves, pure
     _records, _commands, _envelope  what the rules are about
 """

@@ -311,11 +311,18 @@ class AsyncKeyedResident(Generic[P]):
         return answer != "gone"
 
     async def notify(self, key: str, message: Any) -> None:
-        """Send it a message. Raise `NotFound` if there is none."""
+        """Send it a message. Raise `NotFound` if there is none, `PoolFull` if `max_per_key` messages wait for it."""
         await self._port.open()
         command = do.Notify(*self._port.home.address(key, self.name), self._port.home.message(message))
-        if await self._port.ask(lambda store: store.apply(command), once=True) == "gone":
+        answer = await self._port.ask(lambda store: store.apply(command), once=True)
+        if answer == "gone":
             raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
+        if answer == "full":
+            most = self._port.home.settings.max_per_key
+            raise PoolFull(
+                f"resident {self.name!r} of key {key!r} has {most} messages that it did not handle, the limit of the "
+                "pool (max_per_key): try later"
+            )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"

@@ -21,7 +21,7 @@ class Stop(NamedTuple):
 
 
 class Notify(NamedTuple):
-    """Send a message to a resident: `sent` or `gone`."""
+    """Send a message to a resident: `sent`, `full` (as many as a mailbox may have wait for it) or `gone`."""
 
     slot: int
     mailbox: str

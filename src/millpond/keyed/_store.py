@@ -1,6 +1,6 @@
 """The seam between a keyed pool and where it lives.
 
-A store keeps one pool and carries out its verbs, each atomically and exactly as `_ledger.Ledger` does: that is the
+A store keeps one pool and carries out its verbs, each atomically and exactly as `rules.Rules` does: that is the
 specification, and `millpond.testing.check_store` compares. It adds a clock that all its users share, durability, and
 hints. Its methods block, may be called from any thread, and raise `EngineUnavailable` when the store cannot be reached
 (then it is unknown whether the verb took effect), `EngineError` when it cannot ever, and `PoolGone` when the store has

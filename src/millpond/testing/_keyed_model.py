@@ -1,4 +1,4 @@
-"""A judge of the rules of keyed pools: looks at a ledger before and after each verb, and says what is broken.
+"""A judge of the rules of keyed pools: looks at its tables before and after each verb, and says what is broken.
 
 It knows the promises, not the rules: which takes are valid and by what they may end, that mailboxes only grow at their
 end and shrink at their head, that tokens grow, and that what is stale changes nothing. `finish` then lets workers
@@ -8,47 +8,77 @@ behave, after which nothing may be left.
 from __future__ import annotations
 
 import copy
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from millpond.keyed._envelope import opened
-from millpond.keyed._ledger import Ledger
-from millpond.keyed._mail import Mail
-from millpond.keyed._records import Joiner, Settle, Work
-from millpond.testing._stores import check_ledger, check_removals, jobs_in
+from millpond.keyed._records import Joiner, Settings, Settle, Work
+from millpond.keyed.rules import Numbers, Rules
+from millpond.keyed.rules.tables import RUNNING
+from millpond.keyed.stores.memory import MemoryTables
+from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
+from millpond.testing._stores import check_removals, check_tables, jobs_in
+
+Reference: TypeAlias = Rules[MemoryMailbox]
+"""The rules over tables in memory, which stores are compared with."""
 
 NAMES = ("job", "odd", "watch")
 """All jobs and residents that the worlds of these tests know."""
 
 
-def clone(ledger: Ledger) -> Ledger:
-    """Return a ledger of its own that is equal."""
-    other = Ledger(ledger.settings, ledger.incarnation)
-    for name, value in vars(ledger).items():
-        if not callable(value) and not isinstance(value, Mail):
-            setattr(other, name, _copy(value))
-    for name, value in vars(ledger.mail).items():
-        if not callable(value):
-            setattr(other.mail, name, _copy(value))
-    return other
+def make_rules(settings: Settings) -> Reference:
+    """Return the rules of a new pool."""
+    return Rules(MemoryTables(settings, "incarnation"))
 
 
-def _copy(value: Any) -> Any:
+def tables_of(rules: Reference) -> MemoryTables:
+    """Return the tables of a pool."""
+    assert isinstance(rules.tables, MemoryTables)
+    return rules.tables
+
+
+def clone(rules: Reference) -> Reference:
+    """Return a pool of its own that is equal."""
+    tables = tables_of(rules)
+    other = MemoryTables(tables.settings, tables.incarnation)
+    boxes = {name: replace(box, jobs=box.jobs.copy()) for name, box in tables.mailboxes.all.items()}
+    for name, value in vars(tables).items():
+        setattr(other, name, _copy(value, boxes))
+    return Rules(other)
+
+
+def _copy(value: Any, boxes: dict[str, MemoryMailbox]) -> Any:
+    """Return a copy of a table or a part of one; `boxes` are the copies of mailboxes."""
+    if isinstance(value, MemoryMailbox):
+        return boxes[value.name]
+    if isinstance(value, OrderedDict):
+        return OrderedDict((key, _copy(one, boxes)) for key, one in value.items())
     if isinstance(value, dict):
-        return {key: _copy(one) for key, one in value.items()}
+        return {key: _copy(one, boxes) for key, one in value.items()}
     if isinstance(value, (list, set, deque)):
         return value.copy()
-    return copy.copy(value) if is_dataclass(value) else value
+    if isinstance(value, Numbers):
+        return copy.copy(value)
+    if type(value).__module__.startswith("millpond.keyed.stores.memory"):
+        other = copy.copy(value)
+        vars(other).update((name, _copy(one, boxes)) for name, one in vars(value).items())
+        return other
+    return value
 
 
-def dump(ledger: Ledger) -> object:
+def dump(rules: Reference) -> object:
     """Return all that a stale report must not change."""
-    mail = ledger.mail
-    names = ("boxes", "ready", "running", "later", "delayed", "paused", "held", "shelves", "lent", "trouble", "doomed")
-    more = ("notes", "outcomes", "dead", "unique", "jobs", "counters", "signals")
-    return repr([getattr(mail, name) for name in (*names, *more)] + [ledger.slots, ledger.members, ledger.version])
+    tables = tables_of(rules)
+    boxes = tables.mailboxes
+    places = [[(key, list(place)) for key, place in some.items()] for some in (boxes.ready_in, boxes.parked_for)]
+    counted = replace(tables.numbers, last_token=0, last_place=0, first_place=0)
+    rows = (tables.delayed, tables.outcomes, tables.dead, tables.unique, tables.messages, tables.slots, tables.members)
+    rest = (tables.paused, tables.cancelled, {name: one for name, one in tables.signals.rows.items() if one})
+    return repr(
+        [list(boxes.all.values()), places, list(boxes.borrowed_by_name), counted, *(one.rows for one in rows), *rest]
+    )
 
 
 @dataclass(frozen=True)
@@ -57,9 +87,9 @@ class Sight:
 
     boxes: dict[str, list[bytes]]
     runs: dict[str, tuple[int, str, int, int, int, bool]]
-    """mailbox -> slot, worker, token, taken, done, is_lent"""
+    """mailbox -> slot, worker, token, taken, done, is_borrowed"""
     jobs: dict[str, str]
-    doomed: frozenset[str]
+    cancelled: frozenset[str]
     calls: dict[str, int]
     dump: object
     is_due: bool
@@ -69,34 +99,40 @@ class Sight:
 
 @dataclass
 class Judge:
-    """Follows one ledger."""
+    """Follows the rules of one pool."""
 
-    ledger: Ledger
+    rules: Reference
     tokens: dict[str, int] = field(default_factory=dict)
     """mailbox -> the highest token that a take of it has had"""
 
+    @property
+    def tables(self) -> MemoryTables:
+        """What the rules work on."""
+        return tables_of(self.rules)
+
     def look(self, now: int, verb: str, arguments: Sequence[Any]) -> Sight:
         """See how it stands before a verb."""
-        mail, runs = self.ledger.mail, _runs(self.ledger)
+        tables, runs = self.tables, _runs(self.tables)
         tokens = {(name, run[2]) for name, run in runs.items()}
         is_stale = verb == "work" and not any((one.mailbox, one.token) in tokens for one in arguments[2])
+        ends = (tables.due.next(), *(one.heap[0][0] for one in (tables.outcomes, tables.unique) if one.heap))
         return Sight(
-            {name: list(box) for name, box in mail.boxes.items()},
+            {name: list(box.jobs) for name, box in tables.mailboxes.all.items()},
             runs,
-            jobs_in(self.ledger),
-            frozenset(mail.doomed),
-            dict(self.ledger._calls),
-            dump(self.ledger) if is_stale else None,
-            any(heap and heap[0][0] <= now for heap in (mail._due, mail._fading)),
-            bool(mail.paused or mail.doomed or any(mail.signals.values())),
+            jobs_in(tables),
+            frozenset(tables.cancelled),
+            dict(tables.members.calls),
+            dump(self.rules) if is_stale else None,
+            any(0 < end <= now for end in ends),
+            bool(tables.paused or tables.cancelled or any(tables.signals.rows.values())),
         )
 
     def after(self, before: Sight, now: int, verb: str, arguments: Sequence[Any], answer: Any) -> None:
         """Judge what a verb has done."""
-        check_ledger(self.ledger)
-        check_removals(verb, arguments, before.jobs, jobs_in(self.ledger), before.doomed)
+        check_tables(self.tables)
+        check_removals(verb, arguments, before.jobs, jobs_in(self.tables), before.cancelled)
         self._order(before)
-        runs = _runs(self.ledger)
+        runs = _runs(self.tables)
         ended = {name for name, run in before.runs.items() if name not in runs or runs[name][2] != run[2]}
         begun = {name for name, run in runs.items() if name not in before.runs or before.runs[name][2] != run[2]}
         if verb == "work":
@@ -105,18 +141,19 @@ class Judge:
         else:
             assert not begun, f"K1: {verb} began {begun}"
             for name in ended:
-                slot, worker, token, *_, is_lent = before.runs[name]
-                owner = self.ledger.slots[slot]
+                slot, worker, token, *_, is_borrowed = before.runs[name]
+                owner = self.tables.slots.get(slot)
                 is_unknown = verb == "claim" and arguments[0] == worker and arguments[3] is not None
                 is_unknown = is_unknown and token not in arguments[3] and arguments[4] >= before.calls[worker]
-                is_over = owner.since + self.ledger.settings.drain <= now and owner.owner == arguments[0] != worker
-                is_gone = worker not in self.ledger.members
+                is_over = owner.since + self.tables.settings.drain <= now and owner.owner == arguments[0] != worker
+                is_gone = worker not in self.tables.members
                 assert verb == "claim", f"K1: {verb} ended the take of {name}"
-                assert is_gone or is_unknown or (is_over and not is_lent), f"K1: a claim ended the take of {name}"
+                assert is_gone or is_unknown or (is_over and not is_borrowed), f"K1: a claim ended the take of {name}"
 
     def _order(self, before: Sight) -> None:
         """K3: a mailbox grows at its end, and what stays keeps its order."""
-        for name, box in self.ledger.mail.boxes.items():
+        for name, mailbox in self.tables.mailboxes.all.items():
+            box = mailbox.jobs
             old = set(before.boxes.get(name, ()))
             stayed = [raw for raw in box if raw in old]
             left = set(box)
@@ -142,16 +179,16 @@ class Judge:
                 over.add(one.mailbox)
         assert answer.stale == tuple(stale), f"K1: {answer.stale} were called stale, {stale} were"
         assert ended == over, f"K1: the takes of {ended} ended, of {over} should"
-        after = jobs_in(self.ledger)
+        after = jobs_in(self.tables)
         for name, box in before.boxes.items():
             ids = [opened(raw).id for raw in box]
             gone = {one for one in ids if one not in after}
             wanted = set(ids[: popped.get(name, 0)])
             assert wanted <= gone, f"K1: {wanted - gone} of {name} were settled and are still there"
-            assert gone <= wanted | before.doomed, f"K2: {gone - wanted} of {name} are lost"
+            assert gone <= wanted | before.cancelled, f"K2: {gone - wanted} of {name} are lost"
         is_idle = not answer.takes and not before.is_due and not before.is_stirred
         if before.dump is not None and len(stale) == len(settles) and is_idle:
-            assert dump(self.ledger) == before.dump, "K1: a stale report changed something"
+            assert dump(self.rules) == before.dump, "K1: a stale report changed something"
 
     def _takes(
         self, before: Sight, now: int, arguments: Sequence[Any], answer: Work, begun: set[str], runs: dict[str, Any]
@@ -161,54 +198,52 @@ class Judge:
         assert {take.mailbox for take in answer.takes} == begun, f"{begun} run, {answer.takes} were handed out"
         assert len(begun) == len(answer.takes), "K1: a key was handed out twice"
         if begun:
-            member = self.ledger.members[worker]
-            assert member.lease_end > now, "K1: a take under a lease that is over"
-            assert not self.ledger.is_paused and not self.ledger.is_shut
+            member = self.tables.members.get(worker)
+            assert member is not None and member.lease_end > now, "K1: a take under a lease that is over"
+            assert not self.tables.numbers.is_paused and not self.tables.numbers.is_shut
         for take in answer.takes:
-            slot, runner, token, taken, done, is_lent = runs[take.mailbox]
+            slot, runner, token, taken, done, is_borrowed = runs[take.mailbox]
             assert (slot, runner, token, taken, done) == (take.slot, worker, take.token, len(take.jobs), 0)
-            assert take.jobs == tuple(self.ledger.mail.boxes[take.mailbox])[:taken], "K3: not the first jobs"
-            assert is_lent or self.ledger.slots[slot].owner == worker, f"K1: {worker} does not own {slot}"
+            assert take.jobs == tuple(self.tables.mailboxes.all[take.mailbox].jobs)[:taken], "K3: not the first jobs"
+            assert is_borrowed or self.tables.slots.get(slot).owner == worker, f"K1: {worker} does not own {slot}"
             assert token > self.tokens.get(take.mailbox, 0), f"K1: token {token} of {take.mailbox} did not grow"
-            assert take.mailbox not in self.ledger.mail.paused, f"{take.mailbox} is paused"
-            assert not {opened(raw).id for raw in take.jobs} & self.ledger.mail.doomed, "a cancelled job runs again"
+            assert take.mailbox not in self.tables.paused, f"{take.mailbox} is paused"
+            assert not {opened(raw).id for raw in take.jobs} & self.tables.cancelled, "a cancelled job runs again"
             self.tokens[take.mailbox] = token
 
 
-def _runs(ledger: Ledger) -> dict[str, tuple[int, str, int, int, int, bool]]:
+def _runs(tables: MemoryTables) -> dict[str, tuple[int, str, int, int, int, bool]]:
     return {
-        mailbox: (slot, run.worker, run.token, run.taken, run.done, run.is_lent)
-        for slot, runs in ledger.mail.running.items()
-        for mailbox, run in runs.items()
+        box.name: (box.slot, box.worker, box.token, box.taken, box.done, box.is_borrowed)
+        for box in tables.mailboxes.all.values()
+        if box.state == RUNNING
     }
 
 
-def finish(ledger: Ledger, now: int) -> None:
+def finish(rules: Reference, now: int) -> None:
     """Let everybody who was there be dead, and one worker behave: it gets all, and nothing is left but the dead."""
-    settings = ledger.settings
-    ledger.is_paused = ledger.is_shut = False
-    for mailbox in list(ledger.mail.paused):
-        ledger.mail.resume(mailbox)
-    ends = {one.id: one.lease_end for one in ledger.members.values()}
+    tables = tables_of(rules)
+    settings, boxes = tables.settings, tables.mailboxes
+    tables.numbers.is_paused = tables.numbers.is_shut = 0
+    for mailbox in list(tables.paused):
+        rules.orders.resume(mailbox)
+    ends = {one.id: one.lease_end for one in tables.members.all()}
     now = max([now, *ends.values()]) + 2 * settings.lease
-    ledger.join(now, Joiner("last", "last", names=NAMES))
-    claimed = ledger.claim(now, "last", range(settings.slots), ends)
+    rules.join(now, Joiner("last", "last", names=NAMES))
+    claimed = rules.claim(now, "last", range(settings.slots), ends)
     assert not claimed.contested and not claimed.is_gone, f"the last one did not get all: {claimed}"
-    assert all(slot.owner == "last" for slot in ledger.slots)
-    left = list(ledger.mail.boxes)
+    assert all(slot.owner == "last" for slot in tables.slots.rows)
     for call in range(1, 400):
         now += settings.lease // 2
-        ledger.renew(now, "last")
-        for number in list(ledger.mail.dead):
-            ledger.mail.drop([number])
-        work = ledger.work(now, "last", call, [], 100, 100, 100)
+        rules.renew(now, "last")
+        rules.orders.drop(list(tables.dead.rows))
+        work = rules.work(now, "last", call, [], 100, 100, 100)
         settles = [Settle(take.slot, take.mailbox, take.token, len(take.jobs)) for take in work.takes]
-        done = ledger.work(now, "last", call, settles, 0, 0)
+        done = rules.work(now, "last", call, settles, 0, 0)
         assert done.stale == ()
-        check_ledger(ledger)
-        left = list(ledger.mail.boxes)
-        if not left and not ledger.mail.delayed:
+        check_tables(tables)
+        if not boxes.all and not tables.delayed.rows:
             break
-    assert not left and not ledger.mail.delayed, f"never ran: {left or list(ledger.mail.delayed)}"
-    assert not any(ledger.mail.running.values()) and not ledger.mail.doomed and not ledger.mail.lent
-    assert not ledger.mail.notes and not ledger.mail.trouble and not ledger.mail.ready and not ledger.mail.shelves
+    assert not boxes.all and not tables.delayed.rows, f"never ran: {list(boxes.all) or list(tables.delayed.rows)}"
+    assert not boxes.ready_in and not boxes.running_in and not boxes.parked_for and not boxes.borrowed_by_name
+    assert not tables.cancelled and not tables.messages

@@ -1,12 +1,12 @@
 """Scripts for keyed pools: any list of numbers is one.
 
-A script is played on a bare ledger, which a judge follows, and on any number of stores beside it; what they answer must
-be the same.
+A script is played on the bare rules (over tables in memory), which a judge follows, and on any number of stores beside
+them; what they answer must be the same.
 
-Times. The ledger's clock stands still but for one microsecond per verb and the steps of a script, which are whole tens
-of seconds; a store's clock also runs. What a script makes due lies five seconds beside those steps, or right on them,
-so that both see the same, as long as a script is played within `SLACK`. Then times are equal when they differ by no
-more than that. Tokens, and the numbers of signals, notes and versions, are translated one to one.
+Times. The clock of the rules stands still but for one microsecond per verb and the steps of a script, which are whole
+tens of seconds; a store's clock also runs. What a script makes due lies five seconds beside those steps, or right on
+them, so that both see the same, as long as a script is played within `SLACK`. Then times are equal when they differ by
+no more than that. Tokens, and the numbers of signals, notes and versions, are translated one to one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, came, encode, opened
-from millpond.keyed._ledger import Ledger
 from millpond.keyed._records import (
     BATCH_RETENTION,
     SECOND,
@@ -40,7 +39,9 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import Store
-from millpond.testing._keyed_model import NAMES, Judge, clone, finish
+from millpond.keyed.rules.tables import PARKED, READY, RETRY, SUSPECTS
+from millpond.keyed.stores.memory import _reads
+from millpond.testing._keyed_model import NAMES, Judge, clone, finish, make_rules, tables_of
 from millpond.testing._stores import jobs_in
 
 SLACK = 4 * SECOND
@@ -71,19 +72,19 @@ class Worker:
     id: str
     calls: int = 0
     takes: list[Take] = field(default_factory=list)
-    """Those that it knows, by the ledger's tokens."""
+    """Those that it knows, by the tokens of the rules."""
     signals: list[int] = field(default_factory=list)
 
 
 class Verb(NamedTuple):
-    """A call, with times and numbers as the ledger has them."""
+    """A call, with times and numbers as the rules have them."""
 
     name: str
     arguments: tuple[Any, ...]
 
 
 class Side:
-    """A store that is played beside the ledger: it translates, and compares."""
+    """A store that is played beside the rules: it translates, and compares."""
 
     def __init__(self, name: str, store: Store, settings: Settings) -> None:
         self.name, self.store = name, store
@@ -93,7 +94,7 @@ class Side:
         self.ends: dict[int, int] = {}
 
     def play(self, verb: Verb, wanted: Any) -> None:
-        """Call, and compare the answer with the ledger's."""
+        """Call, and compare the answer with that of the rules."""
         match verb:
             case Verb("work", (worker, call, settles, want, per, residents, heard)):
                 settles = [self._settle(one) for one in settles]
@@ -215,13 +216,14 @@ class Side:
 
 
 class Stage:
-    """A pool on which a script is played: a ledger with its judge, and stores beside it."""
+    """A pool on which a script is played: the rules with their judge, and stores beside it."""
 
     def __init__(self, settings: Settings, stores: dict[str, Store] | None = None) -> None:
         self.settings = settings
         self.now = self.latest = START
-        self.ledger = Ledger(settings, "incarnation")
-        self.judge = Judge(self.ledger)
+        self.rules = make_rules(settings)
+        self.tables = tables_of(self.rules)
+        self.judge = Judge(self.rules)
         self.sides = [Side(name, store, settings) for name, store in (stores or {}).items()]
         self.workers: list[Worker] = []
         self.old: list[Settle] = []
@@ -236,14 +238,14 @@ class Stage:
     # -- calling ------------------------------------------------------------------------------------------------------
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a verb on the ledger and on all stores."""
+        """Call a verb on the rules and on all stores."""
         self.now += 1
         verb = Verb(name, arguments)
         before = self.judge.look(self.now, name, arguments)
         if name == "renew":
-            answer: Any = self.ledger.renew(self.now, arguments[0], leaving=arguments[1])
+            answer: Any = self.rules.renew(self.now, arguments[0], leaving=arguments[1])
         else:
-            answer = getattr(self.ledger, name)(self.now, *arguments)
+            answer = getattr(self.rules, name)(self.now, *arguments)
         answer = dict(answer) if name == "dispatch" else answer
         self.judge.after(before, self.now, name, arguments, answer)
         for side in self.sides:
@@ -252,32 +254,35 @@ class Stage:
 
     def _exact(self, arguments: tuple[Any, ...], answer: Work) -> Work:
         """Say what a store must say at least of what comes next: `is_more` and `due` may also be so in vain."""
-        mail, worker = self.ledger.mail, arguments[0]
-        more = any(self.ledger.slots[slot].owner == worker for _, slot in mail.ready)
-        is_open = not self.ledger.is_paused and not self.ledger.is_shut
-        shelves = [since + self.settings.unknown for shelf in mail.shelves.values() for since, _ in shelf.values()]
-        shelves = [due for due in shelves if due > self.now]  # else there was no grave for it, and it is tried later
-        due = [one[0] for one in mail.later.values()] + [one[0] for one in mail.delayed.values()] + shelves
+        tables, worker = self.tables, arguments[0]
+        boxes = tables.mailboxes.all.values()
+        ready = {box.queue for box in boxes if box.state == READY and tables.slots.get(box.slot).owner == worker}
+        more = bool(ready - {SUSPECTS} if tables.mailboxes.runs_suspect(worker) else ready)
+        is_open = not tables.numbers.is_paused and not tables.numbers.is_shut
+        parked = [box.since + self.settings.unknown for box in boxes if box.state == PARKED]
+        parked = [due for due in parked if due > self.now]  # else the dead letters were full, and it is tried later
+        retries = [box.since for box in boxes if box.state == RETRY]
+        due = retries + [one.due for one in tables.delayed.rows.values()] + parked
         return answer._replace(is_more=more and is_open and not answer.is_gone, due=min(due, default=0))
 
     def read(self) -> None:
         """Compare all readings."""
         self.now += 1
-        ledger, now = self.ledger, self.now
+        tables, now = self.tables, self.now
         ids = [job for _, job in self.jobs]
         readings: list[tuple[str, Any, Callable[[Store], Any]]] = [
-            ("beat", ledger.beat(now), lambda store: store.beat()),
-            ("slots", list(ledger.slots), lambda store: store.slots()),
-            ("owners", [slot.owner for slot in ledger.slots], lambda store: list(store.owners()[1])),
-            ("keys", ledger.keys("j"), lambda store: store.keys("j")),
-            ("keys r", ledger.keys("r"), lambda store: store.keys("r")),
-            ("residents", ledger.residents(), lambda store: store.residents()),
-            ("dead letters", _by_job(ledger.dead_letters()), lambda store: _by_job(store.dead_letters())),
-            ("counts", ledger.counts(now), lambda store: store.counts()),
-            ("outcomes", ledger.outcomes(now, ids), lambda store: list(store.outcomes(ids))),
+            ("beat", self.rules.beat(now), lambda store: store.beat()),
+            ("slots", list(tables.slots.rows), lambda store: store.slots()),
+            ("owners", _reads.owners(tables)[1], lambda store: list(store.owners()[1])),
+            ("keys", _reads.keys(tables, "j"), lambda store: store.keys("j")),
+            ("keys r", _reads.keys(tables, "r"), lambda store: store.keys("r")),
+            ("residents", _reads.residents(tables), lambda store: store.residents()),
+            ("dead letters", _by_job(_reads.dead_letters(tables)), lambda store: _by_job(store.dead_letters())),
+            ("counts", _reads.counts(tables, now), lambda store: store.counts()),
+            ("outcomes", _reads.outcomes(tables, now, ids), lambda store: list(store.outcomes(ids))),
             (
                 "where",
-                [ledger.where(slot_of(key), f"j:{key}", job) for key, job in self.jobs],
+                [_reads.where(tables, slot_of(key), f"j:{key}", job) for key, job in self.jobs],
                 lambda store: [store.where(slot_of(key), f"j:{key}", job) for key, job in self.jobs],
             ),
         ]
@@ -294,7 +299,7 @@ class Stage:
             if number % 10 == 9:
                 self.read()
         self.read()
-        finish(clone(self.ledger), self.now)
+        finish(clone(self.rules), self.now)
 
     def worker(self, number: int) -> Worker:
         if not self.workers:
@@ -322,8 +327,8 @@ class Stage:
             Special(job, "job", on_busy="replace"),
             Special(job, "odd", on_busy="replace", delay=15 * SECOND * (more % 2)),
         )[what % 9]
-        is_known = special.unique_for and self.ledger.mail.unique.get(job, 0) > self.latest + MOST
-        if job[0] == "u" and not is_known and jobs_in(self.ledger).get(job, "delayed") != "delayed":
+        is_known = special.unique_for and self.tables.unique.get(self.latest + MOST, job)
+        if job[0] == "u" and not is_known and jobs_in(self.tables).get(job, "delayed") != "delayed":
             return  # two jobs of one id would be there at once, which is the caller's fault
         self.jobs.append((name, job))
         keep = KEEP if more % 3 else 0
@@ -489,7 +494,7 @@ class Stage:
             name, job = self.jobs[-1 - more % min(9, len(self.jobs))]
             self.call("apply", do.Cancel(slot_of(name), f"j:{name}", job))
             return
-        letters = tuple(self.ledger.mail.dead)[: 1 + more % 3]
+        letters = tuple(self.tables.dead.rows)[: 1 + more % 3]
         if letters:
             self.read()  # so that their numbers are known
         command = (

@@ -11,8 +11,9 @@ closed by the caller:
 
 or `check_store(make_bench)` for all of them. A check raises AssertionError with a sentence that says what is owed.
 Checks named `verb_…` are about one verb, `k1_…` to `k7_…` about the promises of DESIGN.md, `hole_1_…` to `hole_18_…`
-about what a hostile reading of them found. Time is moved by `store.skew`. After every verb the invariants of `_mail`
-are looked at: from inside where the store runs the rules themselves, else as far as its readings tell.
+about what a hostile reading of them found. Time is moved by `store.skew`. After every verb the invariants of
+`keyed.rules.mailboxes` are looked at: from inside where the store keeps its tables in memory, else as far as its
+readings tell.
 """
 
 from __future__ import annotations
@@ -39,7 +40,6 @@ from millpond.keyed._commands import (
     Stop,
 )
 from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._ledger import Ledger
 from millpond.keyed._records import (
     DEAD_RETRY,
     DUE,
@@ -59,6 +59,9 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import PoolGone, Store
+from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES, SUSPECTS
+from millpond.keyed.stores.memory import MemoryTables
+from millpond.keyed.stores.memory._mailboxes import MemoryMailbox, MemoryMailboxes
 
 PATIENCE: Final = 60.0
 """Seconds after which something that should come is taken for lost."""
@@ -68,7 +71,6 @@ DRAIN: Final = 300 * SECOND
 UNKNOWN: Final = 3600 * SECOND
 KEEP: Final = 600 * SECOND
 NAME: Final = "job"
-STATES: Final = ("ready", "running", "retry", "held", "shelved")
 _READINGS: Final = frozenset(
     ("beat", "owners", "slots", "keys", "residents", "dead_letters", "where", "counts", "outcomes")
 )
@@ -78,33 +80,55 @@ _VERBS: Final = frozenset(("dispatch", "apply", "join", "renew", "leave", "give"
 # --- invariants ------------------------------------------------------------------------------------------------------
 
 
-def check_ledger(ledger: Ledger) -> None:
-    """Look at the rules from inside: I1, I2, and that nothing is left of what is gone."""
-    mail = ledger.mail
-    places = Counter(mailbox for _, mailbox, _ in mail.places())
-    twice = [mailbox for mailbox, count in places.items() if count > 1]
-    assert not twice, f"I1: {twice} stand in several places"
-    assert set(places) == set(mail.boxes), f"I1: {set(places) ^ set(mail.boxes)} stand nowhere, or are empty"
-    assert all(mail.boxes.values()), "I1: a mailbox that is empty is kept"
-    for (lane, slot), ready in mail.ready.items():
-        assert ready, f"an empty ready list of slot {slot} is kept"
-        owner = ledger.slots[slot].owner
-        assert owner not in ledger.members or slot in mail.active.get((lane, owner), ()), f"I2: {owner} misses {slot}"
-    for (_, worker), slots in mail.active.items():
-        assert worker in ledger.members, f"{worker} is gone, but its active slots are not"
-        assert len(slots) == len(set(slots)), f"{worker} has a slot twice: {slots}"
-    runs = {mailbox: (slot, run) for slot, some in mail.running.items() for mailbox, run in some.items()}
-    for mailbox, (_, run) in runs.items():
-        left = run.taken - run.done
-        assert 0 < left <= len(mail.boxes[mailbox]), f"I4: a take of {left} jobs of {mailbox} is not there"
-    assert mail.lent == {mailbox: slot for mailbox, (slot, run) in runs.items() if run.is_lent}, "lent is wrong"
-    assert mail.jobs == sum(len(box) for name, box in mail.boxes.items() if name[0] == "j"), "the count of jobs is off"
-    ids = {opened(raw).id for box in mail.boxes.values() for raw in box}
-    assert mail.doomed <= ids, f"the doomed {mail.doomed - ids} are not there any more"
-    for what, names in (("trouble", mail.trouble), ("notes", mail.notes)):
-        assert set(names) <= set(mail.boxes), f"{what} is left of {set(names) - set(mail.boxes)}"
-    assert set(mail.held) <= mail.paused, "a key is held that is not paused"
-    assert set(mail.signals) == set(ledger.members), "signals are kept for others than members"
+def check_tables(tables: MemoryTables) -> None:
+    """Look at the tables from inside: I1, I2, and that nothing is left of what is gone."""
+    boxes = tables.mailboxes
+    _check_places(boxes)
+    for (lane, slot), place in boxes.ready_in.items():
+        owner = tables.slots.get(slot).owner
+        active = tables.active.of.get((lane, owner))
+        is_known = owner not in tables.members or (active is not None and slot in active)
+        assert is_known, f"I2: {owner} does not know of {slot}, with {list(place)}"
+    for _, worker in tables.active.of:
+        assert worker in tables.members, f"{worker} is gone, but its active slots are not"
+    for box in boxes.all.values():
+        left = box.taken - box.done
+        assert box.state != RUNNING or 0 < left <= box.depth, f"I4: a take of {left} jobs of {box.name} is not there"
+        assert box.state != PAUSED or box.name in tables.paused, f"{box.name} is held and not paused"
+    jobs = sum(box.depth for box in boxes.all.values() if box.lane == "j")
+    assert tables.numbers.jobs == jobs, f"jobs are {jobs}, counted were {tables.numbers.jobs}"
+    assert tables.numbers.delayed == len(tables.delayed.rows), "the count of delayed jobs is off"
+    assert tables.numbers.dead == len(tables.dead.rows), "the count of dead letters is off"
+    ids = {opened(raw).id for box in boxes.all.values() for raw in box.jobs}
+    assert tables.cancelled <= ids, f"the cancelled {tables.cancelled - ids} are not there any more"
+    left_over = set(tables.messages.rows) - set(boxes.all)
+    assert not left_over, f"messages are left of {left_over}"
+    assert set(tables.signals.rows) <= set(tables.members), "signals are kept for others than members"
+
+
+def _check_places(boxes: MemoryMailboxes) -> None:
+    """I1: every mailbox that is not empty stands in one place, once, as it says; an empty one nowhere."""
+    standing: list[tuple[tuple[int, object], MemoryMailbox]] = []
+    for state, places in ((READY, boxes.ready_in), (RUNNING, boxes.running_in), (PARKED, boxes.parked_for)):
+        for key, place in places.items():
+            assert place, "an empty place is kept"
+            standing += [((state, key), box) for box in place.values()]
+    for here, box in standing:
+        there: dict[int, object]
+        there = {READY: (box.queue, box.slot), RUNNING: box.slot, PARKED: (box.lane, box.unknown)}
+        assert boxes.all.get(box.name) is box, f"I1: {box.name} stands at {here} and is empty, or another"
+        assert here == (box.state, there.get(box.state)), f"I1: {box.name} stands at {here}, and says {box.state}"
+    names = Counter(box.name for _, box in standing)
+    for box in boxes.all.values():
+        assert box.depth == len(box.jobs) > 0, f"I1: {box.name} has {len(box.jobs)} jobs and says {box.depth}"
+        assert box.state in range(len(STATES)), f"I1: {box.name} stands nowhere"
+        is_listed = box.state in (READY, RUNNING, PARKED)
+        assert names[box.name] == is_listed, f"I1: {box.name} stands in {names[box.name]} places"
+    suspects = Counter(box.worker for _, box in standing if box.state == RUNNING and box.queue == SUSPECTS)
+    assert boxes.suspects == suspects, f"{suspects} run suspects, {boxes.suspects} were counted"
+    assert all(count == 1 for count in suspects.values()), f"somebody runs several suspects: {suspects}"
+    borrowed = {box.name for _, box in standing if box.state == RUNNING and box.is_borrowed}
+    assert set(boxes.borrowed_by_name) == borrowed, f"{set(boxes.borrowed_by_name) ^ borrowed} are borrowed, or not"
 
 
 def check_readings(store: Store) -> None:
@@ -133,17 +157,16 @@ def check_readings(store: Store) -> None:
     assert version == store.beat().version, "owners() and beat() differ in version"
 
 
-def jobs_in(ledger: Ledger) -> dict[str, str]:
+def jobs_in(tables: MemoryTables) -> dict[str, str]:
     """Return where every job is: its id, and the mailbox, `delayed` or `dead`."""
-    mail = ledger.mail
-    found = {opened(raw).id: mailbox for mailbox, box in mail.boxes.items() for raw in box}
-    found.update(dict.fromkeys(mail.delayed, "delayed"))
-    found.update((opened(letter.job).id, "dead") for letter in mail.dead.values())
+    found = {opened(raw).id: box.name for box in tables.mailboxes.all.values() for raw in box.jobs}
+    found.update(dict.fromkeys(tables.delayed.rows, "delayed"))
+    found.update((opened(letter.job).id, "dead") for letter in tables.dead.rows.values())
     return found
 
 
 def check_removals(
-    verb: str, arguments: Sequence[Any], before: dict[str, str], after: dict[str, str], doomed: Iterable[str]
+    verb: str, arguments: Sequence[Any], before: dict[str, str], after: dict[str, str], cancelled: Iterable[str]
 ) -> None:
     """I4: only a settle that names a running take, or a recorded command, removes a job."""
     gone = set(before) - set(after)
@@ -151,7 +174,7 @@ def check_removals(
         return
     if verb == "work":
         settled = {one.mailbox for one in arguments[2]}
-        gone = {job for job in gone if before[job] not in settled} - set(doomed)
+        gone = {job for job in gone if before[job] not in settled} - set(cancelled)
     elif verb == "dispatch":
         swaps = {order.mailbox for order in arguments[1] if order.special and order.special.on_busy == "replace"}
         gone = {job for job in gone if before[job] not in swaps}
@@ -173,15 +196,15 @@ class _Watched:
             return value
 
         def verb(*args: Any, **named: Any) -> Any:
-            ledger = getattr(self._inner, "_ledger", None)
-            if not isinstance(ledger, Ledger):
+            tables = getattr(self._inner, "tables", None)
+            if not isinstance(tables, MemoryTables):
                 answer = value(*args, **named)
                 check_readings(self._inner)
                 return answer
-            before, doomed = jobs_in(ledger), set(ledger.mail.doomed)
+            before, cancelled = jobs_in(tables), set(tables.cancelled)
             answer = value(*args, **named)
-            check_ledger(ledger)
-            check_removals(name, args, before, jobs_in(ledger), doomed)
+            check_tables(tables)
+            check_removals(name, args, before, jobs_in(tables), cancelled)
             check_readings(self._inner)
             return answer
 
@@ -1702,6 +1725,86 @@ def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
     bench.store.apply(Drop((letter.number,)))
     a.settle(end(take, 0, "bury", outcomes=(dead[1],)))
     assert bench.outcome("m1") == "dead" and ids(a.one("m")) == ["m2"]
+
+
+def k7_a_lost_job_waits_for_room_among_the_dead(bench: StoreBench) -> None:
+    """A job that lost too many workers passes no limit: it does not run, and is dead as soon as there is room."""
+    bench.open(max_dead=1, max_losses=1)
+    a = bench.hand("a")
+    bench.put("k", "k1")
+    bench.put("m", "m1", "m2")
+    a.settle(end(a.take()["j:k"], 0, "bury"))
+    b = bench.hand("b", own=False)
+    assert bench.bury(b, a).recovered == 1
+    assert bench.state("j:m") == "retry" and len(bench.store.dead_letters()) == 1, "K7: max_dead was passed"
+    assert bench.outcome("m1") == "" and bench.where("m", "m1") == "waiting"
+    bench.skip(DEAD_RETRY + SECOND)
+    assert not b.take() and bench.state("j:m") == "retry", "a job that killed its workers ran again"
+    bench.store.apply(Drop((bench.store.dead_letters()[0].number,)))
+    bench.skip(DEAD_RETRY + SECOND)
+    assert ids(b.one("m")) == ["m2"] and bench.outcome("m1") == "lost"
+    (letter,) = bench.store.dead_letters()
+    assert opened(letter.job).id == "m1"
+
+
+def k7_a_job_on_its_last_chance_runs_beside_no_other_such(bench: StoreBench) -> None:
+    """A job that kills its worker buries itself, and none that ran beside it."""
+    bench.open(max_losses=2)
+    a = bench.hand("a")
+    for key in ("k", "l", "m"):
+        bench.put(key, f"{key}1", f"{key}2")
+    assert len(a.take()) == 3
+    b = bench.hand("b", own=False)
+    assert bench.bury(b, a).recovered == 3
+    bench.put("n", "n1")
+    work = b.work(want=9)
+    first = [take for take in work.takes if take.losses]
+    assert len(first) == 1 and len(work.takes) == 2, f"one suspect, and what is not suspect: {work.takes}"
+    assert not work.is_more, "there is nothing more for who runs a suspect already"
+    c = bench.hand("c", own=False)
+    bench.bury(c, b)
+    assert [opened(one.job).id for one in bench.store.dead_letters()] == [opened(first[0].jobs[0]).id]
+    left = {"k", "l", "m", "n"}
+    done = []
+    for _ in range(9):
+        takes = c.work(want=9).takes
+        assert sum(take.losses > 0 for take in takes) <= 1
+        for take in takes:
+            done += ids(take)
+            c.settle(end(take))
+    assert len(done) == 6 and {job[0] for job in done} == left, f"all others ran: {done}"
+    assert len(bench.store.dead_letters()) == 1 and not bench.store.keys()
+
+
+def k7_a_suspect_whose_job_is_cancelled_is_none(bench: StoreBench) -> None:
+    """What is behind a job that lost its workers is not blamed for it, wherever its mailbox stands."""
+    bench.open(max_losses=2)
+    a = bench.hand("a")
+    bench.put("k", "k1", "k2")
+    bench.put("l", "l1", "l2")
+    bench.put("m", "m1")
+    assert len(a.take()) == 3
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    assert bench.cancel("k", "k1") == "cancelled" and bench.purge("m") == "1"
+    takes = b.take()
+    assert {name: (ids(take)[:1], take.losses) for name, take in takes.items()} == {
+        "j:k": (["k2"], 0),
+        "j:l": (["l1"], 1),
+    }
+
+
+def k7_messages_to_a_resident_are_bounded(bench: StoreBench) -> None:
+    """No more messages wait for a resident than jobs for a key."""
+    bench.open(max_per_key=2)
+    a = bench.hand("a")
+    bench.start("k")
+    assert [bench.notify("k", b"%d" % number) for number in range(3)] == ["sent", "sent", "full"]
+    take = a.take(residents=1)["r:watch:k"]
+    assert [data for _, data in take.notes] == [b"0", b"1"] and bench.notify("k", b"3") == "full"
+    a.settle(end(take, 0, "keep", notes=take.notes[0][0]))
+    assert [bench.notify("k", b"4"), bench.notify("k", b"5")] == ["sent", "full"]
+    assert [one.data for one in a.work().signals] == [b"4"]
 
 
 def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:

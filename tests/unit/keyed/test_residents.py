@@ -13,7 +13,7 @@ from typing import Any
 import keyed_play as play
 import pytest
 
-from millpond.errors import LeaseLost, NotFound
+from millpond.errors import LeaseLost, NotFound, PoolFull
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
 from waiting import HANG, auntil, becomes, until
 
@@ -244,6 +244,21 @@ def test_messages_survive_a_failure_and_the_one_in_hand_is_given_again(pool: Key
         until(lambda: got[-1:] == [5])
         watch.stop("a", timeout=HANG)
     assert got == [0, 1, 2, 3, 3, 4, 5]
+
+
+def test_messages_that_nobody_handles_are_limited_as_jobs_of_a_key_are(make: Callable[..., KeyedPool]):
+    pool = make(max_per_key=2)
+
+    @pool.resident
+    async def watch(resident: Resident) -> None:
+        async for _ in resident:
+            pass
+
+    watch.start("a")
+    watch.notify("a", 1)
+    watch.notify("a", 2)
+    with pytest.raises(PoolFull, match=r"'watch' of key 'a' has 2 messages .*max_per_key"):
+        watch.notify("a", 3)
 
 
 def test_messages_of_a_resident_that_moves_are_neither_lost_nor_out_of_order(make: Callable[..., KeyedPool]):

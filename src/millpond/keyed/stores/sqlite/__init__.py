@@ -1,17 +1,16 @@
 """`sqlite:///pools.db`: keyed pools of all processes of this machine, in a file, with no server and no leader.
 
-    _store     SqliteStore: the verbs, each one transaction
-    _homes     the files that this process has open, one `Home` each
-    _home      Home: connection and session of this process; its thread, which hears hints and buries the dead
-    _desk      Desk: all writing of this process: threads that wait share a transaction
-    _sessions  Sessions: our session and those of the others; who has died
-    _ears      who listens here, and how others are called
-    _views     looking in, which changes nothing
-    _ledger    SqlLedger, the twin of `keyed._ledger.Ledger` on rows
-    _mail      SqlMail, the twin of `keyed._mail.Mail`
-    _boxes     mailboxes and their jobs, within one transaction
-    _pool      the one row of a pool
-    _tables    the tables
+    _store      SqliteStore: the verbs, each one transaction
+    _homes      the files that this process has open, one `Home` each
+    _home       Home: connection and session of this process; its thread, which hears hints and buries the dead
+    _desk       Desk: all writing of this process: threads that wait share a transaction
+    _sessions   Sessions: our session and those of the others; who has died
+    _ears       who listens here, and how others are called
+    _views      looking in, which changes nothing
+    _tables     SqlTables: a pool as the rules of `keyed.rules` want it, within one transaction
+    _mailboxes  SqlMailboxes: its mailboxes and their jobs
+    _pool       the one row of a pool
+    _schema     the tables of the file
 
 How it works. Each verb is one transaction behind the gate of the file: it reads the rows that it needs, follows the
 rules, and writes what has changed. So whoever is killed leaves the state before or after a verb, never between, and all
@@ -24,7 +23,7 @@ is noticed by the kernel's own word; its workers' slots can be claimed at once, 
 URL: `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`; `?synchronous=FULL` survives power loss as well (the
 default, NORMAL, survives the crash of any process).
 
-Rejected: the ledger as a replica in each process that follows a log, as resource pools have it: with a backlog of jobs
+Rejected: the pool as a replica in each process that follows a log, as resource pools have it: with a backlog of jobs
 every process would hold all of them in memory, and read all of them when it starts.
 """
 

@@ -20,8 +20,8 @@ from millpond.errors import EngineError
 from millpond.keyed.stores.sqlite._desk import Desk
 from millpond.keyed.stores.sqlite._ears import Ear, Ears
 from millpond.keyed.stores.sqlite._pool import Pools
+from millpond.keyed.stores.sqlite._schema import FORMAT, TABLES
 from millpond.keyed.stores.sqlite._sessions import Sessions
-from millpond.keyed.stores.sqlite._tables import FORMAT, TABLES
 
 T = TypeVar("T")
 LOOK = 1.0

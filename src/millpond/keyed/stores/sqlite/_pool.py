@@ -5,14 +5,14 @@ It is read at the beginning of each transaction and written at the end, if somet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
 
 from millpond._sqlite import Transaction
 from millpond.keyed._records import Settings
-from millpond.keyed.stores.sqlite._tables import OF_A_POOL
+from millpond.keyed.rules.tables import Numbers
+from millpond.keyed.stores.sqlite._schema import OF_A_POOL
 
 
 class Origin(NamedTuple):
@@ -20,32 +20,6 @@ class Origin(NamedTuple):
 
     settings: Settings
     incarnation: str
-
-
-@dataclass(slots=True)
-class Numbers:
-    """What changes of a pool, in the order of its columns."""
-
-    version: int
-    is_shut: int
-    is_paused: int
-    last_token: int
-    last_dead: int
-    last_signal: int
-    last_note: int
-    last_due: int
-    last_box: int
-    first_place: int
-    last_place: int
-    jobs: int
-    delayed: int
-    dead: int
-    dispatched: int
-    done: int
-    retried: int
-    buried: int
-    recovered: int
-    moved: int
 
 
 _COLUMNS: Final = tuple(Numbers.__dataclass_fields__)

@@ -27,12 +27,14 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import Opened, PoolGone
+from millpond.keyed.rules import Rules
 from millpond.keyed.stores.sqlite import _views
 from millpond.keyed.stores.sqlite._ears import Ear, ring
 from millpond.keyed.stores.sqlite._home import Home
 from millpond.keyed.stores.sqlite._homes import homes
-from millpond.keyed.stores.sqlite._ledger import SqlLedger
+from millpond.keyed.stores.sqlite._mailboxes import SqlMailbox
 from millpond.keyed.stores.sqlite._pool import Origin, Pool
+from millpond.keyed.stores.sqlite._tables import SqlTables
 
 T = TypeVar("T")
 
@@ -53,19 +55,17 @@ class SqliteStore:
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def _write(self, verb: Callable[[SqlLedger, int], T]) -> T:
+    def _write(self, verb: Callable[[Rules[SqlMailbox], int], T]) -> T:
         """Carry out a verb, and tell those for whom there is news."""
         home = self._at_home()
         hints: set[str] = set()
         rung: set[int] = set()
 
         def step(transaction: Transaction) -> T:
-            pool = self._found(home, transaction)
-            ledger = SqlLedger(transaction, pool, lambda session: home.sessions.is_dead(transaction, session))
-            answer = verb(ledger, home.clock.now() + self.skew)
-            ledger.flush()
             hints.clear()
-            hints.update(ledger.hints)
+            tables = self._tables(home, transaction, self._found(home, transaction))
+            answer = verb(Rules(tables, hints.add), home.clock.now() + self.skew)
+            tables.flush()
             rung.clear()
             rung.update(ring(transaction, home.sessions.number, self._pool, hints))
             return answer
@@ -86,6 +86,9 @@ class SqliteStore:
 
         with self._gone():
             return home.read(step)
+
+    def _tables(self, home: Home, transaction: Transaction, pool: Pool) -> SqlTables:
+        return SqlTables(transaction, pool, lambda session: home.sessions.is_dead(transaction, session))
 
     def _found(self, home: Home, transaction: Transaction) -> Pool:
         pool = home.pools.find(transaction, self._pool)
@@ -134,26 +137,26 @@ class SqliteStore:
             return Opened(*(home.read(find) or home.write(make)).origin)
 
     def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
-        return self._write(lambda ledger, now: ledger.dispatch(now, batch, orders))
+        return self._write(lambda rules, now: rules.dispatch(now, batch, orders))
 
     def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
         return self._read(lambda transaction, pool, now: _views.outcomes(transaction, pool, now, ids))
 
     def apply(self, command: Command) -> str:
-        return self._write(lambda ledger, now: ledger.apply(now, command))
+        return self._write(lambda rules, now: rules.apply(now, command))
 
     def join(self, joiner: Joiner) -> Beat:
         mine = joiner._replace(session=self._at_home().sessions.number)
-        return self._write(lambda ledger, now: ledger.join(now, mine))
+        return self._write(lambda rules, now: rules.join(now, mine))
 
     def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
-        return self._write(lambda ledger, now: ledger.renew(now, worker, leaving=leaving))
+        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving))
 
     def leave(self, worker: str) -> None:
-        self._write(lambda ledger, now: ledger.leave(now, worker))
+        self._write(lambda rules, now: rules.leave(now, worker))
 
     def give(self, worker: str, moves: Moves, why: str) -> int:
-        return self._write(lambda ledger, now: ledger.give(now, worker, moves, why))
+        return self._write(lambda rules, now: rules.give(now, worker, moves, why))
 
     def claim(
         self,
@@ -164,7 +167,7 @@ class SqliteStore:
         call: int = 0,
     ) -> Claimed:
         tokens = None if known is None else set(known)
-        return self._write(lambda ledger, now: ledger.claim(now, worker, slots, dead, tokens, call))
+        return self._write(lambda rules, now: rules.claim(now, worker, slots, dead, tokens, call))
 
     def work(
         self,
@@ -176,9 +179,7 @@ class SqliteStore:
         want_residents: int = 0,
         heard: int = 0,
     ) -> Work:
-        return self._write(
-            lambda ledger, now: ledger.work(now, worker, call, settles, want, per, want_residents, heard)
-        )
+        return self._write(lambda rules, now: rules.work(now, worker, call, settles, want, per, want_residents, heard))
 
     # -- looking in ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +187,7 @@ class SqliteStore:
         home = self._at_home()
 
         def look(transaction: Transaction, pool: Pool, now: int) -> Beat:
-            return SqlLedger(transaction, pool, lambda session: home.sessions.is_dead(transaction, session)).beat(now)
+            return Rules(self._tables(home, transaction, pool)).beat(now)
 
         return self._read(look)
 

@@ -1,97 +1,540 @@
-"""The tables of keyed pools. All pools of a file share them: the first column of each is the number of the pool.
+"""The tables of a pool as rows, within one transaction.
 
-A mailbox that is not empty is one row of `keyed_box`, with the place in which it stands as its `state`: so it cannot
-stand in two. Partial indexes list those that are ready, run, or lie on a shelf. `place` is an order: who is put in
-front gets a number below all others, who is put behind one above.
-
-`keyed_due` is the heap of the rules, stale entries included: what is no longer so is skipped when its time comes.
-`keyed_ear` says in which session somebody listens, and how often he was called.
+What is read is remembered for the transaction, what is changed is written at its end, all at once, where that is
+cheaper. What is seldom there at all (pauses, cancelled jobs, messages, parked mailboxes) is asked for once: whether
+there is any.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-FORMAT: Final = 1
-"""Of these tables; the file as a whole has its own number (`_sqlite.MIGRATIONS`)."""
+import msgspec
 
-TABLES: Final = """
-CREATE TABLE IF NOT EXISTS keyed_pool (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, incarnation TEXT NOT NULL, settings TEXT NOT NULL,
-    version INTEGER NOT NULL DEFAULT 1, is_shut INTEGER NOT NULL DEFAULT 0, is_paused INTEGER NOT NULL DEFAULT 0,
-    last_token INTEGER NOT NULL DEFAULT 0, last_dead INTEGER NOT NULL DEFAULT 0,
-    last_signal INTEGER NOT NULL DEFAULT 0, last_note INTEGER NOT NULL DEFAULT 0, last_due INTEGER NOT NULL DEFAULT 0,
-    last_box INTEGER NOT NULL DEFAULT 0,
-    first_place INTEGER NOT NULL DEFAULT 0, last_place INTEGER NOT NULL DEFAULT 0,
-    jobs INTEGER NOT NULL DEFAULT 0, delayed INTEGER NOT NULL DEFAULT 0, dead INTEGER NOT NULL DEFAULT 0,
-    dispatched INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0, retried INTEGER NOT NULL DEFAULT 0,
-    buried INTEGER NOT NULL DEFAULT 0, recovered INTEGER NOT NULL DEFAULT 0, moved INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS keyed_member (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, pool INTEGER NOT NULL, id TEXT NOT NULL, label TEXT NOT NULL,
-    weight INTEGER NOT NULL, concurrency INTEGER NOT NULL, names TEXT NOT NULL, joined INTEGER NOT NULL,
-    lease_end INTEGER NOT NULL, is_leaving INTEGER NOT NULL, session INTEGER NOT NULL, call INTEGER NOT NULL,
-    UNIQUE (pool, id));
-CREATE TABLE IF NOT EXISTS keyed_slot (
-    pool INTEGER NOT NULL, slot INTEGER NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL, since INTEGER NOT NULL,
-    why TEXT NOT NULL, before TEXT NOT NULL, PRIMARY KEY (pool, slot)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_slot_owner ON keyed_slot (pool, owner) WHERE owner <> '';
-CREATE TABLE IF NOT EXISTS keyed_active (
-    pool INTEGER NOT NULL, worker TEXT NOT NULL, lane TEXT NOT NULL, place INTEGER NOT NULL, slot INTEGER NOT NULL,
-    PRIMARY KEY (pool, worker, lane, place), UNIQUE (pool, worker, lane, slot)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS keyed_box (
-    pool INTEGER NOT NULL, mailbox TEXT NOT NULL, number INTEGER NOT NULL, lane TEXT NOT NULL, slot INTEGER NOT NULL,
-    state INTEGER NOT NULL, place INTEGER NOT NULL, depth INTEGER NOT NULL, tail INTEGER NOT NULL,
-    failures INTEGER NOT NULL, losses INTEGER NOT NULL, token INTEGER NOT NULL, worker TEXT NOT NULL,
-    taken INTEGER NOT NULL, done INTEGER NOT NULL, is_lent INTEGER NOT NULL, shelf TEXT NOT NULL,
-    since INTEGER NOT NULL, PRIMARY KEY (pool, mailbox)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_box_ready ON keyed_box (pool, slot, lane, place) WHERE state = 0;
-CREATE INDEX IF NOT EXISTS keyed_box_running ON keyed_box (pool, slot, place) WHERE state = 1;
-CREATE INDEX IF NOT EXISTS keyed_box_lent ON keyed_box (pool, place) WHERE state = 1 AND is_lent = 1;
-CREATE INDEX IF NOT EXISTS keyed_box_shelved ON keyed_box (pool, lane, shelf, place) WHERE state = 4;
-CREATE TABLE IF NOT EXISTS keyed_job (
-    pool INTEGER NOT NULL, box INTEGER NOT NULL, position INTEGER NOT NULL, raw BLOB NOT NULL,
-    PRIMARY KEY (pool, box, position)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS keyed_due (
-    pool INTEGER NOT NULL, due INTEGER NOT NULL, number INTEGER NOT NULL, what TEXT NOT NULL, name TEXT NOT NULL,
-    PRIMARY KEY (pool, due, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS keyed_delayed (
-    pool INTEGER NOT NULL, id TEXT NOT NULL, due INTEGER NOT NULL, slot INTEGER NOT NULL, mailbox TEXT NOT NULL,
-    body BLOB NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_delayed_mailbox ON keyed_delayed (pool, mailbox);
-CREATE TABLE IF NOT EXISTS keyed_paused (
-    pool INTEGER NOT NULL, mailbox TEXT NOT NULL, PRIMARY KEY (pool, mailbox)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS keyed_doomed (
-    pool INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS keyed_note (
-    pool INTEGER NOT NULL, mailbox TEXT NOT NULL, number INTEGER NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (pool, mailbox, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS keyed_signal (
-    pool INTEGER NOT NULL, worker TEXT NOT NULL, number INTEGER NOT NULL, kind TEXT NOT NULL, mailbox TEXT NOT NULL,
-    job TEXT NOT NULL, note INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (pool, worker, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS keyed_outcome (
-    pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, status TEXT NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (pool, id)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_outcome_until ON keyed_outcome (pool, until);
-CREATE TABLE IF NOT EXISTS keyed_unique (
-    pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_unique_until ON keyed_unique (pool, until);
-CREATE TABLE IF NOT EXISTS keyed_dead (
-    pool INTEGER NOT NULL, number INTEGER NOT NULL, slot INTEGER NOT NULL, mailbox TEXT NOT NULL, at INTEGER NOT NULL,
-    reason BLOB NOT NULL, raw BLOB NOT NULL, job TEXT NOT NULL, PRIMARY KEY (pool, number)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_dead_job ON keyed_dead (pool, job);
-CREATE TABLE IF NOT EXISTS keyed_batch (
-    pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, verdicts BLOB, PRIMARY KEY (pool, id)
-    ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_batch_until ON keyed_batch (pool, until);
-CREATE TABLE IF NOT EXISTS keyed_session (number INTEGER PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS keyed_ear (
-    pool TEXT NOT NULL, name TEXT NOT NULL, session INTEGER NOT NULL, rung INTEGER NOT NULL,
-    PRIMARY KEY (pool, name, session)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS keyed_ear_session ON keyed_ear (session);
-"""
+from millpond._sqlite import Transaction
+from millpond.keyed._envelope import opened
+from millpond.keyed._records import DeadLetter, Joiner, Member, Signal, Slot
+from millpond.keyed.rules.tables import Delayed
+from millpond.keyed.stores.sqlite._mailboxes import SqlMailboxes
+from millpond.keyed.stores.sqlite._pool import Pool
 
-OF_A_POOL: Final = (
-    "member", "slot", "active", "box", "job", "due", "delayed", "paused", "doomed", "note", "signal",
-    "outcome", "unique", "dead", "batch",
-)  # fmt: skip
-"""Tables with rows of a pool."""
+V = TypeVar("V")
+_CHUNK: Final = 64
+"""Active slots that are read at once."""
+_EXPIRED: Final = 500
+"""Rows of a kind that are forgotten at once."""
+_ALL: Final = 1 << 62
+_RARE: Final = """SELECT
+EXISTS (SELECT 1 FROM keyed_doomed WHERE pool = ?), EXISTS (SELECT 1 FROM keyed_paused WHERE pool = ?),
+EXISTS (SELECT 1 FROM keyed_note WHERE pool = ?),
+EXISTS (SELECT 1 FROM keyed_box INDEXED BY keyed_box_shelved WHERE pool = ? AND state = 4)"""
+_MEMBER: Final = (
+    "id, label, weight, concurrency, names, joined, lease_end, is_leaving, session, call, "
+    "EXISTS (SELECT 1 FROM session WHERE session.number = keyed_member.session)"
+)
+_decode_verdicts = msgspec.msgpack.Decoder(dict[int, str]).decode
+
+
+class SqlTables:
+    """A pool, for one transaction. `is_dead` tells of a session whether its process is gone, by the kernel's word."""
+
+    def __init__(self, transaction: Transaction, pool: Pool, is_dead: Callable[[int], bool]) -> None:
+        self.settings, self.incarnation = pool.origin
+        self.numbers = pool.numbers
+        self._transaction, self._pool = transaction, pool
+        cancelled, paused, messages, parked = transaction.execute(_RARE, (pool.id,) * 4).fetchone()
+        self.members = SqlMembers(transaction, pool, is_dead)
+        self.slots = SqlSlots(transaction, pool)
+        self.mailboxes = SqlMailboxes(transaction, pool, has_parked=bool(parked))
+        self.active = SqlActiveSlots(transaction, pool, self.mailboxes.flush)
+        self.due = SqlDue(transaction, pool)
+        self.delayed = SqlDelayedJobs(transaction, pool)
+        self.outcomes = SqlOutcomes(transaction, pool)
+        self.unique = SqlUnique(transaction, pool)
+        self.batches = SqlBatches(transaction, pool)
+        self.dead = SqlDeadLetters(transaction, pool)
+        self.paused = SqlPaused(transaction, pool, is_any=paused)
+        self.cancelled = SqlCancelled(transaction, pool, is_any=cancelled)
+        self.messages = SqlMessages(transaction, pool, is_any=messages)
+        self.signals = SqlSignals(transaction, pool)
+
+    def flush(self) -> None:
+        """Write all that was changed."""
+        self.mailboxes.flush()
+        self.active.flush()
+        self.due.flush()
+        self.outcomes.flush()
+        self._pool.save(self._transaction)
+
+
+class _Part:
+    """One table of a pool."""
+
+    def __init__(self, transaction: Transaction, pool: Pool) -> None:
+        self._execute = transaction.execute
+        self._executemany = transaction.executemany
+        self._pool = pool.id
+
+
+class SqlActiveSlots(_Part):
+    """The slots of each worker in which something is ready.
+
+    A taker reads some at once; what it has popped and pushed is written when it asks for more, or by `flush`.
+    """
+
+    def __init__(self, transaction: Transaction, pool: Pool, flush_mailboxes: Callable[[], None]) -> None:
+        super().__init__(transaction, pool)
+        self._numbers = pool.numbers
+        self._flush_mailboxes = flush_mailboxes
+        self._several: set[tuple[str, str]] = set()
+        """Queues and workers that have more than one for sure."""
+        self._taker: tuple[str, str] | None = None
+        self._read: list[tuple[int, int]] = []
+        self._popped: list[tuple[int, str, str, int]] = []
+        self._pushed: list[tuple[int, str, str, int, int]] = []
+
+    def push(self, queue: str, worker: str, slot: int) -> bool:
+        self._numbers.last_place += 1
+        row = (self._pool, worker, queue, self._numbers.last_place, slot)
+        if self._taker == (queue, worker):
+            self._pushed.append(row)
+            return False
+        self._execute("INSERT OR IGNORE INTO keyed_active VALUES (?, ?, ?, ?, ?)", row)
+        if (queue, worker) in self._several:
+            return False
+        (count,) = self._execute(
+            "SELECT count(*) FROM (SELECT 1 FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? LIMIT 2)",
+            (self._pool, worker, queue),
+        ).fetchone()
+        if count > 1:
+            self._several.add((queue, worker))
+        return bool(count == 1)
+
+    def pop(self, queue: str, worker: str, want: int) -> int | None:
+        if self._taker != (queue, worker):
+            self.flush()
+            self._flush_mailboxes()
+            self._taker = (queue, worker)
+        if not self._read:
+            self._write()
+            self._read = self._execute(
+                "SELECT place, slot FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? "
+                "ORDER BY place LIMIT ?",
+                (self._pool, worker, queue, min(want, _CHUNK)),
+            ).fetchall()[::-1]
+        if not self._read:
+            self._taker = None
+            return None
+        place, slot = self._read.pop()
+        self._popped.append((self._pool, worker, queue, place))
+        return slot
+
+    def flush(self) -> None:
+        """Write what a taker has done; it reads again."""
+        self._write()
+        self._read, self._taker = [], None
+
+    def _write(self) -> None:
+        if self._popped:
+            self._several.clear()
+            self._executemany(
+                "DELETE FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? AND place = ?", self._popped
+            )
+            self._popped = []
+        if self._pushed:
+            self._executemany("INSERT OR IGNORE INTO keyed_active VALUES (?, ?, ?, ?, ?)", self._pushed)
+            self._pushed = []
+
+    def has(self, queue: str, worker: str) -> bool:
+        self.flush()
+        row = self._execute(
+            "SELECT 1 FROM keyed_active WHERE pool = ? AND worker = ? AND lane = ? LIMIT 1",
+            (self._pool, worker, queue),
+        ).fetchone()
+        return row is not None
+
+    def drop(self, worker: str) -> None:
+        self.flush()
+        self._execute("DELETE FROM keyed_active WHERE pool = ? AND worker = ?", (self._pool, worker))
+
+
+class SqlDue(_Part):
+    """What happens at a time."""
+
+    def __init__(self, transaction: Transaction, pool: Pool) -> None:
+        super().__init__(transaction, pool)
+        self._added: list[tuple[int, int, int, str, str]] = []
+
+    def add(self, due: int, number: int, what: str, name: str) -> None:
+        self._added.append((self._pool, due, number, what, name))
+
+    def pop(self, now: int, most: int) -> Sequence[tuple[str, str]]:
+        if not 0 < self.next() <= now:
+            return ()
+        rows = self._execute(
+            "SELECT due, number, what, name FROM keyed_due WHERE pool = ? AND due <= ? ORDER BY due, number LIMIT ?",
+            (self._pool, now, most),
+        ).fetchall()
+        self._executemany(
+            "DELETE FROM keyed_due WHERE pool = ? AND due = ? AND number = ?", [(self._pool, *row[:2]) for row in rows]
+        )
+        return [row[2:] for row in rows]
+
+    def next(self) -> int:
+        self.flush()
+        row = self._execute(
+            "SELECT due FROM keyed_due WHERE pool = ? ORDER BY due, number LIMIT 1", (self._pool,)
+        ).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def flush(self) -> None:
+        """Write what was added."""
+        if self._added:
+            self._executemany("INSERT INTO keyed_due VALUES (?, ?, ?, ?, ?)", self._added)
+            self._added = []
+
+
+class _Names(_Part):
+    """A set of names that is empty nearly always: whether it is, is known from the beginning."""
+
+    has: ClassVar[str]
+    insert: ClassVar[str]
+    delete: ClassVar[str]
+
+    def __init__(self, transaction: Transaction, pool: Pool, *, is_any: int) -> None:
+        super().__init__(transaction, pool)
+        self._is_any = is_any
+
+    def __len__(self) -> int:
+        return self._is_any
+
+    def __contains__(self, name: object) -> bool:
+        return bool(self._is_any) and self._execute(self.has, (self._pool, name)).fetchone() is not None
+
+    def add(self, name: str) -> None:
+        self._is_any = 1
+        self._execute(self.insert, (self._pool, name))
+
+    def discard(self, name: str) -> None:
+        if self._is_any:
+            self._execute(self.delete, (self._pool, name))
+
+
+class SqlPaused(_Names):
+    """Mailboxes of which no job may begin."""
+
+    has = "SELECT 1 FROM keyed_paused WHERE pool = ? AND mailbox = ?"
+    insert = "INSERT OR IGNORE INTO keyed_paused VALUES (?, ?)"
+    delete = "DELETE FROM keyed_paused WHERE pool = ? AND mailbox = ?"
+
+
+class SqlCancelled(_Names):
+    """Ids of jobs that a worker has and that are not to run again."""
+
+    has = "SELECT 1 FROM keyed_doomed WHERE pool = ? AND id = ?"
+    insert = "INSERT OR IGNORE INTO keyed_doomed VALUES (?, ?)"
+    delete = "DELETE FROM keyed_doomed WHERE pool = ? AND id = ?"
+
+
+class _Expiring(_Part, Generic[V]):
+    """Values by id, each until a time."""
+
+    table: ClassVar[str]
+
+    def drop(self, name: str) -> None:
+        self._execute(f"DELETE FROM {self.table} WHERE pool = ? AND id = ?", (self._pool, name))
+
+    def expire(self, now: int) -> None:
+        self._execute(
+            f"DELETE FROM {self.table} WHERE pool = ? AND id IN "
+            f"(SELECT id FROM {self.table} WHERE pool = ? AND until <= ? ORDER BY until LIMIT {_EXPIRED})",
+            (self._pool, self._pool, now),
+        )
+
+
+class SqlOutcomes(_Expiring[tuple[str, bytes]]):
+    """How jobs ended. They are many: written at once, by `flush`."""
+
+    table = "keyed_outcome"
+
+    def __init__(self, transaction: Transaction, pool: Pool) -> None:
+        super().__init__(transaction, pool)
+        self._added: list[tuple[int, str, int, str, bytes]] = []
+
+    def get(self, now: int, name: str) -> tuple[str, bytes] | None:
+        self.flush()
+        found: tuple[str, bytes] | None = self._execute(
+            "SELECT status, data FROM keyed_outcome WHERE pool = ? AND id = ? AND until > ?", (self._pool, name, now)
+        ).fetchone()
+        return found
+
+    def put(self, until: int, name: str, value: tuple[str, bytes]) -> None:
+        self._added.append((self._pool, name, until, *value))
+
+    def drop(self, name: str) -> None:
+        self.flush()
+        super().drop(name)
+
+    def flush(self) -> None:
+        """Write what was put."""
+        if self._added:
+            self._executemany("INSERT OR REPLACE INTO keyed_outcome VALUES (?, ?, ?, ?, ?)", self._added)
+            self._added = []
+
+
+class SqlUnique(_Expiring[bool]):
+    """Ids that are not dispatched again."""
+
+    table = "keyed_unique"
+
+    def get(self, now: int, name: str) -> bool | None:
+        row = self._execute(
+            "SELECT 1 FROM keyed_unique WHERE pool = ? AND id = ? AND until > ?", (self._pool, name, now)
+        ).fetchone()
+        return None if row is None else True
+
+    def put(self, until: int, name: str, value: bool) -> None:
+        self._execute("INSERT OR REPLACE INTO keyed_unique VALUES (?, ?, ?)", (self._pool, name, until))
+
+
+class SqlBatches(_Expiring[dict[int, str]]):
+    """What was answered to dispatches."""
+
+    table = "keyed_batch"
+
+    def get(self, now: int, name: str) -> dict[int, str] | None:
+        row = self._execute(
+            "SELECT verdicts FROM keyed_batch WHERE pool = ? AND id = ? AND until > ?", (self._pool, name, now)
+        ).fetchone()
+        if row is None:
+            return None
+        return {} if row[0] is None else _decode_verdicts(row[0])
+
+    def put(self, until: int, name: str, value: dict[int, str]) -> None:
+        verdicts = msgspec.msgpack.encode(value) if value else None
+        self._execute("INSERT OR REPLACE INTO keyed_batch VALUES (?, ?, ?, ?)", (self._pool, name, until, verdicts))
+
+
+class SqlDelayedJobs(_Part):
+    """Delayed jobs by id."""
+
+    def get(self, job: str) -> Delayed | None:
+        row = self._execute(
+            "SELECT due, slot, mailbox, body FROM keyed_delayed WHERE pool = ? AND id = ?", (self._pool, job)
+        ).fetchone()
+        return None if row is None else Delayed(*row)
+
+    def put(self, job: str, delayed: Delayed) -> None:
+        self._execute("INSERT INTO keyed_delayed VALUES (?, ?, ?, ?, ?, ?)", (self._pool, job, *delayed))
+
+    def drop(self, job: str) -> None:
+        self._execute("DELETE FROM keyed_delayed WHERE pool = ? AND id = ?", (self._pool, job))
+
+    def of(self, mailbox: str) -> list[tuple[str, bytes]]:
+        return self._execute(
+            "SELECT id, body FROM keyed_delayed INDEXED BY keyed_delayed_mailbox WHERE pool = ? AND mailbox = ?",
+            (self._pool, mailbox),
+        ).fetchall()
+
+
+class SqlDeadLetters(_Part):
+    """Dead letters by number."""
+
+    def get(self, number: int) -> DeadLetter | None:
+        row = self._execute(
+            "SELECT number, slot, mailbox, at, reason, raw FROM keyed_dead WHERE pool = ? AND number = ?",
+            (self._pool, number),
+        ).fetchone()
+        return None if row is None else DeadLetter(*row)
+
+    def put(self, letter: DeadLetter) -> None:
+        row = (self._pool, *letter, opened(letter.job).id)
+        self._execute("INSERT INTO keyed_dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+
+    def drop(self, number: int) -> bool:
+        gone = self._execute("DELETE FROM keyed_dead WHERE pool = ? AND number = ?", (self._pool, number)).rowcount
+        return gone > 0
+
+
+class SqlMessages(_Part):
+    """Messages to residents."""
+
+    def __init__(self, transaction: Transaction, pool: Pool, *, is_any: int) -> None:
+        super().__init__(transaction, pool)
+        self._is_any = is_any
+
+    def __len__(self) -> int:
+        return self._is_any
+
+    def add(self, mailbox: str, number: int, data: bytes) -> None:
+        self._is_any = 1
+        self._execute("INSERT INTO keyed_note VALUES (?, ?, ?, ?)", (self._pool, mailbox, number, data))
+
+    def of(self, mailbox: str) -> tuple[tuple[int, bytes], ...]:
+        rows = self._execute(
+            "SELECT number, data FROM keyed_note WHERE pool = ? AND mailbox = ? ORDER BY number", (self._pool, mailbox)
+        )
+        return tuple(rows)
+
+    def count(self, mailbox: str) -> int:
+        (found,) = self._execute(
+            "SELECT count(*) FROM keyed_note WHERE pool = ? AND mailbox = ?", (self._pool, mailbox)
+        ).fetchone()
+        return int(found)
+
+    def drop(self, mailbox: str, upto: int | None = None) -> None:
+        self._execute(
+            "DELETE FROM keyed_note WHERE pool = ? AND mailbox = ? AND number <= ?",
+            (self._pool, mailbox, _ALL if upto is None else upto),
+        )
+
+
+class SqlSignals(_Part):
+    """What each worker has not heard yet."""
+
+    def add(self, worker: str, signal: Signal) -> None:
+        self._execute("INSERT INTO keyed_signal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (self._pool, worker, *signal))
+
+    def unheard(self, worker: str, heard: int) -> tuple[Signal, ...]:
+        rows = self._execute(
+            "SELECT number, kind, mailbox, job, note, data FROM keyed_signal WHERE pool = ? AND worker = ? "
+            "ORDER BY number",
+            (self._pool, worker),
+        ).fetchall()
+        if rows and rows[0][0] <= heard:
+            self._execute(
+                "DELETE FROM keyed_signal WHERE pool = ? AND worker = ? AND number <= ?", (self._pool, worker, heard)
+            )
+        return tuple(Signal(*row) for row in rows if row[0] > heard)
+
+    def drop(self, worker: str) -> None:
+        self._execute("DELETE FROM keyed_signal WHERE pool = ? AND worker = ?", (self._pool, worker))
+
+
+class SqlMembers(_Part):
+    """The workers."""
+
+    def __init__(self, transaction: Transaction, pool: Pool, is_dead: Callable[[int], bool]) -> None:
+        super().__init__(transaction, pool)
+        self._is_dead = is_dead
+        self._ids: dict[str, None] | None = None
+        self._rows: dict[str, Sequence[Any] | None] = {}
+
+    def __contains__(self, worker: object) -> bool:
+        return worker in self._all_ids()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all_ids())
+
+    def _all_ids(self) -> dict[str, None]:
+        if self._ids is None:
+            rows = self._execute("SELECT id FROM keyed_member WHERE pool = ? ORDER BY number", (self._pool,))
+            self._ids = {row[0]: None for row in rows}
+        return self._ids
+
+    def _row(self, worker: str) -> Sequence[Any] | None:
+        try:
+            return self._rows[worker]
+        except KeyError:
+            row: Sequence[Any] | None = self._execute(
+                f"SELECT {_MEMBER} FROM keyed_member WHERE pool = ? AND id = ?", (self._pool, worker)
+            ).fetchone()
+            self._rows[worker] = row
+            return row
+
+    def get(self, worker: str) -> Member | None:
+        row = self._row(worker)
+        return None if row is None else _member(row)
+
+    def all(self) -> Sequence[Member]:
+        rows = self._execute(f"SELECT {_MEMBER} FROM keyed_member WHERE pool = ? ORDER BY number", (self._pool,))
+        return [_member(row)._replace(is_dead=self._is_gone(row)) for row in rows.fetchall()]
+
+    def put(self, joiner: Joiner, now: int, lease_end: int) -> None:
+        names = json.dumps(joiner.names)
+        self._execute(
+            "INSERT INTO keyed_member (pool, id, label, weight, concurrency, names, joined, lease_end, is_leaving, "
+            "session, call) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0) "
+            "ON CONFLICT (pool, id) DO UPDATE SET label = excluded.label, weight = excluded.weight, "
+            "concurrency = excluded.concurrency, names = excluded.names, joined = excluded.joined, "
+            "lease_end = excluded.lease_end, is_leaving = 0, session = excluded.session, call = 0",
+            (self._pool, *joiner[:4], names, now, lease_end, joiner.session),
+        )
+        self._changed(joiner.id)
+
+    def renew(self, worker: str, lease_end: int, *, is_leaving: bool) -> None:
+        self._execute(
+            "UPDATE keyed_member SET lease_end = ?, is_leaving = ? WHERE pool = ? AND id = ?",
+            (lease_end, is_leaving, self._pool, worker),
+        )
+        self._rows.pop(worker, None)
+
+    def drop(self, worker: str) -> bool:
+        gone = self._execute("DELETE FROM keyed_member WHERE pool = ? AND id = ?", (self._pool, worker)).rowcount
+        self._changed(worker)
+        return gone > 0
+
+    def _changed(self, worker: str) -> None:
+        self._ids = None
+        self._rows.pop(worker, None)
+
+    def last_call(self, worker: str) -> int:
+        row = self._row(worker)
+        return 0 if row is None else int(row[9])
+
+    def count_call(self, worker: str, call: int) -> None:
+        self._execute(
+            "UPDATE keyed_member SET call = max(call, ?) WHERE pool = ? AND id = ?", (call, self._pool, worker)
+        )
+        self._rows.pop(worker, None)
+
+    def is_proven_dead(self, worker: str) -> bool:
+        row = self._row(worker)
+        return row is not None and self._is_gone(row)
+
+    def _is_gone(self, row: Sequence[Any]) -> bool:
+        return not row[10] or self._is_dead(row[8])
+
+
+class SqlSlots(_Part):
+    """The shares of the key space."""
+
+    def __init__(self, transaction: Transaction, pool: Pool) -> None:
+        super().__init__(transaction, pool)
+        self._known: dict[int, Slot] = {}
+
+    def get(self, slot: int) -> Slot:
+        found = self._known.get(slot)
+        if found is None:
+            row = self._execute(
+                "SELECT owner, epoch, since, why, before FROM keyed_slot WHERE pool = ? AND slot = ?",
+                (self._pool, slot),
+            ).fetchone()
+            found = self._known[slot] = Slot() if row is None else Slot(*row)
+        return found
+
+    def put(self, slot: int, value: Slot) -> None:
+        self._known[slot] = value
+        self._execute("INSERT OR REPLACE INTO keyed_slot VALUES (?, ?, ?, ?, ?, ?, ?)", (self._pool, slot, *value))
+
+    def preload(self, slots: Sequence[int]) -> None:
+        rows = self._execute(
+            "SELECT s.slot, s.owner, s.epoch, s.since, s.why, s.before FROM json_each(?) AS j "
+            "CROSS JOIN keyed_slot AS s ON s.pool = ? AND s.slot = j.value",
+            (json.dumps(list(slots)), self._pool),
+        )
+        self._known.update(dict.fromkeys(slots, Slot()))
+        self._known.update((slot, Slot(*fields)) for slot, *fields in rows)
+
+    def owned(self, worker: str) -> list[int]:
+        rows = self._execute(
+            "SELECT slot FROM keyed_slot WHERE pool = ? AND owner = ? AND owner <> ''", (self._pool, worker)
+        )
+        return sorted(row[0] for row in rows)
+
+
+def _member(row: Sequence[Any]) -> Member:
+    worker, label, weight, concurrency, names, joined, lease_end, is_leaving, *_ = row
+    return Member(worker, label, weight, concurrency, tuple(json.loads(names)), joined, lease_end, bool(is_leaving))

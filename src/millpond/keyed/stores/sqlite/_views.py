@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from millpond._sqlite import Transaction
 from millpond.keyed._envelope import came, opened
 from millpond.keyed._records import Counts, DeadLetter, KeyView, Slot
-from millpond.keyed.stores.sqlite._boxes import STATES
+from millpond.keyed.rules.tables import STATES
 from millpond.keyed.stores.sqlite._pool import Pool
 
 _FIRST = "(SELECT raw FROM keyed_job AS k WHERE k.pool = b.pool AND k.box = b.number ORDER BY k.position LIMIT 1)"
@@ -86,8 +86,8 @@ def _views(transaction: Transaction, pool: Pool, lane: str, job: str) -> list[tu
     rows = transaction.execute(
         f"SELECT slot, mailbox, depth, {_STAMP}, state, CASE state WHEN 1 THEN worker ELSE {_OWNER} END, "
         f"CASE state WHEN 1 THEN token ELSE 0 END, failures, losses, {job} FROM keyed_box AS b "
-        "WHERE pool = ? AND lane = ? AND depth > 0",
-        (pool.id, lane),
+        "WHERE pool = ? AND (lane = 'r') = ? AND depth > 0",
+        (pool.id, lane == "r"),
     )
     views = [
         (KeyView(slot, mailbox, depth, came(stamp), STATES[state], worker, token, failures, losses), raw)
@@ -108,9 +108,9 @@ def counts(transaction: Transaction, pool: Pool, now: int) -> Counts:
     """Return how the pool stands."""
     numbers = pool.numbers
     ready, running, residents, oldest = transaction.execute(
-        "SELECT count(*) FILTER (WHERE lane = 'j' AND state = 0), count(*) FILTER (WHERE lane = 'j' AND state = 1), "
+        "SELECT count(*) FILTER (WHERE lane <> 'r' AND state = 0), count(*) FILTER (WHERE lane <> 'r' AND state = 1), "
         f"count(*) FILTER (WHERE lane = 'r' AND depth > 0), "
-        f"min(CASE WHEN lane = 'j' AND state = 0 THEN {_STAMP} END) FROM keyed_box AS b WHERE pool = ?",
+        f"min(CASE WHEN lane <> 'r' AND state = 0 THEN {_STAMP} END) FROM keyed_box AS b WHERE pool = ?",
         (pool.id,),
     ).fetchone()
     return Counts(

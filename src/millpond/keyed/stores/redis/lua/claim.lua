@@ -54,8 +54,8 @@ local function tidy(slot)
       recovered = recovered + 1
     end
   end
-  for _, lane in ipairs({'j', 'r'}) do
-    if call('EXISTS', P .. 'rd:' .. lane .. ':' .. slot) == 1 then activate(lane, slot, true) end
+  for _, queue in ipairs({'j', 'r', 's'}) do
+    if call('EXISTS', P .. 'rd:' .. queue .. ':' .. slot) == 1 then activate(queue, slot, true) end
   end
   return is_contested
 end

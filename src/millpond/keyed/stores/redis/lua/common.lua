@@ -3,12 +3,13 @@
 --
 -- meta            hash     format, incarnation, settings, switches, counters, last numbers
 -- mb:<mailbox>    list     jobs that are not settled, the oldest first; one that runs stays here
--- rd:<lane>:<slot>    list mailboxes of the slot that may be taken
--- act:<lane>:<worker> list slots of the worker with something ready, each once; may name others, too
--- odd:<lane>:<worker> set  those of them that have nothing ready or another owner: not to be listed twice
+-- rd:<queue>:<slot>   list mailboxes of the slot that may be taken; a queue is a lane, or `s`: suspects
+-- act:<queue>:<worker> list slots of the worker with something ready, each once; may name others, too
+-- odd:<queue>:<worker> set those of them that have nothing ready or another owner: not to be listed twice
 -- run:<slot>      hash     mailbox -> token:taken:done:lent:worker
 -- own, slot       hash     slot -> owner (absent: nobody); slot -> packed {epoch, since, why, before}
--- members         zset     worker -> number of its joining;  w:<worker>  hash  lease, call, leaving, joined, about
+-- members         zset     worker -> number of its joining;  w:<worker>  hash  lease, call, leaving, joined, about,
+--                          suspect (token:slot:mailbox, the last that it was handed)
 -- due             zset     16 digits of a number, then l<mailbox>, d<job> or s<mailbox> -> when: a retry, a delayed job, a
 --                          shelf that is cleared; the number keeps those of one time in order
 -- later           hash     mailbox -> packed {slot, member of due}: it waits for a retry
@@ -22,7 +23,7 @@
 -- dead            hash     number -> packed {slot, mailbox, at, reason, job}
 -- out:<job>, uniq:<job>, batch:<batch>   16 digits of the end, and what is remembered until then; they expire
 --
--- Invariants: those of `_mail`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
+-- Invariants: those of `rules.mailboxes`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
 -- Nothing is written before all that can fail was read; hints go out last, and one that is forbidden harms nothing.
 
 local P, call, sub = KEYS[1], redis.call, string.sub
@@ -120,9 +121,23 @@ local function disown(lane, slot, worker)
   end
 end
 
+local function trouble_of(mailbox)
+  local value = has('trouble') and call('HGET', P .. 'trouble', mailbox)
+  if not value then return 0, 0 end
+  local failures, losses = string.match(value, '^(%d+):(%d+)$')
+  return tonumber(failures), tonumber(losses)
+end
+
+-- Where a mailbox is when it is ready: in its lane, or among the suspects, whose first job is dead with its next loss.
+local function queue_of(mailbox)
+  local _, losses = trouble_of(mailbox)
+  if losses > 0 and losses + 1 >= setting('max_losses') then return 's' end
+  return sub(mailbox, 1, 1)
+end
+
 local function ready(slot, mailbox, first)
-  local lane = sub(mailbox, 1, 1)
-  if call(first and 'LPUSH' or 'RPUSH', P .. 'rd:' .. lane .. ':' .. slot, mailbox) == 1 then activate(lane, slot) end
+  local queue = queue_of(mailbox)
+  if call(first and 'LPUSH' or 'RPUSH', P .. 'rd:' .. queue .. ':' .. slot, mailbox) == 1 then activate(queue, slot) end
 end
 
 local function enter(slot, mailbox, job)

@@ -17,11 +17,13 @@ end
 local is_ready, is_running, residents, oldest = 0, 0, 0, ''
 for slot = from, tonumber(ARGV[3]) do
   slot = whole(slot)
-  local mailboxes = call('LRANGE', P .. 'rd:j:' .. slot, 0, -1)
-  is_ready = is_ready + #mailboxes
-  for _, mailbox in ipairs(mailboxes) do
-    local came = sub(call('LINDEX', P .. 'mb:' .. mailbox, 0) or '9', 1, 16)
-    if oldest == '' or came < oldest then oldest = came end
+  for _, queue in ipairs({'rd:j:', 'rd:s:'}) do
+    local mailboxes = call('LRANGE', P .. queue .. slot, 0, -1)
+    is_ready = is_ready + #mailboxes
+    for _, mailbox in ipairs(mailboxes) do
+      local came = sub(call('LINDEX', P .. 'mb:' .. mailbox, 0) or '9', 1, 16)
+      if oldest == '' or came < oldest then oldest = came end
+    end
   end
   residents = residents + call('LLEN', P .. 'rd:r:' .. slot)
   for _, mailbox in ipairs(call('HKEYS', P .. 'run:' .. slot)) do

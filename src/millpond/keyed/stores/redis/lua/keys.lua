@@ -16,7 +16,9 @@ end
 if from >= 0 then
   for slot = from, tonumber(ARGV[5]) do
     slot = whole(slot)
-    for _, mailbox in ipairs(call('LRANGE', P .. 'rd:' .. lane .. ':' .. slot, 0, -1)) do view(slot, mailbox, 'ready') end
+    for _, queue in ipairs({'rd:' .. lane .. ':', 'rd:s:'}) do
+      for _, mailbox in ipairs(call('LRANGE', P .. queue .. slot, 0, -1)) do view(slot, mailbox, 'ready') end
+    end
     local runs = call('HGETALL', P .. 'run:' .. slot)
     for i = 1, #runs, 2 do view(slot, runs[i], 'running', runs[i + 1]) end
   end

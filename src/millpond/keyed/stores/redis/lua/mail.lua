@@ -1,4 +1,4 @@
--- What scripts share that end, move or remove jobs: twins of the methods of `_mail.Mail`.
+-- What scripts share that end, move or remove jobs: twins of the methods of `rules.mailboxes`.
 
 -- The fields of a stored job: id, name, reply, keep, and the payload as it was packed. cmsgpack cannot read the payload
 -- (binary), so the fields are read one by one: after 16 digits and the byte that opens the array. What cannot be read
@@ -10,6 +10,8 @@ local function opened(job)
   end
   return {id, name, reply, keep, sub(job, rest + 1)}
 end
+
+local DEAD_RETRY = 10000000
 
 local function run_of(slot, mailbox)
   local run = call('HGET', P .. 'run:' .. slot, mailbox)
@@ -35,13 +37,6 @@ local function conclude_job(job, status, data)
   local envelope = opened(job)
   if has('doomed') then call('SREM', P .. 'doomed', envelope[1]) end
   conclude(envelope[1], status, data or '', envelope[4], envelope[3])
-end
-
-local function trouble_of(mailbox)
-  local value = has('trouble') and call('HGET', P .. 'trouble', mailbox)
-  if not value then return 0, 0 end
-  local failures, losses = string.match(value, '^(%d+):(%d+)$')
-  return tonumber(failures), tonumber(losses)
 end
 
 local function set_trouble(mailbox, failures, losses)
@@ -110,14 +105,20 @@ local function leave_wait(mailbox)
   return was_later or was_shelved
 end
 
+-- Take a mailbox out of its queue; tell whether it was there.
+local function leave_ready(slot, mailbox, queue)
+  local list = P .. 'rd:' .. queue .. ':' .. slot
+  if call('LREM', list, 1, mailbox) == 0 then return false end
+  if call('EXISTS', list) == 0 then
+    local worker = owner_of(slot)
+    if worker then disown(queue, slot, worker) end
+  end
+  return true
+end
+
 -- Take a mailbox that does not run away from where it stands.
 local function leave_place(slot, mailbox)
-  local lane = sub(mailbox, 1, 1)
-  local list = P .. 'rd:' .. lane .. ':' .. slot
-  if call('LREM', list, 1, mailbox) == 1 and call('EXISTS', list) == 0 then
-    local worker = owner_of(slot)
-    if worker then disown(lane, slot, worker) end
-  end
+  leave_ready(slot, mailbox, queue_of(mailbox))
   call('HDEL', P .. 'held', mailbox)
   leave_wait(mailbox)
 end
@@ -132,8 +133,9 @@ local function remove(slot, mailbox, job, status)
     leave_place(slot, mailbox)
     forget(mailbox)
   elseif behind == 0 then
+    local was_suspect = queue_of(mailbox) == 's' and leave_ready(slot, mailbox, 's')
     clear_trouble(mailbox)
-    if leave_wait(mailbox) then ready(slot, mailbox) end
+    if leave_wait(mailbox) or was_suspect then ready(slot, mailbox) end
   end
   conclude_job(job, status)
 end
@@ -155,6 +157,16 @@ local function end_run(slot, mailbox)
   if has('lent') then call('HDEL', P .. 'lent', mailbox) end
 end
 
+-- Let a job be dead that has lost too many workers; return how many jobs are left, or nil: the dead letters are full, so
+-- it waits.
+local function give_up_lost(slot, mailbox, losses)
+  if has_no_grave() then
+    call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 'l' .. mailbox)}))
+    return nil
+  end
+  return bury(slot, mailbox, 'its worker died ' .. losses .. ' times while running it', 'lost')
+end
+
 -- End a take whose worker will not: its jobs are ready again. With `blame` its first job may have killed the worker.
 local function recover(slot, mailbox, blame)
   end_run(slot, mailbox)
@@ -165,8 +177,8 @@ local function recover(slot, mailbox, blame)
     losses = losses + 1
     set_trouble(mailbox, failures, losses)
     if losses >= setting('max_losses') and left > 0 then
-      left = bury(slot, mailbox, 'its worker died ' .. losses .. ' times while running it', 'lost')
+      left = give_up_lost(slot, mailbox, losses)
     end
   end
-  if left > 0 then ready(slot, mailbox, true) end
+  if left and left > 0 then ready(slot, mailbox, true) end
 end

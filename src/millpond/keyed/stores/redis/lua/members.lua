@@ -1,4 +1,4 @@
--- What scripts share that deal with members and with who owns a slot: twins of the methods of `_ledger.Ledger`.
+-- What scripts share that deal with members and with who owns a slot: twins of the methods of `rules.pool`.
 
 local function beat()
   local found = {}
@@ -13,9 +13,9 @@ end
 local function dismiss(worker)
   if call('ZREM', P .. 'members', worker) == 0 then return end
   call('DEL', P .. 'w:' .. worker, P .. 'sig:' .. worker, P .. 'act:j:' .. worker, P .. 'act:r:' .. worker,
-    P .. 'odd:j:' .. worker, P .. 'odd:r:' .. worker)
+    P .. 'act:s:' .. worker, P .. 'odd:j:' .. worker, P .. 'odd:r:' .. worker, P .. 'odd:s:' .. worker)
   members[worker] = false
-  used['odd:j:' .. worker], used['odd:r:' .. worker] = false, false
+  used['odd:j:' .. worker], used['odd:r:' .. worker], used['odd:s:' .. worker] = false, false, false
   changed()
 end
 
@@ -28,6 +28,7 @@ local function move(slot, taker, why)
   if owner and owner ~= taker then
     disown('j', slot, owner)
     disown('r', slot, owner)
+    disown('s', slot, owner)
   end
   if taker == '' then
     call('HDEL', P .. 'own', slot)
@@ -37,7 +38,7 @@ local function move(slot, taker, why)
     owners[slot] = taker
   end
   count('moved', 1)
-  for _, lane in ipairs({'j', 'r'}) do
-    if call('EXISTS', P .. 'rd:' .. lane .. ':' .. slot) == 1 then activate(lane, slot, true) end
+  for _, queue in ipairs({'j', 'r', 's'}) do
+    if call('EXISTS', P .. 'rd:' .. queue .. ':' .. slot) == 1 then activate(queue, slot, true) end
   end
 end

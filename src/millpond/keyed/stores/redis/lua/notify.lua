@@ -1,8 +1,10 @@
--- Leave a message for a resident.   ARGV: skew, slot, mailbox, data.   Result: {sent or gone}.
+-- Leave a message for a resident.   ARGV: skew, slot, mailbox, data.   Result: {sent, full or gone}.
 
 local slot, mailbox, data = ARGV[2], ARGV[3], ARGV[4]
 local last = call('LINDEX', P .. 'mb:' .. mailbox, -1)
 if not last or call('SISMEMBER', P .. 'doomed', opened(last)[1]) == 1 then return {'gone'} end
+local most = setting('max_per_key')
+if most > 0 and call('LLEN', P .. 'nt:' .. mailbox) >= most then return {'full'} end
 local number = call('HINCRBY', META, 'last_note', 1)
 call('SADD', P .. 'notes', mailbox)
 call('RPUSH', P .. 'nt:' .. mailbox, whole(number) .. ':' .. data)

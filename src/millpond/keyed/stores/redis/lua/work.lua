@@ -8,7 +8,7 @@
 -- changes nothing. A call takes only if it is later than the last of its worker.
 
 local me, number, want, per = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local VISIT, DUE, HEAVY, DEAD_RETRY = 8, 100, 4194304, 10000000
+local VISIT, DUE, HEAVY = 8, 100, 4194304
 
 -- Let the next job of a mailbox that stands nowhere have its turn, if there is one.
 local function go_on(slot, mailbox, left)
@@ -80,6 +80,17 @@ local function settle(i)
   return true, next
 end
 
+-- Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room.
+local function try_again(slot, mailbox)
+  local _, losses = trouble_of(mailbox)
+  if losses > 0 and losses >= setting('max_losses') then
+    local left = give_up_lost(slot, mailbox, losses)
+    if left then go_on(slot, mailbox, left) end
+  else
+    ready(slot, mailbox)
+  end
+end
+
 -- Let happen what is due; return when the next thing is, or 0.
 local function tick()
   local due = P .. 'due'
@@ -91,7 +102,7 @@ local function tick()
     call('ZREM', due, what)
     if kind == 'l' then
       local entry = forgo('later', name)
-      if entry then ready(entry[1], name) end
+      if entry then try_again(entry[1], name) end
     elseif kind == 'd' then
       local entry = forgo('delayed', name)
       if entry then enter(entry[1], entry[3], stamp .. entry[4]) end
@@ -217,6 +228,25 @@ local function take(lane, most, many, about)
   end
 end
 
+-- Whether the suspect that this worker was handed last still runs here.
+local function runs_suspect()
+  local last = call('HGET', P .. 'w:' .. me, 'suspect')
+  if not last then return false end
+  local token, slot, mailbox = string.match(last, '^(%d+):(%d+):(.*)$')
+  local run = run_of(slot, mailbox)
+  return run and run.token == token
+end
+
+-- Take one suspect, unless another runs here: a job that kills its worker then is the only one that is dead for it.
+local function take_suspect(about)
+  if call('EXISTS', P .. 'act:s:' .. me) == 0 or runs_suspect() then return 0 end
+  local before = #takes
+  take('s', 1, 1, about)
+  if #takes == before then return 0 end
+  call('HSET', P .. 'w:' .. me, 'suspect', token .. ':' .. takes[before + 1] .. ':' .. takes[before + 2])
+  return 1
+end
+
 local stale, i = {}, 9
 for j = 1, tonumber(ARGV[8]) do
   local is_running
@@ -247,11 +277,15 @@ if number > tonumber(member[2]) then
     call('HSET', META, 'token', token)
     local residents = tonumber(ARGV[6])
     if residents > 0 then take('r', residents, 1, member[3]) end
+    if want > 0 then want = want - take_suspect(member[3]) end
     if want > 0 then take('j', want, per, member[3]) end
   end
   call('HSET', P .. 'w:' .. me, 'call', ARGV[3])
 end
-if is_open and call('EXISTS', P .. 'act:j:' .. me, P .. 'act:r:' .. me) > 0 then more = 1 end
+if is_open then
+  if call('EXISTS', P .. 'act:j:' .. me, P .. 'act:r:' .. me) > 0 then more = 1
+  elseif call('EXISTS', P .. 'act:s:' .. me) > 0 and not runs_suspect() then more = 1 end
+end
 told[me] = nil -- this answer tells it
 finish()
 return {stale, token, takes, signals, 0, more, due, whole(now), version}

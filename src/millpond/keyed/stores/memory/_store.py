@@ -1,4 +1,4 @@
-"""`memory:`: pools of this process, gone with it. The rules as they are, behind a lock.
+"""A pool in this process: the rules behind a lock.
 
 Pools of one name are one pool; `memory:lab` is another world than `memory:`. When its last user closes it, it is gone.
 """
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from millpond._clock import EngineTime
 from millpond.errors import EngineError
 from millpond.keyed._commands import Command
-from millpond.keyed._ledger import Ledger
 from millpond.keyed._records import (
     Beat,
     Claimed,
@@ -31,6 +30,10 @@ from millpond.keyed._records import (
     Work,
 )
 from millpond.keyed._store import Ear, Opened, PoolGone
+from millpond.keyed.rules import Rules
+from millpond.keyed.stores.memory import _reads
+from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
+from millpond.keyed.stores.memory._tables import MemoryTables
 
 
 class _Ear:
@@ -54,61 +57,74 @@ class MemoryStore:
         self.skew = 0
         self._clock = EngineTime()
         self._lock = threading.Lock()
-        self._ledger: Ledger | None = None
+        self.tables: MemoryTables | None = None
+        self._rules: Rules[MemoryMailbox] | None = None
         self._ears: dict[str, list[_Ear]] = {}
         self._hints: set[str] = set()
         self._pid = os.getpid()
 
     @contextlib.contextmanager
-    def _at_work(self) -> Iterator[tuple[Ledger, int]]:
+    def _working(self) -> Iterator[tuple[Rules[MemoryMailbox], int]]:
         """Give the rules and the time; afterwards tell those for whom there is news."""
-        if self._pid != os.getpid():
-            raise EngineError(
-                "a pool in memory belongs to the process that made it, not to a forked child; use sqlite:///file "
-                "to share a pool between processes"
-            )
-        with self._lock:
-            if self._ledger is None:
+        with self._locked():
+            if self._rules is None:
                 raise PoolGone(f"the pool at {self.url!r} was dropped; open it again")
-            yield self._ledger, self._clock() + self.skew
+            yield self._rules, self._clock() + self.skew
             ears = [ear for name in self._hints for ear in self._ears.get(name, ())]
             self._hints.clear()
         for ear in ears:
             ear.heard()
 
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[tuple[MemoryTables, int]]:
+        """Give the tables and the time."""
+        with self._locked():
+            if self.tables is None:
+                raise PoolGone(f"the pool at {self.url!r} was dropped; open it again")
+            yield self.tables, self._clock() + self.skew
+
+    def _locked(self) -> threading.Lock:
+        if self._pid != os.getpid():
+            raise EngineError(
+                "a pool in memory belongs to the process that made it, not to a forked child; use sqlite:///file "
+                "to share a pool between processes"
+            )
+        return self._lock
+
     def open(self, settings: Settings) -> Opened:
         with self._lock:
-            if self._ledger is None:
-                self._ledger = Ledger(settings, secrets.token_hex(8), self._hints.add)
-            return Opened(self._ledger.settings, self._ledger.incarnation)
+            if self.tables is None:
+                self.tables = MemoryTables(settings, secrets.token_hex(8))
+                self._rules = Rules(self.tables, self._hints.add)
+            return Opened(self.tables.settings, self.tables.incarnation)
 
     def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
-        with self._at_work() as (ledger, now):
-            return ledger.dispatch(now, batch, orders)
+        with self._working() as (rules, now):
+            return rules.dispatch(now, batch, orders)
 
     def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
-        with self._at_work() as (ledger, now):
-            return ledger.outcomes(now, ids)
+        with self._reading() as (tables, now):
+            return _reads.outcomes(tables, now, ids)
 
     def apply(self, command: Command) -> str:
-        with self._at_work() as (ledger, now):
-            return ledger.apply(now, command)
+        with self._working() as (rules, now):
+            return rules.apply(now, command)
 
     def join(self, joiner: Joiner) -> Beat:
-        with self._at_work() as (ledger, now):
-            return ledger.join(now, joiner)
+        with self._working() as (rules, now):
+            return rules.join(now, joiner)
 
     def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
-        with self._at_work() as (ledger, now):
-            return ledger.renew(now, worker, leaving=leaving)
+        with self._working() as (rules, now):
+            return rules.renew(now, worker, leaving=leaving)
 
     def leave(self, worker: str) -> None:
-        with self._at_work() as (ledger, now):
-            ledger.leave(now, worker)
+        with self._working() as (rules, now):
+            rules.leave(now, worker)
 
     def give(self, worker: str, moves: Moves, why: str) -> int:
-        with self._at_work() as (ledger, now):
-            return ledger.give(now, worker, moves, why)
+        with self._working() as (rules, now):
+            return rules.give(now, worker, moves, why)
 
     def claim(
         self,
@@ -118,8 +134,8 @@ class MemoryStore:
         known: Iterable[int] | None = None,
         call: int = 0,
     ) -> Claimed:
-        with self._at_work() as (ledger, now):
-            return ledger.claim(now, worker, slots, dead, known, call)
+        with self._working() as (rules, now):
+            return rules.claim(now, worker, slots, dead, known, call)
 
     def work(
         self,
@@ -131,40 +147,40 @@ class MemoryStore:
         want_residents: int = 0,
         heard: int = 0,
     ) -> Work:
-        with self._at_work() as (ledger, now):
-            return ledger.work(now, worker, call, settles, want, per, want_residents, heard)
+        with self._working() as (rules, now):
+            return rules.work(now, worker, call, settles, want, per, want_residents, heard)
 
     def beat(self) -> Beat:
-        with self._at_work() as (ledger, now):
-            return ledger.beat(now)
+        with self._working() as (rules, now):
+            return rules.beat(now)
 
     def owners(self) -> tuple[int, list[str]]:
-        with self._at_work() as (ledger, _):
-            return ledger.version, [slot.owner for slot in ledger.slots]
+        with self._reading() as (tables, _):
+            return _reads.owners(tables)
 
     def slots(self) -> list[Slot]:
-        with self._at_work() as (ledger, _):
-            return list(ledger.slots)
+        with self._reading() as (tables, _):
+            return list(tables.slots.rows)
 
     def keys(self, lane: str = "j") -> list[KeyView]:
-        with self._at_work() as (ledger, _):
-            return ledger.keys(lane)
+        with self._reading() as (tables, _):
+            return _reads.keys(tables, lane)
 
     def residents(self) -> list[tuple[KeyView, bytes]]:
-        with self._at_work() as (ledger, _):
-            return ledger.residents()
+        with self._reading() as (tables, _):
+            return _reads.residents(tables)
 
     def dead_letters(self) -> list[DeadLetter]:
-        with self._at_work() as (ledger, _):
-            return ledger.dead_letters()
+        with self._reading() as (tables, _):
+            return _reads.dead_letters(tables)
 
     def where(self, slot: int, mailbox: str, job: str) -> str:
-        with self._at_work() as (ledger, _):
-            return ledger.where(slot, mailbox, job)
+        with self._reading() as (tables, _):
+            return _reads.where(tables, slot, mailbox, job)
 
     def counts(self) -> Counts:
-        with self._at_work() as (ledger, now):
-            return ledger.counts(now)
+        with self._reading() as (tables, now):
+            return _reads.counts(tables, now)
 
     def listen(self, name: str, heard: Callable[[], None]) -> Ear:
         ear = _Ear(self, name, heard)
@@ -182,7 +198,7 @@ class MemoryStore:
 
     def drop(self) -> None:
         with self._lock:
-            self._ledger = None
+            self.tables = self._rules = None
 
     def close(self) -> None:
         self._closed()

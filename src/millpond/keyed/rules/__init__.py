@@ -1,0 +1,16 @@
+"""The rules of a keyed pool: pure, with no clock, thread, socket or randomness. In Python they are written here only.
+
+    pool       Rules: what every verb of a store does: batches, members, slots, work, commands
+    orders     what producers and people ask for: dispatch, cancel, purge, pause, replay; start, stop, message
+    takes      what a worker is handed
+    mailboxes  where every job stands: enter, report, recover, and what is due
+    tables     what a pool consists of, as tables which a store keeps in memory or in rows
+
+`stores.memory` runs them over dictionaries, `stores.sqlite` over rows within a transaction. Redis has a twin of them in
+Lua, which a differential test keeps equal.
+"""
+
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.tables import Mailbox, Numbers, Tables
+
+__all__ = ["Mailbox", "Numbers", "Rules", "Tables"]

@@ -1,0 +1,98 @@
+"""What a worker is handed: mailboxes that are ready in its slots, suspects one at a time, parked ones that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Generic
+
+from millpond.keyed._envelope import opened
+from millpond.keyed._records import HEAVY, VISIT, Take
+from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.tables import NOWHERE, PAUSED, RUNNING, SUSPECTS, M, Tables
+
+
+class TakeRules(Generic[M]):
+    """What workers take of the mailboxes of a pool."""
+
+    def __init__(self, tables: Tables[M], rules: MailboxRules[M]) -> None:
+        self._tables = tables
+        self._boxes = tables.mailboxes
+        self._rules = rules
+
+    def take(
+        self, now: int, worker: str, queue: str, names: Iterable[str], token: int, want: int, per: int
+    ) -> list[Take]:
+        """Hand out up to `want` mailboxes that are ready, `per` jobs of each."""
+        takes: list[Take] = []
+        size, boxes, active = 0, self._boxes, self._tables.active
+        per = max(1, per)
+        while len(takes) < want and size <= HEAVY:
+            slot = active.pop(queue, worker, want - len(takes))
+            if slot is None:
+                break
+            if self._rules.owner_of(slot) != worker:
+                continue
+            ready, is_more = boxes.ready(queue, slot, min(VISIT, want - len(takes)))
+            for box in ready:
+                size += self._take_one(now, worker, box, token, per, takes)
+            if is_more:
+                active.push(queue, worker, slot)
+        if len(takes) < want and boxes.has_parked:
+            self._take_parked(now, worker, queue, names, token, want, takes)
+        return takes
+
+    def has_suspect(self, worker: str) -> bool:
+        """Return whether a suspect is ready for a worker, which runs no other.
+
+        A job that is dead with its next loss is not run beside another such: should it kill its worker, it is the only
+        one that is dead for it, and none that merely ran beside it.
+        """
+        return self._tables.active.has(SUSPECTS, worker) and not self._boxes.runs_suspect(worker)
+
+    def _take_parked(
+        self, now: int, worker: str, lane: str, names: Iterable[str], token: int, want: int, takes: list[Take]
+    ) -> None:
+        """Hand out mailboxes of any slot that are parked for a job which this worker knows."""
+        boxes = self._boxes
+        for name in sorted(names):
+            while len(takes) < want and (parked := boxes.parked(lane, name, want - len(takes))):
+                for box in parked:
+                    boxes.move(box, NOWHERE)
+                    self._take_one(now, worker, box, token, 1, takes, is_borrowed=True)
+
+    def _take_one(
+        self, now: int, worker: str, box: M, token: int, per: int, takes: list[Take], *, is_borrowed: bool = False
+    ) -> int:
+        """Hand out one mailbox; return the size of its jobs."""
+        tables, boxes = self._tables, self._boxes
+        if tables.cancelled and self._drop_cancelled(now, box):
+            return 0
+        if tables.paused and box.name in tables.paused:
+            boxes.move(box, PAUSED)
+            return 0
+        jobs = self._fitting(boxes.heads(box, 1 if box.losses else per, HEAVY))
+        box.token, box.worker, box.taken, box.done, box.is_borrowed = token, worker, len(jobs), 0, is_borrowed
+        boxes.move(box, RUNNING)
+        messages = tables.messages.of(box.name) if tables.messages else ()
+        takes.append(Take(box.slot, box.name, token, jobs, box.failures, box.losses, messages))
+        return sum(map(len, jobs))
+
+    def _drop_cancelled(self, now: int, box: M) -> bool:
+        """Remove the first jobs of a mailbox that are not to run again; return whether nothing is left."""
+        while True:
+            raw = self._boxes.heads(box, 1)[0]
+            if opened(raw).id not in self._tables.cancelled:
+                return False
+            self._rules.pop(box, 1)
+            self._rules.end(now, raw, "cancelled")
+            if self._rules.is_emptied(box):
+                return True
+
+    def _fitting(self, jobs: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Return the first of these: one at least, fewer when they are large, none that is cancelled."""
+        size, cancelled = 0, self._tables.cancelled
+        for index, raw in enumerate(jobs):
+            size += len(raw)
+            if index and (size > HEAVY or (cancelled and opened(raw).id in cancelled)):
+                return tuple(jobs[:index])
+        return tuple(jobs)
