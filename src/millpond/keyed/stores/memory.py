@@ -102,6 +102,9 @@ class MemoryStore:
         with self._at_work() as (ledger, now):
             return ledger.renew(now, worker, leaving=leaving)
 
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
+        return None  # the pool ends with this process
+
     def leave(self, worker: str) -> None:
         with self._at_work() as (ledger, now):
             ledger.leave(now, worker)

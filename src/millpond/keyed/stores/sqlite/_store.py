@@ -149,6 +149,9 @@ class SqliteStore:
     def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
         return self._write(lambda ledger, now: ledger.renew(now, worker, leaving=leaving))
 
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
+        return None  # the kernel tells of a death, and whether a process computes
+
     def leave(self, worker: str) -> None:
         self._write(lambda ledger, now: ledger.leave(now, worker))
 
