@@ -756,3 +756,41 @@ def test_two_signals_end_a_worker_whose_store_never_answered():
         connection.close()
     assert "AttributeError" not in errors and "Traceback" not in errors
     assert "hurries" in errors and child.returncode == -signal.SIGINT
+
+
+# -- a heart outside the interpreter ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lab", ["redis"], indirect=True)
+def test_a_killed_worker_is_known_to_be_dead_at_once(lab: Lab):
+    """The lease is ten minutes: nobody waits for it."""
+    pool = lab.pool(lease=600)
+    first, second = lab.child(), lab.child()
+    until(lambda: joined(pool, 2))
+    (survivor,) = (each.id for each in pool.workers() if each.label.endswith(f":{second.pid}"))
+    first.send(signal.SIGKILL)
+    until(lambda: {each.owner for each in pool.slots()} == {survivor})
+    assert [each.id for each in pool.workers()] == [survivor]
+
+
+@pytest.mark.parametrize("lab", ["redis"], indirect=True)
+def test_a_function_that_holds_the_gil_past_the_lease_runs_once(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+    script = (
+        "@pool.job(max_attempts=1)\n"
+        "def hold(job: Job, seconds: float) -> int:\n"
+        "    note('hold', job.attempt)\n"
+        "    until, times = time.monotonic() + seconds, 0\n"
+        "    while time.monotonic() < until:\n"
+        "        sum(range(10**8)); times += 1\n"
+        "    return times\n"
+        "sys.setswitchinterval(1000)\n"
+        "pool.run()\n"
+    )
+    holder, other = lab.child(script), lab.child(script)
+    until(lambda: joined(pool, 2))
+    before = {each.id for each in pool.workers()}
+    assert pool.declare_job("hold").dispatch("k", 4.0).result(HANG) >= 1
+    assert {each.id for each in pool.workers()} == before
+    assert [words for _, _, words in lab.events() if words[0] == "hold"] == [["hold", "1"]]
+    assert holder.process.poll() is None and other.process.poll() is None

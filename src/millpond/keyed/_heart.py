@@ -13,7 +13,7 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed._records import Beat
-from millpond.keyed._store import PoolGone, Store
+from millpond.keyed._store import OuterHeart, PoolGone, Store
 from millpond.keyed._tenure import Tenure
 
 AGAIN = 0.2
@@ -32,6 +32,7 @@ class Heart:
         is_wanted: Callable[[], bool],
         beaten: Callable[[Beat], None],
         lost: Callable[[Tenure, str], None],
+        outer: OuterHeart | None = None,
     ) -> None:
         self.is_leaving = False
         self._store = store
@@ -40,6 +41,7 @@ class Heart:
         self._is_wanted = is_wanted
         self._beaten = beaten
         self._lost = lost
+        self._outer: OuterHeart = outer or _NoHeart()
         self._tenure: Tenure | None = None
         self._ended = threading.Event()
         self._stir = threading.Event()
@@ -52,6 +54,7 @@ class Heart:
     def start(self, tenure: Tenure) -> None:
         """Keep up a membership."""
         self._tenure = tenure
+        self._outer.join(tenure.id)
         for thread in self._threads:
             thread.start()
 
@@ -66,6 +69,7 @@ class Heart:
         self._alarm.set()
         if not wait:
             return
+        self._outer.close()
         for thread in self._threads:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(timeout=10)
@@ -84,6 +88,7 @@ class Heart:
                     if self.is_leaving:
                         return
                     self._tenure = self._join()
+                    self._outer.join(self._tenure.id)
                     self._alarm.set()
                     pause = self._period()
                     continue
@@ -94,6 +99,7 @@ class Heart:
                     self._stir.set()
                 else:
                     tenure.extend(sent)
+                    self._outer.beat()
                     self._beaten(beat)
             except PoolGone:
                 if tenure is not None:
@@ -121,8 +127,22 @@ class Heart:
                 continue
             left = tenure.left()
             if left <= 0:
+                tenure.extend(self._outer.renewed_at())  # this process was busy, and its lease was kept up from outside
+                left = tenure.left()
+            if left <= 0:
                 self._lost(tenure, "lease")
                 self._stir.set()
             else:
                 self._alarm.wait(min(left, tenure.lease / 4))
                 self._alarm.clear()
+
+
+class _NoHeart:
+    """In the place of a heart outside the process where a store needs none."""
+
+    def join(self, worker: str) -> None: ...
+    def beat(self) -> None: ...
+    def close(self) -> None: ...
+
+    def renewed_at(self) -> float:
+        return 0.0

@@ -169,23 +169,43 @@ class KeyedPool:
     # --- working -------------------------------------------------------------------------------------------------
 
     def worker(
-        self, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None
+        self,
+        *,
+        concurrency: int = 100,
+        weight: int = 1,
+        strict: bool = False,
+        grace: float | None = None,
+        stall: float = 60.0,
     ) -> Working:
         """Return a worker of this process, to be used as a context manager.
 
         It runs up to `concurrency` keys at a time, and gets `weight` times as many as others. When the block ends it
         leaves: what it has not begun is handed over at once, what runs has `grace` seconds (as `drain` of the pool).
         `strict`: should it lose its lease, the process is ended instead of the handlers being asked to stop.
+        `stall`: for so many seconds a process that computes without giving a sign of life (a function that holds the
+        GIL) keeps its lease, on stores that other machines use.
         """
-        return Working(self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace})
+        return Working(
+            self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
+        )
 
-    def run(self, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None) -> None:
+    def run(
+        self,
+        *,
+        concurrency: int = 100,
+        weight: int = 1,
+        strict: bool = False,
+        grace: float | None = None,
+        stall: float = 60.0,
+    ) -> None:
         """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
 
         A first signal lets the worker leave gracefully; a second one stops what it runs, and three seconds later the
         process, should a plain function not heed it.
         """
-        _serve.serve(self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace})
+        _serve.serve(
+            self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
+        )
 
     # --- looking in ----------------------------------------------------------------------------------------------
 

@@ -50,6 +50,22 @@ class Opened(NamedTuple):
     incarnation: str
 
 
+class OuterHeart(Protocol):
+    """A worker's heart outside its interpreter."""
+
+    def join(self, worker: str) -> None:
+        """Keep up this membership from now on."""
+
+    def beat(self) -> None:
+        """Give a sign of life."""
+
+    def renewed_at(self) -> float:
+        """Return when a renewal was last sent from there, on `elapsed()`; 0.0 for never."""
+
+    def close(self) -> None:
+        """End it: the worker leaves."""
+
+
 class Ear(Protocol):
     """Somebody who is told hints."""
 
@@ -79,6 +95,9 @@ class Store(Protocol):
     def join(self, joiner: Joiner) -> Beat: ...
     def renew(self, worker: str, *, leaving: bool = False) -> Beat | None: ...
     def leave(self, worker: str) -> None: ...
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
+        """Return what keeps up a membership from outside this process, and tells of its end; None: none is needed."""
+
     def give(self, worker: str, moves: Moves, why: str) -> int: ...
     def claim(
         self,

@@ -36,7 +36,14 @@ class Worker:
     """Runs jobs of a pool, from `start` to `close`."""
 
     def __init__(
-        self, home: Home, *, concurrency: int = 100, weight: int = 1, strict: bool = False, grace: float | None = None
+        self,
+        home: Home,
+        *,
+        concurrency: int = 100,
+        weight: int = 1,
+        strict: bool = False,
+        grace: float | None = None,
+        stall: float = 60.0,
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise ValueError(f"concurrency must be a whole number from 1, not {concurrency!r}")
@@ -46,7 +53,10 @@ class Worker:
             raise ValueError("strict=True ends the process by SIGALRM, but this program has a handler for it")
         if grace is not None and not 0 <= grace < 1e9:
             raise ValueError(f"grace must be seconds from 0, not {grace!r}")
+        if not 0 <= stall < 1e9:
+            raise ValueError(f"stall must be seconds from 0, not {stall!r}")
         self._home = home
+        self._stall = stall
         self._concurrency = concurrency
         self._weight = weight
         self._strict = strict
@@ -86,7 +96,8 @@ class Worker:
         )
         self._has_runner = True
         lease = settings.lease / SECOND
-        self._heart = Heart(home.name, store, lease, self._join, self._is_wanted, self._lane.tell, self._lost)
+        outer = store.outer_heart(lease, self._stall, renews=not self._strict)
+        self._heart = Heart(home.name, store, lease, self._join, self._is_wanted, self._lane.tell, self._lost, outer)
         try:
             tenure = await self._loop.run_in_executor(None, self._join)
         except BaseException:

@@ -118,6 +118,9 @@ class MemoryStore:
         with self._working() as (rules, now):
             return rules.renew(now, worker, leaving=leaving)
 
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
+        return None  # the pool ends with this process
+
     def leave(self, worker: str) -> None:
         with self._working() as (rules, now):
             rules.leave(now, worker)

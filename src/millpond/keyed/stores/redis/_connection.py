@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from redis import exceptions
 from redis.backoff import NoBackoff
-from redis.connection import Connection, parse_url
+from redis.connection import Connection, SSLConnection, parse_url
 from redis.retry import Retry
 
 from millpond._fork import this
@@ -64,6 +64,29 @@ class Place:
     @property
     def patience(self) -> float:
         return float(self._options["socket_timeout"] or 0)
+
+    def address(self) -> dict[str, Any]:
+        """Return where the server is and how to get in, for a program that has no redis-py."""
+        get = self._options.get
+        tls = None
+        if issubclass(self._make, SSLConnection):
+            tls = {
+                "ca_file": get("ssl_ca_certs"),
+                "ca_path": get("ssl_ca_path"),
+                "cert_file": get("ssl_certfile"),
+                "key_file": get("ssl_keyfile"),
+                "verifies": str(get("ssl_cert_reqs", "required")).lower() not in ("none", "0"),
+                "check_hostname": get("ssl_check_hostname", True) not in (False, "False", "false", "no", "0"),
+            }
+        return {
+            "host": get("host", "localhost"),
+            "port": int(get("port", 6379)),
+            "path": get("path"),
+            "db": int(get("db", 0) or 0),
+            "username": (get("username") or "").encode(),
+            "password": (get("password") or "").encode(),
+            "tls": tls,
+        }
 
     def redirect(self, host: str, port: int) -> None:
         """Go to another node from now on."""

@@ -23,6 +23,8 @@ _PIECES: Final = {
     "leave": "common drains members",
     "join": "common drains members",
     "renew": "common drains members",
+    "keep": "common drains",
+    "gone": "common drains",
     "beat": "common members",
     "start": "common mail doom",
     "stop": "common drains mail doom",

@@ -5,6 +5,7 @@ Every purpose has its own connection, so that a long reading never holds up a he
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -35,7 +36,8 @@ from millpond.keyed._records import (
 from millpond.keyed._store import Ear, Opened, PoolGone
 from millpond.keyed.stores.redis._connection import Link, Place, forbidden
 from millpond.keyed.stores.redis._listener import Listener
-from millpond.keyed.stores.redis._scripts import FORMAT
+from millpond.keyed.stores.redis._outer_heart import OuterHeart
+from millpond.keyed.stores.redis._scripts import FORMAT, script
 
 CHUNK: Final = 256
 """Slots (or letters, or outcomes) of one call: the server does nothing else meanwhile."""
@@ -214,6 +216,21 @@ class RedisStore:
         answer = self._run(self._pulse, "renew", [worker, int(leaving)])
         return _beat(answer) if answer else None
 
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart:
+        keep, gone = script("keep"), script("gone")
+        return OuterHeart(
+            {
+                "pid": os.getpid(),
+                "address": self._place.address(),
+                "base": self._base,
+                "keep": (keep.sha, keep.source),
+                "gone": (gone.sha, gone.source),
+                "lease": lease,
+                "stall": stall,
+                "renews": renews,
+            }
+        )
+
     def leave(self, worker: str) -> None:
         while self._run(self._pulse, "leave", [worker, CHUNK])[0]:
             pass
@@ -361,7 +378,7 @@ def _chunks(things: Sequence[Any]) -> list[Sequence[Any]]:
 def _beat(answer: list[Any]) -> Beat:
     now, incarnation, version, shut, found = answer
     members = []
-    for worker, about, joined, lease, leaving in found:
+    for worker, about, joined, lease, leaving, gone in found:
         label, weight, concurrency, names = _unpack(about)
         members.append(
             Member(
@@ -373,6 +390,7 @@ def _beat(answer: list[Any]) -> Beat:
                 int(joined),
                 int(lease),
                 is_leaving=leaving == b"1",
+                is_dead=gone == b"1",
             )
         )
     return Beat(int(now), incarnation.decode(), int(version), shut == b"1", tuple(members))

@@ -152,6 +152,9 @@ class SqliteStore:
     def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
         return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving))
 
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
+        return None  # the kernel tells of a death, and whether a process computes
+
     def leave(self, worker: str) -> None:
         self._write(lambda rules, now: rules.leave(now, worker))
 

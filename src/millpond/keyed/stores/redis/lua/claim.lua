@@ -1,8 +1,8 @@
 -- Take over slots that nobody owns or whose owner is dead, and what dead workers ran in them.
 -- ARGV: skew, worker, call, count of known tokens or -1, tokens..., count of the dead, {worker, lease end}..., slots...
 -- Result: {got, contested, recovered, gone}.
--- A worker is dead when its lease is over (or, since the clock went back, further away than a lease) and ends when the
--- caller says: who renewed it since is alive.
+-- A worker is dead when its process was seen to end; or when its lease is over (or, since the clock went back, further
+-- away than a lease) and ends when the caller says: who renewed it since is alive.
 
 local me, number, known = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local mine = call('HMGET', P .. 'w:' .. me, 'lease', 'call')
@@ -21,8 +21,11 @@ for j = 1, many do
   local worker, seen = ARGV[i], ARGV[i + 1]
   i = i + 2
   if worker ~= me then
-    local lease = call('HGET', P .. 'w:' .. worker, 'lease')
-    if lease and lease == seen then
+    local one = call('HMGET', P .. 'w:' .. worker, 'lease', 'gone')
+    local lease = one[1]
+    if lease and one[2] then
+      dismiss(worker)
+    elseif lease and lease == seen then
       lease = tonumber(lease)
       if not (now < lease and lease <= now + length) then dismiss(worker) end
     end

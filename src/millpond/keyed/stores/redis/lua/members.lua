@@ -3,8 +3,8 @@
 local function beat()
   local found = {}
   for _, worker in ipairs(call('ZRANGE', P .. 'members', 0, -1)) do
-    local one = call('HMGET', P .. 'w:' .. worker, 'about', 'joined', 'lease', 'leaving')
-    found[#found + 1] = {worker, one[1], one[2], one[3], one[4]}
+    local one = call('HMGET', P .. 'w:' .. worker, 'about', 'joined', 'lease', 'leaving', 'gone')
+    found[#found + 1] = {worker, one[1], one[2], one[3], one[4], one[5] or '0'}
   end
   local head = call('HMGET', META, 'incarnation', 'version', 'shut')
   return {whole(now), head[1], head[2], head[3], found}
