@@ -6,17 +6,20 @@ The synchronous twin, `_handle.py`, is generated from this file by `tools/twins.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
 from millpond.keyed import _commands as do
+from millpond.keyed import _views
 from millpond.keyed._async_port import AsyncPort
 from millpond.keyed._checks import check_text
 from millpond.keyed._definition import Definition
 from millpond.keyed._outbox import BATCH
 from millpond.keyed._outcome import refusal
+from millpond.keyed._payload import decode
 from millpond.keyed._records import SECOND, Order, Special, Verdicts
+from millpond.keyed._replies import PROGRESS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,18 +51,20 @@ class AsyncReceipt(Generic[R_co]):
         self._port = port
         self._definition = definition
 
-    async def result(self, timeout: float | None = None) -> R_co:
+    async def result(self, timeout: float | None = None, *, on_progress: Callable[[Any], object] | None = None) -> R_co:
         """Wait for the job to end and return what its handler returned.
 
         Raise `JobFailed` if it did not end well, `TimeoutError` after so many seconds (the job goes on), and `NotFound`
-        if its outcome is not kept (any more): see `keep_result`.
+        if its outcome is not kept (any more): see `keep_result`. `on_progress` is called with what the handler tells by
+        `job.progress` meanwhile; when it tells much at a time, with the latest only.
         """
         if not self._definition.keep:
             raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
         slot, mailbox = self._port.home.address(self.key)
         near = self._siblings[self._place + 1 : self._place + 500]
         replies = self._port.replies
-        expected = replies.expect(self.id, slot, mailbox, near)
+        watch = None if on_progress is None else self._port.caller(lambda data: on_progress(decode(data)))
+        expected = replies.expect(self.id, slot, mailbox, near, watch)
         try:
             status, data = await self._port.wait(expected, timeout)
         except TimeoutError:
@@ -82,14 +87,23 @@ class AsyncReceipt(Generic[R_co]):
         `delayed`, `waiting`, `running`, or how it ended: `done`, `failed`, `lost`, `cancelled`, `replaced`, `purged`;
         `dead` (among the dead letters) or `gone` where the outcome is not kept.
         """
-        outcomes = await self._port.ask(lambda store: store.outcomes([self.id]))
-        if outcomes[0] is not None:
-            return _ended(outcomes[0][0])
+        outcome = await self._outcome()
+        if outcome is not None and outcome[0] != PROGRESS:
+            return _ended(outcome[0])
         slot, mailbox = self._port.home.address(self.key)
         place = await self._port.ask(lambda store: store.where(slot, mailbox, self.id))
         if place in ("gone", "dead"):  # it may have ended between the two questions
-            outcomes = await self._port.ask(lambda store: store.outcomes([self.id]))
-        return place if outcomes[0] is None else _ended(outcomes[0][0])
+            outcome = await self._outcome()
+        return place if outcome is None or outcome[0] == PROGRESS else _ended(outcome[0])
+
+    async def progress(self) -> Any:
+        """Return what the handler has told last by `job.progress`; None: nothing, or the job has ended."""
+        outcome = await self._outcome()
+        return decode(outcome[1]) if outcome is not None and outcome[0] == PROGRESS else None
+
+    async def _outcome(self) -> tuple[str, bytes] | None:
+        outcomes = await self._port.ask(lambda store: store.outcomes([self.id]))
+        return outcomes[0]
 
     async def cancel(self) -> bool:
         """Take the job back. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
@@ -276,6 +290,11 @@ class AsyncKeyedResident(Generic[P]):
             self.__doc__ = definition.function.__doc__
             self.__wrapped__ = definition.function
 
+    @property
+    def definition(self) -> Definition:
+        """What the pool knows of it by name."""
+        return self._definition
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the handler itself, as in a test."""
         if self._definition.function is None:
@@ -295,6 +314,19 @@ class AsyncKeyedResident(Generic[P]):
     def check(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Raise what `start` would raise for a key or arguments that do not do, without starting anything."""
         self._port.home.resident(self._definition, key, args, kwargs)
+
+    async def reconcile(self, wanted: Mapping[str, Mapping[str, Any]]) -> int:
+        """Make the residents of this name equal to `wanted`: see `reconcile` of the pool."""
+        changes = 0
+        await self._port.open()
+        for key, arguments in wanted.items():
+            self.check(key, **arguments)  # type: ignore[call-arg]  # all of them, before anything is done
+        for view in _views.residents(await self._port.ask(lambda store: store.residents())):
+            if view.name == self.name and view.key not in wanted:
+                changes += await self.stop(view.key)
+        for key, arguments in wanted.items():
+            changes += await self.start(key, **arguments)  # type: ignore[call-arg]
+        return changes
 
     async def stop(self, key: str, *, timeout: float | None = None) -> bool:
         """End it. False: there is none. With `timeout`, wait until it has ended; raise TimeoutError if it does not."""

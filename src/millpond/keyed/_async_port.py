@@ -40,6 +40,13 @@ class AsyncPort:
             if not self.home.is_open:
                 await loop.run_in_executor(None, self.home.open)
 
+    async def enter(self) -> None:
+        """Open the store, also when the pool was closed here before."""
+        if self.home.is_closed:
+            self.home.revive()
+            self._begin()
+        await self.open()
+
     async def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""
         return await asyncio.get_running_loop().run_in_executor(None, lambda: self.home.ask(question, once=once))
@@ -69,6 +76,16 @@ class AsyncPort:
                 if not future.cancelled():
                     raise
                 raise PoolClosed(f"pool {self.home.name!r} was closed here while its outcome was waited for") from None
+
+    def caller(self, function: Callable[[bytes], object]) -> Callable[[bytes], object]:
+        """Return what calls a function of the user from another thread: in the loop of the caller."""
+        loop = asyncio.get_running_loop()
+
+        def call(value: bytes) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
+                loop.call_soon_threadsafe(function, value)
+
+        return call
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""

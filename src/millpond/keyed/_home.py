@@ -54,6 +54,8 @@ class Home:
         self.url = url
         self.observer = observer
         self.definitions: dict[str, Definition] = {}
+        self.standing: list[tuple[Definition, str, tuple[Any, ...]]] = []
+        """Residents that every worker starts when it joins, each with its key and arguments: they are there always."""
         self._module = _module_of(url)
         self._wanted = {key: value for key, value in wanted.items() if value is not None}
         self.placement: Placement | None
@@ -89,7 +91,7 @@ class Home:
     def open(self) -> tuple[Store, Settings]:
         """Return the store and what holds for the pool; open it if that has not been done in this process."""
         if self._is_closed:
-            raise PoolClosed(f"pool {self.name!r} was closed here: make a new KeyedPool to use it")
+            raise PoolClosed(f"pool {self.name!r} was closed here: open it again with `with pool:`")
         if self._store is not None and self._settings is not None:
             return self._store, self._settings
         with self._lock:
@@ -154,6 +156,16 @@ class Home:
         return found
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the pool was closed here."""
+        return self._is_closed
+
+    def revive(self) -> None:
+        """Let a pool that was closed here be opened again."""
+        with self._lock:
+            self._is_closed = False
+
+    @property
     def is_open(self) -> bool:
         """Whether the store is open here."""
         return self._store is not None and not self._is_closed
@@ -205,14 +217,23 @@ class Home:
             raise ValueError(f"pool {self.name!r} has a job {definition.name!r} already: give name= another one")
         self.definitions[definition.name] = definition
 
+    def keep_standing(self, definition: Definition, key: str, args: tuple[Any, ...]) -> None:
+        """Take note of a resident that is to be there as long as the pool has workers."""
+        self.add(definition)
+        self.standing.append((definition, key, args))
+
     def handled(self) -> Iterable[str]:
         """Return the names of what can be run here."""
         return [each.name for each in self.definitions.values() if each.function is not None]
 
     def address(self, key: str, resident: str = "") -> tuple[int, str]:
         """Return the slot and the mailbox of a key, or of its resident of that name; refuse what is no key."""
-        plain = check_text(key, "a key", _LONGEST_KEY)
+        plain = self.checked_key(key)
         return slot_of(plain, self.settings.slots), f"r:{resident}:{plain}" if resident else f"j:{plain}"
+
+    def checked_key(self, key: str) -> str:
+        """Return a key as plain text; refuse what is none."""
+        return check_text(key, "a key", _LONGEST_KEY)
 
     def new_id(self) -> str:
         """Return an id that no job has.

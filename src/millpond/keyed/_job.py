@@ -126,6 +126,15 @@ class Job:
     """Seconds since the epoch, by the store's clock."""
     pool: str
     lost: Lost
+    _tell: Callable[[Any], None] = lambda value: None
+
+    def progress(self, value: Any) -> None:
+        """Let whoever waits for the job know how far it is: a number, a text, whatever can travel.
+
+        Tell it as often as you like: it is sent some twenty times a second at most, and each replaces the one before. A
+        job that keeps no result tells nobody.
+        """
+        self._tell(value)
 
     def check(self) -> None:
         """Raise `LeaseLost` if the key is not this worker's any more."""
@@ -154,6 +163,7 @@ class Resident:
         "lost",
         "name",
         "pool",
+        "started_at",
         "token",
     )
 
@@ -168,6 +178,8 @@ class Resident:
         self.token = job.token
         """Grows with every take of the resident: let what you write to elsewhere refuse a smaller one."""
         self.pool = job.pool
+        self.started_at = job.dispatched_at
+        """When it was asked for: seconds since the epoch, by the store's clock."""
         self.lost = job.lost
         self._handled = handled
         self._inbox: deque[tuple[int, bytes]] = deque()

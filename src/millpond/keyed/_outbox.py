@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import secrets
 import threading
 import time
 from collections import deque
@@ -49,6 +50,7 @@ class Outbox:
 
     def __init__(self, home: Home) -> None:
         self._home = home
+        self._id = secrets.token_hex(6)  # a process has several, each of which numbers its batches
         self._queue: deque[Parcel] = deque()
         self._sending = threading.Lock()
         self._batches = 0
@@ -143,7 +145,7 @@ class Outbox:
         if not parcels:
             return None
         self._batches += 1
-        return f"{self._home.producer}-{self._batches}", parcels, orders
+        return f"{self._id}-{self._batches}", parcels, orders
 
     def _first(self, number: int) -> list[Parcel]:
         """Return the first in the queue, to which others add meanwhile."""

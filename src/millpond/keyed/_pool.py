@@ -6,6 +6,7 @@ The synchronous twin, `_pool.py`, is generated from this file by `tools/twins.py
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
@@ -20,6 +21,8 @@ from millpond.keyed._home import Home, shown
 from millpond.keyed._job import Job, Resident
 from millpond.keyed._port import Port, Working
 from millpond.keyed._records import SECOND
+from millpond.keyed._schedule import Controller, Keys, Schedule
+from millpond.keyed._times import MISSED, Cron, Every, Missed, Times
 from millpond.keyed._views import KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
 
 P = ParamSpec("P")
@@ -155,16 +158,71 @@ class KeyedPool:
         Return how many changes were asked for (one that is still ending counts again). Do it as often as you like: what
         is right stays untouched.
         """
-        changes = 0
-        self._port.open()
-        for key, arguments in wanted.items():
-            resident.check(key, **arguments)  # all of them, before anything is done
-        for view in self.residents():
-            if view.name == resident.name and view.key not in wanted:
-                changes += resident.stop(view.key)
-        for key, arguments in wanted.items():
-            changes += resident.start(key, **arguments)
-        return changes
+        return resident.reconcile(wanted)
+
+    # --- what the pool does by itself --------------------------------------------------------------------------------
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        keys: Keys = None,
+        tz: str | datetime.tzinfo = "UTC",
+        missed: Missed = "once",
+        name: str | None = None,
+        **options: Any,
+    ) -> Callable[[Callable[..., R]], KeyedJob[..., R]]:
+        """Make a job of a handler that is dispatched by a cron expression, once over all workers.
+
+        `expression`: minute, hour, day, month, weekday, as in `0 3 * * *`; a sixth field in front gives seconds. `tz`:
+        the time zone that it means; when clocks change it does as Debian's cron. `keys`: a list of keys, each of which
+        gets a job each time, or a function that returns one; without it there is one, named like the job. `missed`:
+        when no worker was there at some of its times, the job runs `once` for the latest, for `all` of the last day, or
+        not at all (`skip`; up to a minute late is not missed). The handler takes the job and, if it has another
+        parameter, the time for which it was due. Other options are those of `job`; no result is kept unless you say so.
+        """
+        return self._scheduled(Cron(expression, tz), keys, missed, name, options)
+
+    def every(
+        self, seconds: float, *, keys: Keys = None, missed: Missed = "once", name: str | None = None, **options: Any
+    ) -> Callable[[Callable[..., R]], KeyedJob[..., R]]:
+        """Make a job of a handler that is dispatched every so many seconds, once over all workers.
+
+        It counts from the epoch, so `every(3600)` is on the hour in UTC. For the options see `cron`.
+        """
+        return self._scheduled(Every(seconds), keys, missed, name, options)
+
+    def _scheduled(
+        self, times: Times, keys: Keys, missed: Missed, name: str | None, options: dict[str, Any]
+    ) -> Callable[[Callable[..., R]], KeyedJob[..., R]]:
+        if missed not in MISSED:
+            raise ValueError(f"missed is one of {', '.join(MISSED)}, not {missed!r}")
+        policy = _policy("job", {"keep_result": 0.0, **options})
+
+        def decorate(function: Callable[..., R]) -> KeyedJob[..., R]:
+            definition = define(function, name, policy)
+            schedule = Schedule(self._home, definition, times, keys, missed)
+            self._home.add(definition)
+            schedule.keep()
+            return KeyedJob(self._port, definition)
+
+        return decorate
+
+    def controller(
+        self, resident: KeyedResident[Any], *, every: float = 30.0, name: str | None = None
+    ) -> Callable[[Callable[[Resident], Any]], Callable[[Resident], Any]]:
+        """Let a function say which residents there should be: one worker asks it every so many seconds.
+
+        It returns the arguments of each by key, as `reconcile` takes them. When the store has lost its data, or
+        somebody has stopped what should be there, all are back at its next turn. The function itself stays as it is.
+        """
+
+        def decorate(function: Callable[[Resident], Any]) -> Callable[[Resident], Any]:
+            own = str(name or getattr(function, "__name__", "controller"))
+            Controller(self._home, own, function, resident.definition, every).keep()
+            return function
+
+        return decorate
 
     # --- working -------------------------------------------------------------------------------------------------
 
@@ -248,7 +306,7 @@ class KeyedPool:
         self._port.close()
 
     def __enter__(self) -> KeyedPool:
-        self._port.open()
+        self._port.enter()
         return self
 
     def __exit__(

@@ -36,6 +36,13 @@ class Port:
         """Open the store, if that has not been done."""
         self.home.open()
 
+    def enter(self) -> None:
+        """Open the store, also when the pool was closed here before."""
+        if self.home.is_closed:
+            self.home.revive()
+            self._begin()
+        self.open()
+
     def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""
         return self.home.ask(question, once=once)
@@ -66,6 +73,10 @@ class Port:
             return future.result(timeout)
         except CancelledError:
             raise PoolClosed(f"pool {self.home.name!r} was closed here while its outcome was waited for") from None
+
+    def caller(self, function: Callable[[bytes], object]) -> Callable[[bytes], object]:
+        """Return what calls a function of the user from another thread: there."""
+        return function
 
     def sleep(self, seconds: float) -> None:
         """Let time pass."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 
 from millpond._clock import elapsed
@@ -14,6 +14,8 @@ from millpond.errors import EngineError, NotFound
 from millpond.keyed._home import Home
 from millpond.keyed._store import Ear, PoolGone
 
+PROGRESS = "progress"
+"""What stands where the outcome of a job will be, while it runs."""
 LOOK = 1.0
 """Seconds after which it looks by itself, since a hint may be lost."""
 AT_ONCE = 500
@@ -24,7 +26,7 @@ LONGEST_DOUBT = 60
 
 
 class _Wait:
-    __slots__ = ("future", "is_doubtful", "mailbox", "patience", "since", "slot", "waiters")
+    __slots__ = ("future", "is_doubtful", "mailbox", "patience", "progress", "since", "slot", "waiters", "watchers")
 
     def __init__(self, slot: int, mailbox: str) -> None:
         self.slot = slot
@@ -35,6 +37,9 @@ class _Wait:
         self.patience = 1
         """Looks until it is asked whether the job is still there: twice as many each time that it is."""
         self.waiters = 0
+        self.progress: tuple[str, bytes] | None = None
+        """How far the job was when we last looked."""
+        self.watchers: list[Callable[[bytes], object]] = []
 
 
 class Replies:
@@ -52,10 +57,18 @@ class Replies:
         self._ear: Ear | None = None
         self._is_closed = False
 
-    def expect(self, job: str, slot: int, mailbox: str, near: Sequence[str] = ()) -> Future[tuple[str, bytes]]:
+    def expect(
+        self,
+        job: str,
+        slot: int,
+        mailbox: str,
+        near: Sequence[str] = (),
+        on_progress: Callable[[bytes], object] | None = None,
+    ) -> Future[tuple[str, bytes]]:
         """Return a future of the outcome: its status and data. It fails with `NotFound` when none can come.
 
-        `near` are jobs whose outcomes will be wanted soon: those that are there are fetched with it.
+        `near` are jobs whose outcomes will be wanted soon: those that are there are fetched with it. `on_progress` is
+        called with whatever the job tells of its progress meanwhile.
         """
         with self._lock:
             early = self._early.pop(job, None)
@@ -65,6 +78,8 @@ class Replies:
                 return done
             wait = self._waits.setdefault(job, _Wait(slot, mailbox))
             wait.waiters += 1
+            if on_progress is not None:
+                wait.watchers.append(on_progress)
             self._near = near
             if self._thread is None or not self._thread.is_alive():
                 self._is_closed = False
@@ -131,7 +146,10 @@ class Replies:
             part = ids[start : start + AT_ONCE]
             for job, outcome in zip(part, store.outcomes(part), strict=True):
                 wait = self._waits.get(job)
-                if wait is None:
+                if outcome is not None and outcome[0] == PROGRESS:
+                    if wait is not None:
+                        self._tell(wait, outcome)
+                elif wait is None:
                     if outcome is not None:
                         self._early[job] = outcome
                 elif outcome is not None:
@@ -139,6 +157,16 @@ class Replies:
                 elif doubts and now - wait.since > wait.patience * LOOK:
                     doubts -= 1
                     self._doubt(job, wait)
+
+    def _tell(self, wait: _Wait, outcome: tuple[str, bytes]) -> None:
+        """Tell those who watch a job how far it is, unless they know."""
+        if outcome != wait.progress:
+            wait.progress = outcome
+            for watcher in list(wait.watchers):
+                try:
+                    watcher(outcome[1])
+                except Exception:
+                    logger.exception("on_progress raised")
 
     def _doubt(self, job: str, wait: _Wait) -> None:
         """See whether a job that has waited long is still there: an outcome that has expired will not come again."""

@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from millpond._clock import elapsed
@@ -36,6 +37,8 @@ AHEAD = 4
 """How many times `concurrency` of quick ones a worker holds."""
 QUICK = 0.001
 """Jobs that take less, on average, are taken many at a time."""
+PROGRESS_KEPT = 24 * 3600 * SECOND
+"""How long the progress of a job is kept, beyond the time for which its result is."""
 LONG_LIFE = 60.0
 """A resident that ran for so many seconds has not failed in a row."""
 
@@ -297,7 +300,8 @@ class Runner:
                 self._conclude(visit, envelope, "cancelled", b"")
                 continue
             attempt, at = failures + losses + 1, came(raw) / SECOND
-            job = Job(key, envelope.id, envelope.name, attempt, take.token, at, self.pool, visit.lost)
+            tell = partial(self._tell, visit, envelope) if envelope.keep else _nobody
+            job = Job(key, envelope.id, envelope.name, attempt, take.token, at, self.pool, visit.lost, tell)
             visit.running = envelope.id
             ended = await self._run(visit, definition, job, envelope)
             visit.running = ""
@@ -344,7 +348,7 @@ class Runner:
         if visit.lost.is_set and is_heeded and visit.lost.reason != "cancelled":
             return None  # it ended early
         try:
-            data = self._encoded(value, job) if envelope.keep else b""
+            data = self._encoded(value, job.name) if envelope.keep else b""
         except (TypeError, ValueError) as misfit:
             return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
         self._conclude(visit, envelope, "done", data)
@@ -352,21 +356,38 @@ class Runner:
             emit(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         return True
 
-    def _encoded(self, value: Any, job: Job) -> bytes:
+    def _encoded(self, value: Any, job: str, verb: str = "returned") -> bytes:
         """Return a result as bytes; raise when it cannot travel, or is too large."""
         try:
             data = encode_result(value)
         except Exception as error:
             raise TypeError(
-                f"job {job.name!r} returned what cannot travel: {error}; return plain types, dataclasses or msgspec "
-                "Structs, or declare it with keep_result=0"
+                f"job {job!r} {verb} what cannot travel: {error}; use plain types, dataclasses or msgspec Structs, or "
+                "declare it with keep_result=0"
             ) from None
         if len(data) > self._largest:
             raise ValueError(
-                f"job {job.name!r} returned {len(data)} bytes, and pool {self.pool!r} allows {self._largest}: store it "
-                "elsewhere and return where it is, or create the pool with payload_limit="
+                f"job {job!r} {verb} {len(data)} bytes, and pool {self.pool!r} allows {self._largest}: store it "
+                "elsewhere and send where it is, or create the pool with payload_limit="
             )
         return data
+
+    def _tell(self, visit: Visit, envelope: Envelope, value: Any) -> None:
+        """Tell the caller of a job how far it is; from whatever thread."""
+        data = self._encoded(value, envelope.name, "told a progress of")
+        keep = envelope.keep + PROGRESS_KEPT
+        self._soon(self._progress, visit, Outcome(envelope.id, "progress", data, keep, envelope.reply))
+
+    def _progress(self, visit: Visit, outcome: Outcome) -> None:
+        is_first, visit.progress = visit.progress is None, outcome
+        if is_first:
+            self._loop.call_later(REPORT_EVERY, self._report_progress, visit)
+
+    def _report_progress(self, visit: Visit) -> None:
+        outcome, visit.progress = visit.progress, None
+        if outcome is not None and visit.running == outcome.id:  # else it has ended, which says more
+            visit.outcomes.append(outcome)
+            self._report(visit, Settle(*visit.take[:3], 0, "keep"))
 
     def _stopped(self, visit: Visit, envelope: Envelope) -> Settle | None:
         """Say what becomes of a job that was stopped: it is over if it was cancelled, else it will be run again."""
@@ -467,3 +488,7 @@ class Runner:
         visit.notes = max(visit.notes, number)
         take = visit.take
         self._settle(Settle(take.slot, take.mailbox, take.token, 0, "keep", notes=visit.notes))
+
+
+def _nobody(value: Any) -> None:
+    """Tell nobody how far a job is: it keeps no result."""

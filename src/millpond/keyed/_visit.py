@@ -21,6 +21,7 @@ class Visit:
         "lost",
         "notes",
         "outcomes",
+        "progress",
         "resident",
         "running",
         "take",
@@ -38,6 +39,8 @@ class Visit:
         """What stops it when its time to end is over."""
         self.running = ""
         """The id of the job that runs."""
+        self.progress: Outcome | None = None
+        """How far the job is that runs, not told yet."""
         self.resident: Resident | None = None
         self.early: list[tuple[int, bytes]] = []
         """Messages to a resident that came before it began."""

@@ -20,6 +20,7 @@ from functools import partial
 from millpond._clock import elapsed
 from millpond._events import emit, logger
 from millpond.errors import EngineError
+from millpond.keyed import _commands as do
 from millpond.keyed._heart import Heart
 from millpond.keyed._home import Home
 from millpond.keyed._lane import Lane
@@ -203,8 +204,19 @@ class Worker:
             old.close()
         self._tenure = tenure
         self._lane.serve(tenure, beat, settings)
+        self._start_standing()
         emit(home.observer, "worker_joined", home.name, worker=joiner.id)
         return tenure
+
+    def _start_standing(self) -> None:
+        """See that the residents are there which the pool is never without: the store may be new, or have lost them."""
+        home, store = self._home, self._store
+        for definition, key, args in home.standing:
+            body = home.resident(definition, key, args, {})
+            try:
+                store.apply(do.Start(*home.address(key, definition.name), body))
+            except EngineError as error:  # the next worker that joins will try, or this one when it joins anew
+                logger.warning("%r of pool %r could not be started: %s", definition.name, home.name, error)
 
     def _lost(self, tenure: Tenure, why: str) -> None:
         """Stop what runs under a membership that is over, or cannot be renewed in time."""

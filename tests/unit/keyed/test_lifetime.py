@@ -82,7 +82,6 @@ def test_a_pool_that_is_closed_says_so_to_everybody(pool: KeyedPool):
         pool.admin.dead_letters,
         pool.run,
         lambda: pool.worker().__enter__(),
-        lambda: pool.__enter__(),
     ]
     for call in calls:
         with pytest.raises(PoolClosed, match="closed"):
@@ -510,3 +509,26 @@ async def test_a_worker_that_is_cancelled_while_it_joins_is_no_member_for_long(u
 
 async def alone(pool: AsyncKeyedPool, worker: str) -> bool:
     return [one.id for one in await pool.workers()] == [worker]
+
+
+def test_a_pool_that_was_closed_is_opened_again(url: str):
+    pool = KeyedPool("p", url)
+    echo = pool.job(name="echo")(lambda job, value: value)
+    for value in range(3):  # as each test of a web application does with the pool of its module
+        with pool, pool.worker():
+            assert echo.dispatch("a", value).result(HANG) == value
+        with pytest.raises(PoolClosed, match="open it again"):
+            echo.dispatch("a", value)
+
+
+@pytest.mark.asyncio
+async def test_a_pool_that_was_closed_is_opened_again_in_another_loop(url: str):
+    pool = AsyncKeyedPool("p", url)
+
+    @pool.job
+    async def echo(job: Job, value: int) -> int:
+        return value
+
+    for value in range(3):
+        async with pool, pool.worker():
+            assert await (await echo.dispatch("a", value)).result(HANG) == value
