@@ -67,9 +67,9 @@ class Heart:
         self._ended.set()
         self._stir.set()
         self._alarm.set()
+        self._outer.close()
         if not wait:
             return
-        self._outer.close()
         for thread in self._threads:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(timeout=10)

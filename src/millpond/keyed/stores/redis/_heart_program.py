@@ -12,6 +12,7 @@ renewal stands in a shared page, where the worker finds it when it comes to itse
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` takes more memory than it is worth here
 import marshal
 import mmap
 import os
@@ -255,6 +256,8 @@ class Heart:
 
 
 def main() -> None:
+    for number in (1, 2, 15):  # it ends with the worker, whatever a terminal or a supervisor tells all of them
+        _signal.signal(number, _signal.SIG_IGN)
     page = mmap.mmap(int(sys.argv[1]), 8)
     size = struct.unpack("!I", _read_exactly(4))[0]
     Heart(marshal.loads(_read_exactly(size)), page).live()

@@ -31,6 +31,7 @@ class OuterHeart:
         self._worker = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._has_warned = False
+        self._is_closed = False
         self._pid = os.getpid()
         file = tempfile.TemporaryFile()  # noqa: SIM115  (it is gone with its descriptors)
         file.write(bytes(8))
@@ -50,33 +51,34 @@ class OuterHeart:
 
     def renewed_at(self) -> float:
         """Return when a renewal was last sent from there, on the clock of this machine; 0.0 for never."""
-        return float(struct.unpack("d", self._page[:8])[0])
+        try:
+            return float(struct.unpack("d", self._page[:8])[0])
+        except ValueError:  # it was closed meanwhile
+            return 0.0
 
     def close(self) -> None:
         """End it; the worker has left, or will."""
-        if self._process is None or self._pid != os.getpid():
+        if self._pid != os.getpid() or self._is_closed:
             return
-        with contextlib.suppress(OSError, ValueError):
-            self._write(["leave"])
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+        self._is_closed = True
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(OSError, ValueError):
+                _write(process, ["leave"])
+            _end(process, 2.0)
+        self._page.close()
+        self._file.close()
 
     def _say(self, *message: str) -> None:
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() or self._is_closed:
             return
         try:
             if self._process is None or self._process.poll() is not None:
                 self._start()
-            self._write(list(message))
+            if self._process is not None:
+                _write(self._process, list(message))
         except (OSError, ValueError) as error:
-            self._process = None
+            self._drop()
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
@@ -86,7 +88,8 @@ class OuterHeart:
                 )
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
+        self._drop()
+        self._process = process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(PROGRAM), str(self._file.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -95,18 +98,38 @@ class OuterHeart:
             start_new_session=True,  # Ctrl-C in a terminal is for the worker
             restore_signals=True,
         )
-        os.set_blocking(self._process.stdin.fileno(), False)  # type: ignore[union-attr]
-        self._write(self._begin)
+        os.set_blocking(process.stdin.fileno(), False)  # type: ignore[union-attr]
+        _write(process, self._begin)
         if self._worker:
-            self._write(["join", self._worker])
+            _write(process, ["join", self._worker])
 
-    def _write(self, message: Any) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        data = marshal.dumps(message)
-        os.write(self._process.stdin.fileno(), struct.pack("!I", len(data)) + data)
+    def _drop(self) -> None:
+        """Let go of one that has ended, or does not listen: another is started with the next heartbeat."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            _end(process, None)
 
     def kill(self) -> None:
         """End it hard; for tests."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
+
+
+def _write(process: subprocess.Popen[bytes], message: Any) -> None:
+    assert process.stdin is not None
+    data = marshal.dumps(message)
+    os.write(process.stdin.fileno(), struct.pack("!I", len(data)) + data)
+
+
+def _end(process: subprocess.Popen[bytes], patience: float | None) -> None:
+    """Wait for a process that was told to end, and let go of it."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(patience)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
