@@ -15,6 +15,7 @@ from millpond._clock import elapsed
 from millpond._events import Observer, emit, logger
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed._core import Placement
+from millpond.keyed._news import tell
 from millpond.keyed._plan import ROUND, Sightings, farewell, plan
 from millpond.keyed._records import SECOND, Beat, Settings, Settle, Work
 from millpond.keyed._runner import Runner
@@ -147,8 +148,7 @@ class Lane:
                 pause = 0.0
             except EngineUnavailable as error:
                 if not pause:
-                    logger.warning("pool %r cannot be reached: %s", self.pool, error)
-                    emit(self._observer, "store_unavailable", self.pool, error=str(error))
+                    tell(self._observer, "store_unavailable", self.pool, error=str(error))
                 self._is_unsure = True
                 pause = min(1.0, pause * 2 or 0.05)
             except PoolGone:
@@ -200,7 +200,7 @@ class Lane:
     def _heed(self, tenure: Tenure, runner: Runner, work: Work) -> None:
         """Do what the answer says."""
         if work.stale:
-            emit(self._observer, "stale_reports", self.pool, number=len(work.stale))
+            tell(self._observer, "stale_reports", self.pool, number=len(work.stale))
         if work.takes:
             runner.admit(tenure, work.takes)
         if work.signals:
@@ -295,13 +295,13 @@ class Lane:
         if not slots:
             return []
         for one in dead:
-            emit(self._observer, "worker_died", self.pool, worker=one)
+            tell(self._observer, "worker_died", self.pool, worker=one)
         claimed = self._store.claim(tenure.id, list(dict.fromkeys(slots)), dead, self._known(tenure), tenure.call)
         self._contested = {*(self._contested - set(slots)), *claimed.contested}
         if claimed.got:
-            emit(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))
+            tell(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))
         if claimed.recovered:
-            emit(self._observer, "keys_recovered", self.pool, worker=tenure.id, keys=claimed.recovered)
+            tell(self._observer, "keys_recovered", self.pool, worker=tenure.id, keys=claimed.recovered)
         return list(claimed.got)
 
     def _give(self, tenure: Tenure, runner: Runner, moves: Iterable[tuple[int, str]], why: str) -> None:
@@ -309,7 +309,7 @@ class Lane:
         sent = elapsed()
         for start in range(0, len(moves), ROUND):
             self._store.give(tenure.id, moves[start : start + ROUND], why)
-        emit(self._observer, "slots_given", self.pool, worker=tenure.id, slots=len(moves))
+        tell(self._observer, "slots_given", self.pool, worker=tenure.id, slots=len(moves))
         # the next owner may begin `drain` seconds after the store took note: by then all must have stopped here
         until = sent + (1 - MARGIN) * self._settings.drain / SECOND
         runner.give_away(tenure, (slot for slot, _ in moves), until)

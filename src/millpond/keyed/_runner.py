@@ -21,8 +21,9 @@ from millpond.keyed._call import Caller
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import UNREADABLE, Envelope, came, opened
 from millpond.keyed._job import Job, Resident, Retry
-from millpond.keyed._outcome import Failure, failure
+from millpond.keyed._news import tell
 from millpond.keyed._outcome import encode as encode_failure
+from millpond.keyed._outcome import failure
 from millpond.keyed._payload import DoesNotFit
 from millpond.keyed._payload import encode as encode_result
 from millpond.keyed._records import SECOND, Outcome, Settle, Signal, Take
@@ -290,18 +291,18 @@ class Runner:
             envelope = opened(raw)
             if envelope is UNREADABLE:
                 damage = ValueError("the job cannot be read: it was written by something else, or was damaged")
-                return self._bury(visit, envelope, failure(damage, 1), str(damage))
+                return self._bury(visit, envelope, 1, damage)
             definition = self._definitions.get(envelope.name)
             if definition is None or definition.function is None or definition.is_resident:
-                emit(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
+                tell(self._observer, "job_unknown", self.pool, key=key, id=envelope.id, job=envelope.name)
                 return how._replace(how="shelve", reason=envelope.name.encode())
             if self._cancelled and envelope.id in self._cancelled:
                 self._cancelled.discard(envelope.id)
                 self._conclude(visit, envelope, "cancelled", b"")
                 continue
             attempt, at = failures + losses + 1, came(raw) / SECOND
-            tell = partial(self._tell, visit, envelope) if envelope.keep else _nobody
-            job = Job(key, envelope.id, envelope.name, attempt, take.token, at, self.pool, visit.lost, tell)
+            watch = partial(self._tell, visit, envelope) if envelope.keep else _nobody
+            job = Job(key, envelope.id, envelope.name, attempt, take.token, at, self.pool, visit.lost, watch)
             visit.running = envelope.id
             ended = await self._run(visit, definition, job, envelope)
             visit.running = ""
@@ -326,7 +327,7 @@ class Runner:
             args, kwargs = definition.shape.decode(envelope.payload)
         except DoesNotFit as error:
             misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {error}")
-            return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
+            return self._bury(visit, envelope, job.attempt, misfit)
         if self._observer is not None:
             emit(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         try:
@@ -350,7 +351,7 @@ class Runner:
         try:
             data = self._encoded(value, job.name) if envelope.keep else b""
         except (TypeError, ValueError) as misfit:
-            return self._bury(visit, envelope, failure(misfit, job.attempt), str(misfit))
+            return self._bury(visit, envelope, job.attempt, misfit)
         self._conclude(visit, envelope, "done", data)
         if self._observer is not None:
             emit(self._observer, "job_done", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
@@ -405,23 +406,26 @@ class Runner:
     def _fail(self, visit: Visit, definition: Definition, job: Job, envelope: Envelope, error: BaseException) -> Settle:
         policy = definition.policy
         if job.attempt < policy.max_attempts and isinstance(error, policy.retry_on):
-            emit(self._observer, "job_retried", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
-            return self._again(visit, job, policy.pause(job.attempt))
-        kept = failure(error, job.attempt)
-        emit(self._observer, "job_failed", self.pool, key=job.key, id=job.id, job=job.name, error=repr(error))
-        return self._bury(visit, envelope, kept, f"{kept.type}: {kept.message}")
+            pause = policy.pause(job.attempt)
+            about: dict[str, Any] = {"key": job.key, "id": job.id, "job": job.name, "error": repr(error)}
+            tell(self._observer, "job_retried", self.pool, delay=pause, **about)
+            return self._again(visit, job, pause)
+        return self._bury(visit, envelope, job.attempt, error)
 
     def _again(self, visit: Visit, job: Job, pause: float) -> Settle:
         take = visit.take
         failures = take.failures + 1 if visit.done == 0 else 1
         return Settle(take.slot, take.mailbox, take.token, 0, "retry", round(pause * SECOND), failures)
 
-    def _bury(self, visit: Visit, envelope: Envelope, kept: Failure, reason: str) -> Settle:
-        take = visit.take
+    def _bury(self, visit: Visit, envelope: Envelope, attempts: int, error: BaseException) -> Settle:
+        """Say that a job has failed for good."""
+        take, kept = visit.take, failure(error, attempts)
+        key, job = take.mailbox[2:], envelope.name
+        tell(self._observer, "job_failed", self.pool, cause=error, key=key, id=envelope.id, job=job, error=repr(error))
         if envelope.keep:
             outcome = Outcome(envelope.id, "dead", encode_failure(kept), envelope.keep, envelope.reply)
             visit.outcomes.append(outcome)
-        text = f"{reason}\n\n{kept.traceback}".encode(errors="backslashreplace")
+        text = f"{kept.type}: {kept.message}\n\n{kept.traceback}".encode(errors="backslashreplace")
         return Settle(take.slot, take.mailbox, take.token, 0, "bury", reason=text)
 
     def _report(self, visit: Visit, how: Settle) -> None:
@@ -476,8 +480,8 @@ class Runner:
                 failures = 1 if elapsed() - began > LONG_LIFE else take.failures + 1
                 pause = definition.policy.pause(failures) if definition is not None else 1.0
                 how = how._replace(how="retry", delay=round(pause * SECOND), failures=failures)
-                logger.warning("resident %r of key %r failed, again in %.1f s", name, key, pause, exc_info=error)
-                emit(self._observer, "resident_failed", self.pool, key=key, resident=name, error=repr(error))
+                about = {"key": key, "resident": name, "error": repr(error)}
+                tell(self._observer, "resident_failed", self.pool, cause=error, delay=pause, **about)
         finally:
             emit(self._observer, "resident_ended", self.pool, key=key, resident=name, reason=visit.lost.reason)
             self._report(visit, how)

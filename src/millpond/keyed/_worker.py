@@ -18,12 +18,13 @@ import socket
 from functools import partial
 
 from millpond._clock import elapsed
-from millpond._events import emit, logger
+from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.keyed import _commands as do
 from millpond.keyed._heart import Heart
 from millpond.keyed._home import Home
 from millpond.keyed._lane import Lane
+from millpond.keyed._news import tell
 from millpond.keyed._records import SECOND, Joiner
 from millpond.keyed._runner import Runner
 from millpond.keyed._store import Ear
@@ -160,7 +161,7 @@ class Worker:
         if self._ear is not None:
             self._ear.close()
         await in_thread(self._home.dismiss, self._store)
-        emit(self._home.observer, "worker_left", self._home.name, worker=self.id)
+        tell(self._home.observer, "worker_left", self._home.name, worker=self.id)
 
     @property
     def is_gone(self) -> bool:
@@ -205,7 +206,7 @@ class Worker:
         self._tenure = tenure
         self._lane.serve(tenure, beat, settings)
         self._start_standing()
-        emit(home.observer, "worker_joined", home.name, worker=joiner.id)
+        tell(home.observer, "worker_joined", home.name, worker=joiner.id)
         return tenure
 
     def _start_standing(self) -> None:
@@ -224,8 +225,7 @@ class Worker:
             return
         tenure.end()
         self._runner.give_up(tenure, "lease")
-        logger.warning("worker %s of pool %r is cut off (%s): its handlers stop", tenure.id, self._home.name, why)
-        emit(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
+        tell(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
         self._heart.stir()
 
     def _is_wanted(self) -> bool:
