@@ -16,6 +16,8 @@ from typing import IO
 SUPPORTED = ("3.11", "3.12", "3.13")
 SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/sqlite/*")
 """Tests of which one Python is enough: about servers or rules rather than Python."""
+SECOND = ("unit/keyed", "unit/resources", "conformance")
+"""The tests of the second of two lots, which take about as long as all others."""
 
 
 def version_of(python: str) -> str | None:
@@ -47,18 +49,18 @@ def set_up(version: str, python: str) -> str:
     return folder
 
 
-def start(version: str, python: str) -> tuple[str, subprocess.Popen[str], IO[str]]:
-    """Start the tests on one interpreter, in the background."""
+def start(version: str, python: str) -> list[tuple[str, subprocess.Popen[str], IO[str]]]:
+    """Start the tests on one interpreter, in the background, in two lots."""
     folder = set_up(version, python)
+    first = ["tests/unit", *(f"--ignore=tests/{part}" for part in SECOND)]
+    return [run(version, folder, lot) for lot in (first, [f"tests/{part}" for part in SECOND])]
+
+
+def run(version: str, folder: str, lot: list[str]) -> tuple[str, subprocess.Popen[str], IO[str]]:
+    """Start a lot of tests."""
     command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-m", "not soak and not slow", "-p", "no:cacheprovider"]
     # What one Python shows for all is spared the others: servers, storms, rules, docs.
-    command += [
-        "-k",
-        "not redis and not temporal",
-        "tests/unit",
-        "tests/conformance",
-        *(f"--ignore-glob=tests/{part}" for part in SPARED),
-    ]
+    command += ["-k", "not redis and not temporal", *lot, *(f"--ignore-glob=tests/{part}" for part in SPARED)]
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the tests have ended)
     environment = {**os.environ, "MILLPOND_MATRIX": version}
     tests = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment)
@@ -67,7 +69,7 @@ def start(version: str, python: str) -> tuple[str, subprocess.Popen[str], IO[str
 
 def main() -> int:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    runs = []
+    runs: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
     for version in SUPPORTED:
         if version == here:
             continue
@@ -75,7 +77,7 @@ def main() -> int:
         if python is None:
             print(f"Python {version}: not installed here, skipped", flush=True)
         else:
-            runs.append(start(version, python))
+            runs += start(version, python)
     failed: list[str] = []
     for version, tests, output in runs:
         if tests.wait():

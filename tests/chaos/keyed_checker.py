@@ -374,6 +374,10 @@ class Checker:
                     times.append(after[0] - run.ended)
         return sorted(times)
 
+    def killed(self) -> int:
+        """Return how many runs ended with their worker, which was killed."""
+        return sum(run.how == "killed" for run in self.runs)
+
     def repeated(self) -> int:
         """Return how many jobs were completed more than once."""
         counts: dict[tuple[str, int], int] = defaultdict(int)

@@ -158,9 +158,9 @@ def test_a_worker_killed_while_it_drains_holds_back_only_what_it_ran(store: str,
         heir = storm.join()
         storm.gather(2)
         storm.dismiss(owner)
+        until(lambda: len(storm.held_by(heir)) == 2, "its residents have moved")  # before that it may take more itself
         storm.dispatch(job, "neighbour", 0.0)
         until(lambda: storm.count("ok", heir.pid), "its neighbours go on")
-        until(lambda: len(storm.held_by(heir)) == 2, "its residents have moved")
         storm.kill(owner)
         storm.settle()
         checker = storm.check()
@@ -173,13 +173,12 @@ def test_on_defaults_the_keys_of_a_killed_worker_run_elsewhere_when_its_lease_is
         storm.start()
         storm.gather(3)
         victim = storm.holder(6)
-        held = storm.held_by(victim)
         storm.kill(victim)
         until(storm.residents_run, "they run elsewhere")
         storm.settle()
         checker = storm.check()
     late = checker.failovers()
-    assert len(late) >= len(held)
+    assert 0 < len(late) == checker.killed()
     assert late[0] > 5.0 * (1 - 1 / 3) - 1.0, "nobody takes over from one that may live"
 
 
