@@ -18,6 +18,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 from keyed_checker import Checker
 from keyed_log import Log
 
@@ -175,10 +176,13 @@ class Storm:
 
     # -- fates --------------------------------------------------------------------------------------------------------
 
-    def kill(self, victim: subprocess.Popen[bytes]) -> None:
-        """End a process with no time to say anything."""
+    def kill(self, victim: subprocess.Popen[bytes], *, machine: bool = False) -> None:
+        """End a process with no time to say anything; with `machine` also the heart beside it, which would tell."""
+        hearts = psutil.Process(victim.pid).children() if machine else []
         self.kills += self.count("S", victim.pid) + self.count("A", victim.pid) > 0
         now = time.monotonic()  # a store that can prove death is quicker than we are to hear of it
+        for heart in hearts:
+            heart.kill()
         victim.kill()
         victim.wait()
         self.log.write("K", pid=victim.pid, at=now)

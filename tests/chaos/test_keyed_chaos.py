@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,18 +169,42 @@ def test_a_worker_killed_while_it_drains_holds_back_only_what_it_ran(store: str,
     assert len(checker.failovers()) == 1
 
 
-def test_on_defaults_the_keys_of_a_killed_worker_run_elsewhere_when_its_lease_is_over(tmp_path: Path) -> None:
+def test_on_defaults_the_keys_of_a_machine_that_vanished_run_elsewhere_when_its_lease_is_over(tmp_path: Path) -> None:
     with storm_on("redis", tmp_path, workers=3, rate=100, residents=30, lease=None) as storm:
         storm.start()
         storm.gather(3)
         victim = storm.holder(6)
-        storm.kill(victim)
+        storm.kill(victim, machine=True)
         until(storm.residents_run, "they run elsewhere")
         storm.settle()
         checker = storm.check()
     late = checker.failovers()
     assert 0 < len(late) == checker.killed()
     assert late[0] > 5.0 * (1 - 1 / 3) - 1.0, "nobody takes over from one that may live"
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("store", STORES)
+def test_on_true_defaults_each_kill_starts_each_resident_once(store: str, workers: int, tmp_path: Path) -> None:
+    """4096 slots, the lease of 5 s, 100 residents; a worker joins at the moment of each kill."""
+    kills = 3
+    with storm_on(
+        store, tmp_path, workers=workers, producers=0, residents=100, lease=None, pool={"slots": None}
+    ) as storm:
+        storm.start()
+        storm.gather(workers)
+        for _ in range(kills):
+            victim = storm.holder(20)
+            storm.join()
+            storm.kill(victim)
+            until(storm.residents_run, "they run elsewhere")
+            storm.gather(workers)
+        storm.settle()
+        checker = storm.check()
+    starts = Counter(run.key for run in checker.runs)
+    assert checker.killed() >= kills
+    # it may start with the heir first and with the joiner then, and it moved when the first workers came together
+    assert max(starts.values()) <= 1 + workers + 2 * kills, starts.most_common(5)
 
 
 # --- the store goes away -------------------------------------------------------------------------------------------------
