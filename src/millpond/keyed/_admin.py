@@ -7,13 +7,17 @@ The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.p
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
+from millpond.errors import NotFound
 from millpond.keyed import _commands as do
 from millpond.keyed import _views
 from millpond.keyed._port import Port
 from millpond.keyed._views import DeadLetterView
 
 CHUNK = 500
+Letters: TypeAlias = Iterable[DeadLetterView | int | str]
+"""Dead letters: as they are, by number, or by the id of their job."""
 
 
 class KeyedAdmin:
@@ -49,29 +53,40 @@ class KeyedAdmin:
         found = _views.dead_letters(self._port.ask(lambda store: store.dead_letters()))
         return [each for each in found if key is None or each.key == key]
 
-    def replay(self, letters: Iterable[DeadLetterView | int] | None = None, *, key: str | None = None) -> int:
+    def replay(self, letters: Letters | None = None, *, key: str | None = None) -> int:
         """Put dead letters back into the mailboxes of their keys: these, those of a key, or all; return how many."""
-        numbers = self._numbers(letters, key)
+        numbers = self._chosen(letters, key)
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Replay(tuple(numbers[start : start + CHUNK]))
             total += int(self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
         return total
 
-    def discard(self, letters: Iterable[DeadLetterView | int] | None = None, *, key: str | None = None) -> int:
+    def discard(self, letters: Letters | None = None, *, key: str | None = None) -> int:
         """Forget dead letters: these, those of a key, or all; return how many."""
-        numbers = self._numbers(letters, key)
+        numbers = self._chosen(letters, key)
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Drop(tuple(numbers[start : start + CHUNK]))
             total += int(self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
         return total
 
-    def _numbers(self, letters: Iterable[DeadLetterView | int] | None, key: str | None) -> list[int]:
-        if letters is not None and key is not None:
+    def _chosen(self, letters: Letters | None, key: str | None) -> list[int]:
+        """Return the numbers of dead letters that were given as they are, by number, or by the id of their job."""
+        if letters is None:
+            return [each.number for each in self.dead_letters(key)]
+        if key is not None:
             raise ValueError("give the letters or a key, not both")
-        chosen = self.dead_letters(key) if letters is None else letters
-        return sorted(each if isinstance(each, int) else each.number for each in chosen)
+        if isinstance(letters, str):
+            raise TypeError(f"give a list of letters, numbers or ids, not the text {letters!r}")
+        chosen = list(letters)
+        ids = {each for each in chosen if isinstance(each, str)}
+        named = self.dead_letters() if ids else []
+        unknown = ids - {each.id for each in named}
+        if unknown:
+            raise NotFound(f"no dead letter has the id {min(unknown)!r}")
+        numbers = {each if isinstance(each, int) else each.number for each in chosen if not isinstance(each, str)}
+        return sorted(numbers | {each.number for each in named if each.id in ids})
 
     def drop(self, *, force: bool = False) -> None:
         """Forget the pool, with everything that it knows. Refused while it has workers or jobs, unless `force`."""

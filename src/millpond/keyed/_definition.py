@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from millpond.keyed._payload import AnyShape, Shape, result_type, shape_of
+from millpond.keyed._payload import AnyShape, Shape, decoder, result_type, shape_of
 from millpond.keyed._records import SECOND
 
 
@@ -95,4 +93,4 @@ def _keep(policy: Policy) -> int:
 
 
 def _decoder(kind: Any) -> Callable[[bytes], Any]:
-    return msgspec.msgpack.Decoder(kind).decode
+    return decoder(kind)

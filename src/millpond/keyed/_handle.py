@@ -7,7 +7,7 @@ The synchronous twin, `_handle.py`, is generated from this file by `tools/twins.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
@@ -214,19 +214,20 @@ class KeyedJob(Generic[P, R]):
             job = self._heed(verdicts[0], key, job)
         return Receipt(self._port, self._definition, key, job)
 
-    def dispatch_many(self, calls: Iterable[tuple[Any, ...]]) -> list[Receipt[R]]:
+    def dispatch_many(self, calls: Iterable[tuple[Any, ...]], *, ids: Iterable[str] | None = None) -> list[Receipt[R]]:
         """Dispatch many at once: each is a tuple of the key and the arguments. Much cheaper than one by one.
 
-        Those of one key run in this order. Raise `PoolFull` (or `AlreadyExists`, with on_busy="reject") if some were
-        refused; its `receipts` has those that were not, and None for the others.
+        Those of one key run in this order. `ids`: an id for each, as in `options(id=...)`; other options hold for all.
+        Raise `PoolFull` (or `AlreadyExists`, with on_busy="reject") if some were refused; its `receipts` has those that
+        were not, and None for the others.
         """
         self._port.open()
         if self._special is not None and self._special.id:
-            raise ValueError("options(id=...) names one job: dispatch them one by one")
+            raise ValueError("options(id=...) names one job: give dispatch_many one for each, as ids=")
         lot = Lot(self._port)
         receipts: list[Receipt[R] | None] = []
         refused: PoolFull | AlreadyExists | None = None
-        orders = map(self._order, calls)
+        orders = map(self._order, calls) if ids is None else self._named(calls, ids)
         for order in list(orders) if isinstance(calls, Sequence) else orders:  # what is all there is checked as a whole
             if answered := lot.add(order):
                 refused = self._receive(*answered, receipts) or refused
@@ -236,6 +237,11 @@ class KeyedJob(Generic[P, R]):
             refused.receipts = receipts
             raise refused
         return receipts  # type: ignore[return-value]
+
+    def _named(self, calls: Iterable[Any], ids: Iterable[str]) -> Iterator[Ordered]:
+        """Return the orders of calls that each have an id."""
+        for call, each in zip(calls, ids, strict=True):
+            yield self.options(id=each)._order(call)
 
     def _order(self, call: Any) -> Ordered:
         if not isinstance(call, (tuple, list)) or not call:

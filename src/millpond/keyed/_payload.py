@@ -3,6 +3,8 @@
 The parameters of a handler (after the first, which is the job) become a Struct. So a call that does not fit is refused
 where it is made, with Python's own words, and what arrives is checked and converted where it is run. Arguments travel
 by name: a handler may gain parameters with defaults while older producers are at work.
+
+Models of pydantic travel too, wherever they stand; nothing here imports it.
 """
 
 from __future__ import annotations
@@ -15,8 +17,36 @@ from typing import Any
 
 import msgspec
 
-encode = msgspec.msgpack.Encoder().encode
+
+def _dumped(value: Any) -> Any:
+    """Return a model of pydantic as plain data, for the encoder, which knows everything else that can travel."""
+    if not _is_model(type(value)):
+        raise TypeError(f"objects of type {type(value).__qualname__} cannot")
+    return value.model_dump(by_alias=True)
+
+
+def _loaded(kind: Any, value: Any) -> Any:
+    """Return plain data as a model of pydantic, for the decoder."""
+    return value if isinstance(value, kind) else kind.model_validate(value)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_dumped).encode
 decode = msgspec.msgpack.Decoder().decode
+
+
+def decoder(kind: Any) -> Callable[[bytes], Any]:
+    """Return what reads values of a type."""
+    return msgspec.msgpack.Decoder(kind, dec_hook=_loaded).decode
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """Return what was read without its type as a value of it."""
+    return msgspec.convert(value, kind, dec_hook=_loaded)
+
 
 _POSITIONAL = ""
 """Where arguments stand that were given by position to a job whose handler the producer does not know."""
@@ -75,10 +105,10 @@ class OpenShape(AnyShape):
     def _converted(self, parameter: Parameter, value: Any) -> Any:
         kind = self._kinds[parameter.name]
         if parameter.kind is Parameter.VAR_POSITIONAL:
-            return tuple(msgspec.convert(each, kind) for each in value)
+            return tuple(convert(each, kind) for each in value)
         if parameter.kind is Parameter.VAR_KEYWORD:
-            return {key: msgspec.convert(each, kind) for key, each in value.items()}
-        return msgspec.convert(value, kind)
+            return {key: convert(each, kind) for key, each in value.items()}
+        return convert(value, kind)
 
 
 class Shape:
@@ -99,7 +129,7 @@ class Shape:
         self._struct = msgspec.defstruct(
             name.replace(".", "_"), fields, kw_only=not self._is_plain, omit_defaults=True, forbid_unknown_fields=True
         )
-        self._decode = msgspec.msgpack.Decoder(self._struct).decode
+        self._decode = decoder(self._struct)
         self._names = tuple(each.name for each in parameters)
         self._decode_positions = _position_decoder(name, fields) if self._is_plain else None
 
@@ -137,7 +167,7 @@ class Shape:
             raise DoesNotFit(str(error)) from None
         args = found.pop(_POSITIONAL)
         try:
-            return msgspec.convert(self._signature.bind(*args, **found).arguments, self._struct)
+            return convert(self._signature.bind(*args, **found).arguments, self._struct)
         except (TypeError, msgspec.ValidationError) as reason:
             raise DoesNotFit(str(reason)) from None
 
@@ -147,7 +177,7 @@ def _position_decoder(name: str, fields: list[Any]) -> Callable[[bytes], Any]:
     listed = msgspec.defstruct(f"{name.replace('.', '_')}_", fields, array_like=True, forbid_unknown_fields=True)
     rename = {"arguments": _POSITIONAL}
     whole = msgspec.defstruct("Positions", [("arguments", listed)], rename=rename, forbid_unknown_fields=True)
-    return msgspec.msgpack.Decoder(whole).decode
+    return decoder(whole)
 
 
 def shape_of(name: str, function: Callable[..., Any]) -> Shape | AnyShape:
@@ -163,12 +193,8 @@ def shape_of(name: str, function: Callable[..., Any]) -> Shape | AnyShape:
 
 def result_type(function: Callable[..., Any]) -> Any:
     """Return what a handler says it returns, as far as that can travel."""
-    try:
-        kind = typing.get_type_hints(function, include_extras=True).get("return", Any)
-        msgspec.msgpack.Decoder(kind)
-    except Exception:
-        return Any
-    return kind
+    kind = _hints(function).get("return", Any)
+    return kind if _stranger(kind) is None else Any
 
 
 def _default(value: Any) -> Any:
@@ -196,14 +222,34 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _checked(name: str, parameter: str, kind: Any) -> Any:
     """Return a type, if values of it can travel."""
-    try:
-        msgspec.msgpack.Decoder(kind)
-    except (TypeError, NotImplementedError, RecursionError) as error:
+    stranger = _stranger(kind)
+    if stranger is not None:
         raise TypeError(
-            f"job {name!r}: parameter {parameter!r} has a type that cannot travel, {kind!r} ({error}); use plain "
-            "types, dataclasses or msgspec Structs, or annotate it as Any"
-        ) from None
+            f"job {name!r}: parameter {parameter!r} has a type that cannot travel, {kind!r} ({stranger}); use plain "
+            "types, dataclasses, msgspec Structs or pydantic models, or annotate it as Any"
+        )
     return kind
+
+
+def _stranger(kind: Any) -> str | None:
+    """Return why values of a type cannot travel, or None: it and all that it contains is known to the decoder."""
+    try:
+        decoder(kind)
+        waiting, seen = [msgspec.inspect.type_info(kind)], set()
+    except (TypeError, NotImplementedError, RecursionError, ValueError) as error:
+        return str(error)
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or not isinstance(each, msgspec.Struct):
+            continue
+        seen.add(id(each))
+        if isinstance(each, msgspec.inspect.CustomType | msgspec.inspect.RawType):
+            if not _is_model(getattr(each, "cls", None)):
+                return f"{getattr(each, 'cls', each)!r} is unknown"
+            continue
+        for value in msgspec.structs.astuple(each):
+            waiting.extend(value if isinstance(value, tuple) else [value])
+    return None
 
 
 def pack(value: Any) -> bytes:
@@ -211,4 +257,6 @@ def pack(value: Any) -> bytes:
     try:
         return encode(value)
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
-        raise TypeError(f"this cannot travel: {error}; send plain types, dataclasses or msgspec Structs") from None
+        raise TypeError(
+            f"this cannot travel: {error}; send plain types, dataclasses, msgspec Structs or pydantic models"
+        ) from None

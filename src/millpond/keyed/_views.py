@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.keyed._envelope import opened
+from millpond.keyed._envelope import came, opened
 from millpond.keyed._records import SECOND, Beat, Counts, DeadLetter, KeyView, Slot
 
 
@@ -91,6 +91,7 @@ class DeadLetterView:
     name: str
     reason: str
     """The first line says why; a traceback may follow."""
+    dispatched_at: float
     died_at: float
     arguments: Any
 
@@ -198,7 +199,14 @@ def dead_letters(found: Iterable[DeadLetter]) -> list[DeadLetterView]:
         reason = each.reason.decode(errors="replace")
         views.append(
             DeadLetterView(
-                each.number, key, envelope.id, envelope.name, reason, each.at / SECOND, _arguments(envelope.payload)
+                each.number,
+                key,
+                envelope.id,
+                envelope.name,
+                reason,
+                came(each.job) / SECOND,
+                each.at / SECOND,
+                _arguments(envelope.payload),
             )
         )
     return views

@@ -14,7 +14,7 @@ from typing import Any
 import keyed_play as play
 import pytest
 
-from millpond.errors import JobFailed, TaskTimeout
+from millpond.errors import JobFailed, NotFound, TaskTimeout
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Retry
 from waiting import HANG, until
 
@@ -341,3 +341,52 @@ def test_an_exception_is_logged_nowhere_but_reported(pool: KeyedPool, capfd: pyt
         bad.dispatch("k").result(HANG)
     sys.stderr.flush()
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_dead_letters_are_chosen_by_the_ids_of_their_jobs(pool: KeyedPool):
+    ran: list[str] = []
+
+    @pool.job
+    def bad(job: Job) -> None:
+        ran.append(job.id)
+        if ran.count(job.id) == 1:
+            raise ValueError("no")
+
+    with pool.worker():
+        receipts = [bad.dispatch(f"k{number}") for number in range(3)]
+        until(lambda: len(pool.admin.dead_letters()) == 3)
+        letter = pool.admin.dead_letters()[0]
+        assert receipts[0].id == letter.id and letter.dispatched_at <= letter.died_at
+        with pytest.raises(NotFound, match="'nobody'"):
+            pool.admin.replay([receipts[0].id, "nobody"])
+        with pytest.raises(TypeError, match="not the text"):
+            pool.admin.discard(receipts[0].id)
+        assert pool.admin.replay([receipts[0].id]) == 1
+        assert pool.admin.discard([receipts[1].id, letter.number + 1, letter.number + 2]) == 2
+        until(lambda: ran.count(receipts[0].id) == 2)
+        assert pool.admin.dead_letters() == []
+
+
+def test_what_an_operator_should_know_is_logged(pool: KeyedPool, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "millpond")
+
+    @pool.job(max_attempts=2, backoff=0.01)
+    def bad(job: Job) -> None:
+        raise ValueError("no luck")
+
+    with pool.worker():
+        with pytest.raises(JobFailed):
+            bad.dispatch("tenant-7").result(HANG)
+        pool.declare_job("unheard of").dispatch("k")
+        until(lambda: "no handler for job 'unheard of' of key 'k'" in caplog.text)
+        pool.declare_job("bad").dispatch("k2", 1, 2)
+        until(lambda: "of key 'k2' failed for good" in caplog.text)
+    for line in (
+        "has joined pool 'p'",
+        "job 'bad' of key 'tenant-7' failed, and is tried again in 0.0 s: ValueError('no luck')",
+        "job 'bad' of key 'tenant-7' failed for good and is among the dead letters: ValueError('no luck')",
+        "has left pool 'p'",
+    ):
+        assert line in caplog.text
+    (failed,) = [one for one in caplog.records if "tenant-7' failed for good" in one.getMessage()]
+    assert failed.levelname == "ERROR" and failed.exc_info and "no luck" in str(failed.exc_info[1])

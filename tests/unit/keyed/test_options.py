@@ -118,7 +118,7 @@ def test_the_same_id_is_dispatched_once(pool: KeyedPool):
         assert [one.result(HANG) for one in receipts] == [0, 0, 0]
         assert do.options(id="a").dispatch("k", 5).result(HANG) == 0
         assert [one.result(HANG) for one in late] == [10, 10]
-        with pytest.raises(ValueError, match="one by one"):
+        with pytest.raises(ValueError, match="ids="):
             do.options(id="a").dispatch_many([("k", 1)])
     assert ran == [0, 10]
 
@@ -300,3 +300,26 @@ async def test_the_other_colour_has_the_same_options(apool: AsyncKeyedPool):
     async with apool.worker():
         assert [await each.result(HANG) for each in (one, two, three)] == [1, 1, 1]
         assert await (await do.options(delay=0.05).dispatch("k", 5)).result(HANG) == 5
+
+
+def test_many_with_an_id_each_are_in_once(pool: KeyedPool):
+    ran: list[int] = []
+    do = pool.job(name="do")(lambda job, value: ran.append(value))
+    calls = [("k", number) for number in range(4)]
+    with pool.worker():
+        for _ in range(2):
+            receipts = do.dispatch_many(calls, ids=[f"id-{number}" for number in range(4)])
+            assert [each.id for each in receipts] == [f"id-{number}" for number in range(4)]
+            for each in receipts:
+                each.result(HANG)
+    assert ran == [0, 1, 2, 3]
+
+
+def test_as_many_ids_as_calls_are_needed_and_nothing_is_sent_otherwise(pool: KeyedPool):
+    do = pool.job(name="do")(lambda job: None)
+    for ids in ([], ["a"], ["a", "b", "c"]):
+        with pytest.raises(ValueError, match="shorter|longer"):
+            do.dispatch_many([("k",), ("k",)], ids=ids)
+    with pytest.raises(TypeError, match="an id is a string"):
+        do.dispatch_many([("k",)], ids=[b"x"])  # type: ignore[list-item]
+    assert pool.statistics().dispatched_total == 0

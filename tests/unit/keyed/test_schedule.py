@@ -20,7 +20,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float) -> None:
         self.now = now
-        monkeypatch.setattr(_schedule.time, "time", lambda: self.now)
+        monkeypatch.setattr("millpond.keyed._schedule.time.time", lambda: self.now)
         monkeypatch.setattr(_schedule, "STEP", 0.01)
 
 
