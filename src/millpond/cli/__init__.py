@@ -36,7 +36,14 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
     "--grace", type=click.FloatRange(min=0), help="Seconds to end what runs; as the pool's drain if not given."
 )
 @click.option("--strict", is_flag=True, help="End the process, should it lose its lease.")
-def worker(target: str, concurrency: int, weight: int, grace: float | None, strict: bool) -> None:
+@click.option(
+    "--stall",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds for which it may compute without a sign of life.",
+)
+def worker(target: str, concurrency: int, weight: int, grace: float | None, strict: bool, stall: float) -> None:
     """Be a worker of a keyed pool until SIGTERM or Ctrl-C: `millpond worker app:tenants`."""
     load: Any = importlib.import_module("millpond.cli.worker")
-    load.run(target, concurrency=concurrency, weight=weight, grace=grace, strict=strict)
+    load.run(target, concurrency=concurrency, weight=weight, grace=grace, strict=strict, stall=stall)

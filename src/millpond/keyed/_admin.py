@@ -7,12 +7,14 @@ The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.p
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from millpond.errors import NotFound
 from millpond.keyed import _commands as do
 from millpond.keyed import _views
 from millpond.keyed._port import Port
+from millpond.keyed._records import Settings
+from millpond.keyed._settings import checked_settings
 from millpond.keyed._views import DeadLetterView
 
 CHUNK = 500
@@ -43,6 +45,42 @@ class KeyedAdmin:
         self._port.open()
         command = do.Purge(*self._port.home.address(key))
         return int(self._port.ask(lambda store: store.apply(command)))
+
+    def configure(
+        self,
+        *,
+        lease: float | None = None,
+        drain: float | None = None,
+        payload_limit: int | None = None,
+        max_jobs: int | None = None,
+        max_per_key: int | None = None,
+        max_dead: int | None = None,
+        max_losses: int | None = None,
+    ) -> None:
+        """Change settings of the pool; what is left out stays. 0 for `max_jobs`, `max_per_key`, `max_dead`: no limit.
+
+        Limits hold at once, `payload_limit` in programs that open the pool from now on. `lease` and `drain` can only be
+        changed while the pool has no workers: raise ValueError else. The number of slots cannot be changed.
+        """
+        wanted: dict[str, Any] = checked_settings(
+            lease=lease,
+            drain=drain,
+            payload_limit=payload_limit,
+            max_jobs=max_jobs,
+            max_per_key=max_per_key,
+            max_dead=max_dead,
+            max_losses=max_losses,
+        )
+        self._port.open()
+        home = self._port.home
+        now = self._port.ask(lambda store: store.open(Settings())).settings
+        settings = now._replace(**wanted)
+        if self._port.ask(lambda store: store.apply(do.Configure(settings))) == "busy":
+            raise ValueError(
+                f"pool {home.name!r} has workers, which go by the lease and drain that they joined with: end them first"
+            )
+        home.want(wanted)
+        self._port.ask(home.agree)
 
     def shutdown(self) -> None:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from millpond.keyed._records import Settings
+
 
 class Start(NamedTuple):
     """Let a resident run: `started`, `replaced` (it had other arguments) or `same` (nothing to do), or `closed`."""
@@ -73,4 +75,10 @@ class Drop(NamedTuple):
     numbers: tuple[int, ...]
 
 
-Command: TypeAlias = Start | Stop | Notify | Cancel | Purge | Pause | Resume | Shut | Replay | Drop
+class Configure(NamedTuple):
+    """Let other settings hold for the pool: `done`, or `busy` (lease or drain would change under workers)."""
+
+    settings: Settings
+
+
+Command: TypeAlias = Start | Stop | Notify | Cancel | Purge | Pause | Resume | Shut | Replay | Drop | Configure

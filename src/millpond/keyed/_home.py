@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from millpond._clock import elapsed
-from millpond._events import Observer
+from millpond._events import Observer, logger
 from millpond.errors import EngineUnavailable, PoolClosed
 from millpond.keyed._checks import check_text
 from millpond.keyed._core import Jump, Placement, Rendezvous, mix, slot_of
 from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._payload import pack
-from millpond.keyed._records import SECOND, Order, Settings, Special
+from millpond.keyed._records import Order, Settings, Special
+from millpond.keyed._settings import AGREED, FIXED, shown_setting
 from millpond.keyed._store import PoolGone, Store
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Home:
         self._settings: Settings | None = None
         self._is_closed = False
         self._workers = 0
+        self._told: set[str] = set()
         self.forked: list[Callable[[], None]] = []
         """What others do in a forked child, which shares nothing with its parent."""
         self._begin()
@@ -140,20 +142,28 @@ class Home:
         """Create the pool as it is wanted here, or check that it is so."""
         found = store.open(Settings()._replace(**self._wanted)).settings
         for key, value in self._wanted.items():
-            has = getattr(found, key)
-            if has != value:
-                if key in ("lease", "drain"):
-                    has, value = f"{has / SECOND:g}", f"{value / SECOND:g}"
-                raise ValueError(
-                    f"pool {self.name!r} at {shown(self.url)!r} was created with {key}={has}, not {value}: leave it "
-                    "out to use the pool as it is, or take another name"
-                )
+            if getattr(found, key) != value:
+                self._disagree(key, shown_setting(key, getattr(found, key)), shown_setting(key, value))
         if "placement" not in self._wanted:
             try:
                 self.placement, _ = _placement(found.placement)
             except ValueError:
                 self.placement = None  # only a worker needs it
         return found
+
+    def _disagree(self, key: str, has: str, wants: str) -> None:
+        """Refuse what would break the pool; else say that what holds there holds here."""
+        where = f"pool {self.name!r} at {shown(self.url)!r} has {key}={has}, not {wants}"
+        if key in AGREED:
+            remedy = "" if key in FIXED else ", change it by admin.configure while no worker is there"
+            raise ValueError(f"{where}: leave it out to use the pool as it is{remedy}, or take another name")
+        if key not in self._told:
+            self._told.add(key)
+            logger.warning("%s: that holds, change it by admin.configure(%s=%s)", where, key, wants)
+
+    def want(self, changes: Mapping[str, Any]) -> None:
+        """Take note that other settings are wanted from now on."""
+        self._wanted.update({name: value for name, value in changes.items() if name in self._wanted})
 
     @property
     def is_closed(self) -> bool:

@@ -20,8 +20,8 @@ from millpond.keyed._handle import KeyedJob, KeyedResident
 from millpond.keyed._home import Home, shown
 from millpond.keyed._job import Job, Resident
 from millpond.keyed._port import Port, Working
-from millpond.keyed._records import SECOND
 from millpond.keyed._schedule import Controller, Keys, Schedule
+from millpond.keyed._settings import checked_settings
 from millpond.keyed._times import MISSED, Cron, Every, Missed, Times
 from millpond.keyed._views import KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
 
@@ -44,11 +44,11 @@ class KeyedPool:
     `url` says where the pool lives: `memory:` in this process, `sqlite:///file.db` between the processes of this
     machine, `redis://host` anywhere. It is opened when it is first used.
 
-    What follows holds for the whole pool: it is fixed when the pool is created and kept in the store; leave it out to
-    use a pool as it is. `slots`: shares of the key space (4096). `lease`: seconds without a sign of life after which a
-    worker's keys go to others (5). `drain`: seconds that a handler has to end when its key moves (30). `placement`:
-    `rendezvous`, `jump` or a function. Limits: `payload_limit` bytes of arguments (1 MiB), `max_jobs`, `max_per_key`,
-    `max_dead` (none); `max_losses`: a job that so many workers died of is dead (3).
+    What follows holds for the whole pool, and is kept in the store from when the pool is created; leave it out to use a
+    pool as it is, and see `admin.configure` to change it. `slots`: shares of the key space (4096). `lease`: seconds
+    without a sign of life after which a worker's keys go to others (5). `drain`: seconds that a handler has to end when
+    its key moves (30). `placement`: `rendezvous`, `jump` or a function. Limits: `payload_limit` bytes of arguments
+    (1 MiB), `max_jobs`, `max_per_key`, `max_dead` (none); `max_losses`: a job that so many workers died of is dead (3).
 
     `on_event` is called with an `Event` for everything that happens to workers and jobs of this process.
     """
@@ -69,16 +69,16 @@ class KeyedPool:
         max_losses: int | None = None,
         on_event: Observer | None = None,
     ) -> None:
-        wanted = {
-            "slots": _whole("slots", slots, 1, 1 << 16),
-            "lease": _seconds("lease", lease, 0.1),
-            "drain": _seconds("drain", drain, 0.0),
-            "payload_limit": _whole("payload_limit", payload_limit, 1, 512 << 20),
-            "max_jobs": _whole("max_jobs", max_jobs, 1, 1 << 40),
-            "max_per_key": _whole("max_per_key", max_per_key, 1, 1 << 40),
-            "max_dead": _whole("max_dead", max_dead, 1, 1 << 40),
-            "max_losses": _whole("max_losses", max_losses, 1, 1 << 20),
-        }
+        wanted = checked_settings(
+            slots=slots,
+            lease=lease,
+            drain=drain,
+            payload_limit=payload_limit,
+            max_jobs=max_jobs,
+            max_per_key=max_per_key,
+            max_dead=max_dead,
+            max_losses=max_losses,
+        )
         self.name = name
         self.url = url
         self._home = Home(name, url, wanted, placement, on_event)
@@ -329,17 +329,3 @@ def _policy(what: str, options: Mapping[str, Any]) -> Policy:
     if unknown:
         raise TypeError(f"{what}() has no option {unknown[0]!r}; it has name, {', '.join(_OPTIONS[what])}")
     return Policy(**options)
-
-
-def _whole(name: str, value: int | None, least: int, most: int) -> int | None:
-    if value is not None and (type(value) is not int or not least <= value <= most):
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
-    return value
-
-
-def _seconds(name: str, value: float | None, least: float) -> int | None:
-    if value is None:
-        return None
-    if not least <= value <= 1e6:
-        raise ValueError(f"{name} must be seconds from {least}, not {value!r}")
-    return round(value * SECOND)

@@ -502,9 +502,15 @@ class Stage:
             do.Pause(slot, mailbox) if more % 5 else do.Pause(),
             do.Resume(slot, mailbox) if more % 3 else do.Resume(),
             do.Replay((99, *letters)) if more % 2 else do.Drop(letters),
-            do.Resume() if more % 4 else do.Shut(),
+            self._configure(more) if more % 3 == 1 else do.Resume() if more % 4 else do.Shut(),
         )[what % 8 - 3]
         self.call("apply", command)
+
+    def _configure(self, more: int) -> do.Configure:
+        now = self.tables.settings
+        limits = {"max_jobs": (0, 5, 9)[more % 3], "max_per_key": (0, 2, 4)[more // 3 % 3], "max_dead": more // 9 % 3}
+        drain = now.drain + SECOND if more % 7 == 0 else now.drain
+        return do.Configure(now._replace(**limits, drain=drain, max_losses=1 + more // 5 % 3))
 
 
 def _by_job(letters: Sequence[DeadLetter]) -> list[DeadLetter]:

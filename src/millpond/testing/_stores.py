@@ -29,6 +29,7 @@ from typing import Any, Final, cast
 from millpond.keyed import _core
 from millpond.keyed._commands import (
     Cancel,
+    Configure,
     Drop,
     Notify,
     Pause,
@@ -556,6 +557,32 @@ def verb_dispatch_lets_a_replacement_in_though_it_is_full(bench: StoreBench) -> 
     assert bench.store.counts().jobs == 3
     assert bench.put("k", "3", on_busy="replace") == {}, "a replacement never adds"
     assert bench.put("k", "4") == {0: "pool"}
+
+
+def verb_configure_changes_what_holds(bench: StoreBench) -> None:
+    """Other limits hold at once, for everybody; lease and drain change while no worker goes by them only."""
+    bench.open(max_jobs=1)
+    store, was = bench.store, bench.settings
+    assert bench.put("k", "1") == {} and bench.put("m", "2") == {0: "pool"}
+    more = was._replace(max_jobs=3, max_per_key=1, drain=DRAIN + SECOND)
+    assert store.apply(Configure(more)) == "done"
+    assert bench.other.open(was).settings == more, "a pool that exists is found as it is"
+    assert bench.put("m", "2") == {} and bench.put("m", "3") == {0: "full"}
+    a = bench.hand("a")
+    assert store.apply(Configure(more._replace(lease=2 * LEASE))) == "busy"
+    assert store.apply(Configure(was)) == "busy", "the drain would be another"
+    assert store.open(was).settings == more
+    assert store.apply(Configure(more._replace(max_per_key=0, max_losses=1))) == "done"
+    assert bench.put("m", "3") == {} and bench.put("n", "4") == {0: "pool"}
+    assert set(a.take()) == {"j:k", "j:m"}
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    assert bench.outcome("1") == bench.outcome("2") == "lost", "one loss is enough now"
+    store.leave("b")
+    assert store.apply(Configure(more._replace(lease=2 * LEASE))) == "done"
+    before = store.beat().now
+    c = bench.hand("c", own=False)
+    assert bench.ends()[c.id] >= before + 2 * LEASE
 
 
 def verb_dispatch_of_a_unique_id(bench: StoreBench) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import keyed_play as play
 import pytest
 
+from millpond.errors import PoolFull
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
 from waiting import HANG, auntil, until
 
@@ -210,3 +212,48 @@ async def test_the_other_colour_sees_the_same(apool: AsyncKeyedPool):
 
 async def owns(pool: AsyncKeyedPool, worker: str) -> bool:
     return (await pool.owner("a")).owner == worker
+
+
+def test_settings_of_a_pool_that_exists_can_be_changed(
+    make: Callable[..., KeyedPool], caplog: pytest.LogCaptureFixture
+):
+    pool = make(slots=16, lease=play.LONG, max_jobs=1)
+    do = pool.job(name="do")(lambda job: None)
+    do.dispatch("a")
+    with pytest.raises(PoolFull):
+        do.dispatch("b")
+    pool.admin.configure(max_jobs=2)
+    do.dispatch("b")
+    with pytest.raises(PoolFull, match="has 2 jobs"):
+        do.dispatch("c")
+    later = make(max_jobs=7)  # a program that was not told: it goes on with what holds
+    with pytest.raises(PoolFull):
+        later.declare_job("do").dispatch("c")
+    assert "has max_jobs=2, not 7: that holds, change it by admin.configure(max_jobs=7)" in caplog.text
+    later.admin.configure(max_jobs=0)
+    later.declare_job("do").dispatch("c")
+    for wrong in ({"slots": 32}, {"lease": 5.0}):
+        with pytest.raises(ValueError, match="leave it out to use the pool as it is"):
+            make(**wrong).statistics()
+
+
+def test_lease_and_drain_are_changed_while_no_worker_is_there(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=play.LONG)
+    with pool.worker():
+        with pytest.raises(ValueError, match="end them first"):
+            pool.admin.configure(lease=7.0)
+        pool.admin.configure(max_per_key=3)
+    pool.admin.configure(lease=7.0, drain=3.0)
+    with pool.worker():
+        (view,) = pool.workers()
+        assert 0 < view.lease_left <= 7.0
+    make(lease=7.0, drain=3.0).statistics()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"lease": 0}, {"lease": True}, {"lease": float("nan")}, {"max_jobs": -1}, {"max_jobs": 1.5}, {"max_losses": 0}],
+)
+def test_settings_that_do_not_do_are_refused(pool: KeyedPool, wrong: dict[str, Any]):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        pool.admin.configure(**wrong)

@@ -25,7 +25,6 @@ class MailboxRules(Generic[M]):
         self._tables = tables
         self._boxes = tables.mailboxes
         self._numbers = tables.numbers
-        self._settings = tables.settings
         self._hint = hint
 
     # -- entering -----------------------------------------------------------------------------------------------------
@@ -41,7 +40,7 @@ class MailboxRules(Generic[M]):
 
     def make_ready(self, box: M, *, first: bool = False) -> None:
         """Let the owner of its slot take a mailbox."""
-        queue = SUSPECTS if box.losses and box.losses + 1 >= self._settings.max_losses else box.lane
+        queue = SUSPECTS if box.losses and box.losses + 1 >= self._tables.settings.max_losses else box.lane
         if self._boxes.make_ready(box, queue, first=first):
             self.activate(queue, box.slot)
 
@@ -75,7 +74,7 @@ class MailboxRules(Generic[M]):
                 continue
             if what == "later" and box.state == RETRY and box.since <= now:
                 self._try_again(now, box)
-            elif what == "shelf" and box.state == PARKED and box.since + self._settings.unknown <= now:
+            elif what == "shelf" and box.state == PARKED and box.since + self._tables.settings.unknown <= now:
                 self._give_up_parked(now, box)
         return tables.due.next()
 
@@ -155,7 +154,7 @@ class MailboxRules(Generic[M]):
         elif how == "shelve":
             box.unknown, box.since = one.reason.decode(), now
             self._boxes.move(box, PARKED)
-            self.add_due(now + self._settings.unknown, "shelf", box.name)
+            self.add_due(now + self._tables.settings.unknown, "shelf", box.name)
         else:
             if how == "bury":
                 self._to_dead_letters(now, box, one.reason)
@@ -229,7 +228,7 @@ class MailboxRules(Generic[M]):
             self.end(now, raw, status, reason)
 
     def _are_dead_letters_full(self) -> bool:
-        return 0 < self._settings.max_dead <= self._numbers.dead
+        return 0 < self._tables.settings.max_dead <= self._numbers.dead
 
     # -- workers that are gone ----------------------------------------------------------------------------------------
 
@@ -245,7 +244,7 @@ class MailboxRules(Generic[M]):
             self.make_ready(box, first=True)
 
     def _is_lost(self, box: M) -> bool:
-        return box.losses >= self._settings.max_losses
+        return box.losses >= self._tables.settings.max_losses
 
     def _give_up_lost(self, now: int, box: M) -> bool:
         """Let a job be dead that has lost too many workers; False: the dead letters are full, so it waits."""

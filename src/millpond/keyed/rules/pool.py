@@ -26,6 +26,7 @@ from millpond.keyed._records import (
     Member,
     Moves,
     Order,
+    Settings,
     Settle,
     Slot,
     Take,
@@ -324,4 +325,14 @@ class Rules(Generic[M]):
                 return str(orders.replay(now, letters))
             case do.Drop(letters):
                 return str(orders.drop(letters))
+            case do.Configure(settings):
+                return self._configure(settings)
         return ""
+
+    def _configure(self, settings: Settings) -> str:
+        """Let other settings hold. Workers go by the lease and the drain that they joined with, so those stay."""
+        was = self.tables.settings
+        if (was.lease, was.drain) != (settings.lease, settings.drain) and any(True for _ in self.tables.members):
+            return "busy"
+        self.tables.settings = settings
+        return "done"

@@ -282,8 +282,9 @@ class Slots(Protocol):
 class Tables(Protocol[M]):
     """A pool."""
 
-    @property
-    def settings(self) -> Settings: ...
+    settings: Settings
+    """What holds for the pool; another one may be put here."""
+
     @property
     def incarnation(self) -> str: ...
     @property

@@ -32,6 +32,7 @@ _PIECES: Final = {
     "cancel": "common drains mail find",
     "purge": "common drains mail",
     "switch": "common drains",
+    "configure": "common drains",
     "letters": "common drains mail",
     "outcomes": "common",
     "where": "common mail find",

@@ -75,10 +75,8 @@ class RedisStore:
 
     def open(self, settings: Settings) -> Opened:
         self._check_server()
-        kept = msgspec.json.encode(settings._asdict())
-        fields: list[_Arg] = [part for name in _FOR_SCRIPTS for part in (name, getattr(settings, name))]
         while True:
-            found = self._desk.run("open", [FORMAT, secrets.token_hex(8), kept, *fields])
+            found = self._desk.run("open", [FORMAT, secrets.token_hex(8), *_kept(settings)])
             if len(found) == 3:
                 break
             self._sweep(found[0])  # somebody began to drop it
@@ -198,6 +196,8 @@ class RedisStore:
                 name, args = "switch", ["shut", ""]
             case commands.Replay() | commands.Drop():
                 return str(self._letters(command))
+            case commands.Configure():
+                name, args = "configure", _kept(command.settings)
         answer: str = self._run(self._desk, name, args)[0].decode()
         return answer
 
@@ -423,3 +423,9 @@ def _view(answer: list[Any]) -> tuple[KeyView, bytes]:
     failures, losses = map(int, trouble.split(b":")) if trouble else (0, 0)
     view = KeyView(int(slot), mailbox.decode(), depth, int(oldest), state.decode(), worker, token, failures, losses)
     return view, job
+
+
+def _kept(settings: Settings) -> list[_Arg]:
+    """Return settings as they are given back, and then those that scripts read: a name and a value each."""
+    kept: _Arg = msgspec.json.encode(settings._asdict())
+    return [kept, *(part for name in _FOR_SCRIPTS for part in (name, getattr(settings, name)))]

@@ -16,14 +16,14 @@ from millpond.keyed.stores.sqlite._schema import OF_A_POOL
 
 
 class Origin(NamedTuple):
-    """What never changes of a pool."""
+    """What seldom changes of a pool, or never."""
 
     settings: Settings
     incarnation: str
 
 
 _COLUMNS: Final = tuple(Numbers.__dataclass_fields__)
-_READ: Final = f"SELECT id, {', '.join(_COLUMNS)} FROM keyed_pool WHERE name = ?"
+_READ: Final = f"SELECT id, settings, {', '.join(_COLUMNS)} FROM keyed_pool WHERE name = ?"
 _WRITE: Final = f"UPDATE keyed_pool SET {', '.join(f'{name} = ?' for name in _COLUMNS)} WHERE id = ?"
 
 
@@ -41,6 +41,11 @@ class Pool(NamedTuple):
         if now != self.before:
             transaction.execute(_WRITE, (*now, self.id))
 
+    def configure(self, transaction: Transaction, settings: Settings) -> None:
+        """Let other settings hold from the next transaction on."""
+        if settings != self.origin.settings:
+            transaction.execute("UPDATE keyed_pool SET settings = ? WHERE id = ?", (_freeze(settings), self.id))
+
 
 def columns_of(numbers: Numbers) -> tuple[int, ...]:
     """Return the columns (`dataclasses.astuple` copies deeply, which is slow)."""
@@ -48,31 +53,30 @@ def columns_of(numbers: Numbers) -> tuple[int, ...]:
 
 
 class Pools:
-    """The pools of a file, by name; what never changes of them is remembered."""
+    """The pools of a file, by name; what seldom changes of them is remembered."""
 
     def __init__(self) -> None:
-        self._origins: dict[int, Origin] = {}
+        self._origins: dict[int, tuple[str, Origin]] = {}
 
     def find(self, transaction: Transaction, name: str) -> Pool | None:
         """Read a pool."""
         row = transaction.execute(_READ, (name,)).fetchone()
         if row is None:
             return None
-        number, before = row[0], row[1:]
-        origin = self._origins.get(number)
-        if origin is None:
-            settings, incarnation = transaction.execute(
-                "SELECT settings, incarnation FROM keyed_pool WHERE id = ?", (number,)
+        number, settings, before = row[0], row[1], row[2:]
+        known = self._origins.get(number)
+        if known is None or known[0] != settings:
+            (incarnation,) = transaction.execute(
+                "SELECT incarnation FROM keyed_pool WHERE id = ?", (number,)
             ).fetchone()
-            origin = self._origins[number] = Origin(_thaw(settings), incarnation)
-        return Pool(number, origin, Numbers(*before), before)
+            known = self._origins[number] = settings, Origin(_thaw(settings), incarnation)
+        return Pool(number, known[1], Numbers(*before), before)
 
     def make(self, transaction: Transaction, name: str, origin: Origin) -> None:
         """Write a new pool."""
-        settings = msgspec.json.encode(origin.settings._asdict()).decode()
         transaction.execute(
             "INSERT INTO keyed_pool (name, incarnation, settings) VALUES (?, ?, ?)",
-            (name, origin.incarnation, settings),
+            (name, origin.incarnation, _freeze(origin.settings)),
         )
 
     def drop(self, transaction: Transaction, name: str) -> None:
@@ -82,6 +86,10 @@ class Pools:
             for table in OF_A_POOL:
                 transaction.execute(f"DELETE FROM keyed_{table} WHERE pool = ?", (pool.id,))
             transaction.execute("DELETE FROM keyed_pool WHERE id = ?", (pool.id,))
+
+
+def _freeze(settings: Settings) -> str:
+    return msgspec.json.encode(settings._asdict()).decode()
 
 
 def _thaw(text: str) -> Settings:

@@ -66,6 +66,7 @@ class SqlTables:
         self.active.flush()
         self.due.flush()
         self.outcomes.flush()
+        self._pool.configure(self._transaction, self.settings)
         self._pool.save(self._transaction)
 
 

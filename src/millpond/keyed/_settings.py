@@ -1,0 +1,43 @@
+"""The settings of a pool, as people give them: checked, and in the units of the store."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from millpond.keyed._records import SECOND
+
+FIXED: Final = ("slots", "placement")
+"""What cannot be changed once a pool was made: they say where every key stands."""
+AGREED: Final = (*FIXED, "lease", "drain")
+"""What a program that uses a pool must agree with, if it says anything: its workers go by it."""
+
+_WHOLE: Final = {
+    "slots": (1, 1 << 16),
+    "payload_limit": (1, 512 << 20),
+    "max_jobs": (0, 1 << 40),
+    "max_per_key": (0, 1 << 40),
+    "max_dead": (0, 1 << 40),
+    "max_losses": (1, 1 << 20),
+}
+_SECONDS: Final = {"lease": 0.1, "drain": 0.0}
+
+
+def checked_settings(**given: Any) -> dict[str, int]:
+    """Return what was given, as the store keeps it; raise ValueError for what does not do."""
+    return {name: _checked(name, value) for name, value in given.items() if value is not None}
+
+
+def shown_setting(name: str, value: Any) -> str:
+    """Return a setting as people give it."""
+    return f"{value / SECOND:g}" if name in _SECONDS else str(value)
+
+
+def _checked(name: str, value: Any) -> int:
+    if name in _SECONDS:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _SECONDS[name] <= value <= 1e6:
+            raise ValueError(f"{name} must be seconds from {_SECONDS[name]}, not {value!r}")
+        return round(value * SECOND)
+    least, most = _WHOLE[name]
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+    return value
