@@ -773,7 +773,6 @@ def test_a_killed_worker_is_known_to_be_dead_at_once(lab: Lab):
     assert [each.id for each in pool.workers()] == [survivor]
 
 
-@pytest.mark.parametrize("lab", ["redis"], indirect=True)
 def test_a_function_that_holds_the_gil_past_the_lease_runs_once(lab: Lab):
     pool = lab.pool(slots=16, lease=1.0)
     script = (

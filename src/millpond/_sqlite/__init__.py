@@ -21,6 +21,7 @@ from millpond._sqlite._database import MIGRATIONS, Database, FileReplaced, Trans
 from millpond._sqlite._deathwatch import DeathWatch
 from millpond._sqlite._gate import Gate
 from millpond._sqlite._liveness import CONFIRM, LiveFile, Passport, Verdict, verdict
+from millpond._sqlite._process import read_stat
 from millpond._sqlite._sessions import enrol, enrolled, strike
 from millpond._sqlite._trouble import translate
 
@@ -39,6 +40,7 @@ __all__ = [
     "Verdict",
     "enrol",
     "enrolled",
+    "read_stat",
     "strike",
     "translate",
     "verdict",

@@ -24,6 +24,13 @@ class ProcessStat(NamedTuple):
     state: str
     threads: int
     start: int
+    spent: int
+    """Clock ticks for which it has used a processor."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it stands still by somebody's will: SIGSTOP, or a debugger."""
+        return self.state in "Tt"
 
     @property
     def is_remains(self) -> bool:
@@ -39,7 +46,8 @@ def parse_stat(data: bytes) -> ProcessStat:
     opened, closed = data.index(b"("), data.rindex(b")")
     fields = data[closed + 2 :].split()
     name = data[opened + 1 : closed].decode(errors="replace")
-    return ProcessStat(name, fields[0].decode(), int(fields[17]), int(fields[19]))
+    spent = int(fields[11]) + int(fields[12])
+    return ProcessStat(name, fields[0].decode(), int(fields[17]), int(fields[19]), spent)
 
 
 def read_stat(pid: int | str) -> ProcessStat | None:

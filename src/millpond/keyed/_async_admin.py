@@ -13,7 +13,7 @@ from millpond.keyed import _commands as do
 from millpond.keyed import _views
 from millpond.keyed._async_port import AsyncPort
 from millpond.keyed._records import Settings
-from millpond.keyed._settings import checked_settings
+from millpond.keyed._settings import LIFTED, checked_settings
 from millpond.keyed._views import DeadLetterView
 
 CHUNK = 500
@@ -62,6 +62,7 @@ class AsyncKeyedAdmin:
         changed while the pool has no workers: raise ValueError else. The number of slots cannot be changed.
         """
         wanted: dict[str, Any] = checked_settings(
+            LIFTED,
             lease=lease,
             drain=drain,
             payload_limit=payload_limit,

@@ -16,6 +16,8 @@ from millpond.keyed._records import Beat
 from millpond.keyed._store import OuterHeart, PoolGone, Store
 from millpond.keyed._tenure import Tenure
 
+ANSWER = 0.5
+"""Seconds for which the store is waited for after the process stood still, before what runs is stopped."""
 AGAIN = 0.2
 """Seconds after which a renewal that failed is tried again."""
 
@@ -99,6 +101,7 @@ class Heart:
                     self._stir.set()
                 else:
                     tenure.extend(sent)
+                    self._alarm.set()
                     self._outer.beat()
                     self._beaten(beat)
             except PoolGone:
@@ -119,22 +122,40 @@ class Heart:
         return (self._lease if self._tenure is None else self._tenure.lease) / 3
 
     def _watch(self) -> None:
+        due = elapsed()
         while not self._ended.is_set():
             tenure = self._tenure
             if tenure is None or tenure.is_over:
-                self._alarm.wait(0.5)
-                self._alarm.clear()
+                due = self._sleep(0.5)
                 continue
             left = tenure.left()
             if left <= 0:
-                tenure.extend(self._outer.renewed_at())  # this process was busy, and its lease was kept up from outside
-                left = tenure.left()
+                left = self._ask(tenure, is_late=elapsed() - due > tenure.lease / 10)
             if left <= 0:
                 self._lost(tenure, "lease")
                 self._stir.set()
+                due = elapsed()
             else:
-                self._alarm.wait(min(left, tenure.lease / 4))
-                self._alarm.clear()
+                due = self._sleep(min(left, tenure.lease / 4))
+
+    def _sleep(self, seconds: float) -> float:
+        """Wait until somebody calls, or for so long; return when that was to end."""
+        due = elapsed() + seconds
+        self._alarm.wait(seconds)
+        self._alarm.clear()
+        return due
+
+    def _ask(self, tenure: Tenure, *, is_late: bool) -> float:
+        """See whether the lease was kept up from outside; return what is left of it.
+
+        When this process stood still (`is_late`), nothing ran here meanwhile: so what runs is not stopped before the
+        store was asked, which takes a moment.
+        """
+        tenure.extend(self._outer.renewed_at())
+        if is_late and tenure.left() <= 0:
+            self._stir.set()
+            self._alarm.wait(min(ANSWER, tenure.lease / 10))  # the other thread renews, or finds that it is over
+        return tenure.left()
 
 
 class _NoHeart:

@@ -8,23 +8,29 @@ from millpond.keyed._records import SECOND
 
 FIXED: Final = ("slots", "placement")
 """What cannot be changed once a pool was made: they say where every key stands."""
+LIFTED: Final = ("max_jobs", "max_per_key", "max_dead")
+"""The limits that a pool may do without."""
 AGREED: Final = (*FIXED, "lease", "drain")
 """What a program that uses a pool must agree with, if it says anything: its workers go by it."""
 
 _WHOLE: Final = {
     "slots": (1, 1 << 16),
     "payload_limit": (1, 512 << 20),
-    "max_jobs": (0, 1 << 40),
-    "max_per_key": (0, 1 << 40),
-    "max_dead": (0, 1 << 40),
+    "max_jobs": (1, 1 << 40),
+    "max_per_key": (1, 1 << 40),
+    "max_dead": (1, 1 << 40),
     "max_losses": (1, 1 << 20),
 }
 _SECONDS: Final = {"lease": 0.1, "drain": 0.0}
 
 
-def checked_settings(**given: Any) -> dict[str, int]:
-    """Return what was given, as the store keeps it; raise ValueError for what does not do."""
-    return {name: _checked(name, value) for name, value in given.items() if value is not None}
+def checked_settings(lifted: tuple[str, ...] = (), **given: Any) -> dict[str, int]:
+    """Return what was given, as the store keeps it; raise ValueError for what does not do.
+
+    0 stands for no limit with those that may be `lifted`.
+    """
+    found = {name: value for name, value in given.items() if value is not None}
+    return {name: 0 if name in lifted and value == 0 else _checked(name, value) for name, value in found.items()}
 
 
 def shown_setting(name: str, value: Any) -> str:

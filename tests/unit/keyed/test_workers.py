@@ -139,11 +139,6 @@ def test_a_placement_that_raises_stops_no_worker_for_good(make: Callable[..., Ke
         {"slots": 8},
         {"lease": 2.0},
         {"drain": 1.0},
-        {"payload_limit": 5},
-        {"max_jobs": 5},
-        {"max_per_key": 5},
-        {"max_dead": 5},
-        {"max_losses": 5},
         {"placement": "jump"},
     ],
     ids=repr,
@@ -155,8 +150,21 @@ def test_what_holds_for_the_pool_cannot_be_wished_away(make: Callable[..., Keyed
     other = make(**options)
     with pytest.raises(ValueError, match=next(iter(options))):
         other.statistics()
-    with pytest.raises(ValueError, match="created with"), other.worker():
+    with pytest.raises(ValueError, match="use the pool as it is"), other.worker():
         pass
+
+
+@pytest.mark.parametrize("limit", ["payload_limit", "max_jobs", "max_per_key", "max_dead", "max_losses"])
+def test_a_limit_that_the_pool_does_not_have_is_warned_of(
+    make: Callable[..., KeyedPool], limit: str, caplog: pytest.LogCaptureFixture
+):
+    make().statistics()
+    other = make(**{limit: 5})
+    other.statistics()
+    with other.worker():
+        pass
+    (record,) = [each for each in caplog.records if "that holds" in each.getMessage()]
+    assert f"admin.configure({limit}=5)" in record.getMessage()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
     _home       Home: connection and session of this process; its thread, which hears hints and buries the dead
     _desk       Desk: all writing of this process: threads that wait share a transaction
     _sessions   Sessions: our session and those of the others; who has died
+    _witness    Witness: vouches for workers whose process computes without a sign of life
     _ears       who listens here, and how others are called
     _views      looking in, which changes nothing
     _tables     SqlTables: a pool as the rules of `keyed.rules` want it, within one transaction

@@ -35,6 +35,7 @@ from millpond.keyed.stores.sqlite._homes import homes
 from millpond.keyed.stores.sqlite._mailboxes import SqlMailbox
 from millpond.keyed.stores.sqlite._pool import Origin, Pool
 from millpond.keyed.stores.sqlite._tables import SqlTables
+from millpond.keyed.stores.sqlite._witness import Witness
 
 T = TypeVar("T")
 
@@ -52,19 +53,25 @@ class SqliteStore:
         self._is_closed = False
         self._ears: list[Ear] = []
         self._home = homes.open(url)
+        self._witness = Witness()
 
     # -- transactions -------------------------------------------------------------------------------------------------
 
-    def _write(self, verb: Callable[[Rules[SqlMailbox], int], T]) -> T:
-        """Carry out a verb, and tell those for whom there is news."""
+    def _write(
+        self, verb: Callable[[Rules[SqlMailbox], int], T], first: Callable[[Transaction, Pool, int], None] | None = None
+    ) -> T:
+        """Carry out a verb, and tell those for whom there is news; `first` is done in the same transaction."""
         home = self._at_home()
         hints: set[str] = set()
         rung: set[int] = set()
 
         def step(transaction: Transaction) -> T:
             hints.clear()
-            tables = self._tables(home, transaction, self._found(home, transaction))
-            answer = verb(Rules(tables, hints.add), home.clock.now() + self.skew)
+            pool, now = self._found(home, transaction), home.clock.now() + self.skew
+            if first is not None:
+                first(transaction, pool, now)
+            tables = self._tables(home, transaction, pool)
+            answer = verb(Rules(tables, hints.add), now)
             tables.flush()
             rung.clear()
             rung.update(ring(transaction, home.sessions.number, self._pool, hints))
@@ -150,10 +157,15 @@ class SqliteStore:
         return self._write(lambda rules, now: rules.join(now, mine))
 
     def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
-        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving))
+        session = self._at_home().sessions.number
+
+        def vouch(transaction: Transaction, pool: Pool, now: int) -> None:
+            self._witness.vouch(transaction, pool.id, session, now, pool.origin.settings.lease)
+
+        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving), vouch)
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
-        return None  # the kernel tells of a death, and whether a process computes
+        return None  # the kernel tells of a death, and other workers vouch for one that computes
 
     def leave(self, worker: str) -> None:
         self._write(lambda rules, now: rules.leave(now, worker))

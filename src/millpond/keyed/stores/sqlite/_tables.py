@@ -460,14 +460,14 @@ class SqlMembers(_Part):
             "session, call) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0) "
             "ON CONFLICT (pool, id) DO UPDATE SET label = excluded.label, weight = excluded.weight, "
             "concurrency = excluded.concurrency, names = excluded.names, joined = excluded.joined, "
-            "lease_end = excluded.lease_end, is_leaving = 0, session = excluded.session, call = 0",
+            "lease_end = excluded.lease_end, is_leaving = 0, session = excluded.session, call = 0, silent_since = 0",
             (self._pool, *joiner[:4], names, now, lease_end, joiner.session),
         )
         self._changed(joiner.id)
 
     def renew(self, worker: str, lease_end: int, *, is_leaving: bool) -> None:
         self._execute(
-            "UPDATE keyed_member SET lease_end = ?, is_leaving = ? WHERE pool = ? AND id = ?",
+            "UPDATE keyed_member SET lease_end = ?, is_leaving = ?, silent_since = 0 WHERE pool = ? AND id = ?",
             (lease_end, is_leaving, self._pool, worker),
         )
         self._rows.pop(worker, None)
