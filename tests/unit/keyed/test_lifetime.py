@@ -510,3 +510,22 @@ async def test_a_worker_that_is_cancelled_while_it_joins_is_no_member_for_long(u
 
 async def alone(pool: AsyncKeyedPool, worker: str) -> bool:
     return [one.id for one in await pool.workers()] == [worker]
+
+
+@pytest.mark.asyncio
+async def test_a_worker_whose_start_is_cancelled_is_no_member(url: str):
+    """Whenever that is: it leaves what it has joined."""
+    async with AsyncKeyedPool("p", url, slots=16, lease=play.LONG) as pool:
+        for turns in range(12):
+
+            async def block() -> None:
+                async with pool.worker():
+                    await asyncio.sleep(HANG)
+
+            task = asyncio.create_task(block())
+            for _ in range(turns):
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await pool.workers() == []
