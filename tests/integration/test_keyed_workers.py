@@ -322,6 +322,39 @@ def test_ctrl_c_ends_a_block_with_a_worker(lab: Lab):
     assert pool.workers() == []
 
 
+def test_ctrl_c_ends_a_block_that_has_not_begun_yet(lab: Lab):
+    """The worker has joined, and runs a job, before the thread that waits for it hears so."""
+    pool = lab.pool(slots=16, lease=HANG)
+    leaver = lab.child(
+        """
+        from millpond.keyed._port import Working
+        start = Working._start
+        async def slowly(self):
+            worker = await start(self)
+            while not os.path.exists(may_end + "-start"):
+                await asyncio.sleep(0.01)
+            return worker
+        Working._start = slowly
+        try:
+            with pool.worker(grace=3600):
+                say("begun")
+        except KeyboardInterrupt:
+            say("interrupted")
+        """
+    )
+    until(lambda: joined(pool, 1))
+    receipt = pool.declare_job("wait").dispatch("k", 1)
+    until(lambda: "k" in lab.running())
+    leaver.send(signal.SIGINT)
+    Path(f"{lab.path}-may-end-start").touch()
+    until(lambda: is_leaving(pool))
+    lab.let_end()
+    assert leaver.line() in ("interrupted", "begun")
+    assert leaver.end() == 0
+    assert receipt.result(HANG) == 1
+    assert pool.workers() == []
+
+
 def test_a_signal_while_the_store_is_away_still_ends_the_worker(lab: Lab):
     pool = lab.pool(slots=16, lease=0.6)
     leaver = lab.child(

@@ -143,7 +143,14 @@ class AsyncWorking:
 
     async def __aenter__(self) -> AsyncWorking:
         self._worker = Worker(self._home, **self._options)
-        await self._worker.start()
+        starting = asyncio.ensure_future(self._worker.start())
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])
+            if starting.exception() is None:  # it has joined: nobody would end it
+                await self._worker.close()
+            raise
         return self
 
     async def __aexit__(self, *error: object) -> None:

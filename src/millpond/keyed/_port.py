@@ -142,13 +142,24 @@ class Working:
         self._thread = threading.Thread(target=live, name=f"millpond-{self._home.name}-loop", daemon=True)
         self._thread.start()
         started.wait()
+        starting = asyncio.run_coroutine_threadsafe(self._start(), self._loop)
         try:
-            self._worker = self._call(self._start())
+            self._worker = starting.result()
         except BaseException:
-            self._end()
-            self._thread.join()
+            self._undo(starting)
             raise
         return self
+
+    def _undo(self, starting: Future[Worker]) -> None:
+        """End a start that failed or was interrupted: a worker that has joined meanwhile leaves, as at the end."""
+        assert self._thread is not None
+        try:
+            self._worker = starting.result()
+        except Exception:
+            self._end()
+            self._thread.join()
+        else:
+            self.close()
 
     async def _start(self) -> Worker:
         worker = Worker(self._home, **self._options)

@@ -532,3 +532,22 @@ async def test_a_pool_that_was_closed_is_opened_again_in_another_loop(url: str):
     for value in range(3):
         async with pool, pool.worker():
             assert await (await echo.dispatch("a", value)).result(HANG) == value
+
+
+@pytest.mark.asyncio
+async def test_a_worker_whose_start_is_cancelled_is_no_member(url: str):
+    """Whenever that is: it leaves what it has joined."""
+    async with AsyncKeyedPool("p", url, slots=16, lease=play.LONG) as pool:
+        for turns in range(12):
+
+            async def block() -> None:
+                async with pool.worker():
+                    await asyncio.sleep(HANG)
+
+            task = asyncio.create_task(block())
+            for _ in range(turns):
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await pool.workers() == []
