@@ -13,7 +13,6 @@ from millpond.errors import NotFound
 from millpond.keyed import _commands as do
 from millpond.keyed import _views
 from millpond.keyed._port import Port
-from millpond.keyed._records import Settings
 from millpond.keyed._settings import LIFTED, checked_settings
 from millpond.keyed._views import DeadLetterView
 
@@ -74,9 +73,8 @@ class KeyedAdmin:
         )
         self._port.open()
         home = self._port.home
-        now = self._port.ask(lambda store: store.open(Settings())).settings
-        settings = now._replace(**wanted)
-        if self._port.ask(lambda store: store.apply(do.Configure(settings))) == "busy":
+        command = do.Configure(tuple(wanted.items()))
+        if self._port.ask(lambda store: store.apply(command)) == "busy":
             raise ValueError(
                 f"pool {home.name!r} has workers, which go by the lease and drain that they joined with: end them first"
             )
@@ -119,6 +117,11 @@ class KeyedAdmin:
         if isinstance(letters, str):
             raise TypeError(f"give a list of letters, numbers or ids, not the text {letters!r}")
         chosen = list(letters)
+        for each in chosen:
+            if isinstance(each, bool) or not isinstance(each, int | str | DeadLetterView):
+                raise TypeError(
+                    f"a dead letter is given as it is, by its number, or by the id of its job, not {each!r}"
+                )
         ids = {each for each in chosen if isinstance(each, str)}
         named = self.dead_letters() if ids else []
         unknown = ids - {each.id for each in named}

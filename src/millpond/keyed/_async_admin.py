@@ -12,7 +12,6 @@ from millpond.errors import NotFound
 from millpond.keyed import _commands as do
 from millpond.keyed import _views
 from millpond.keyed._async_port import AsyncPort
-from millpond.keyed._records import Settings
 from millpond.keyed._settings import LIFTED, checked_settings
 from millpond.keyed._views import DeadLetterView
 
@@ -73,9 +72,8 @@ class AsyncKeyedAdmin:
         )
         await self._port.open()
         home = self._port.home
-        now = (await self._port.ask(lambda store: store.open(Settings()))).settings
-        settings = now._replace(**wanted)
-        if await self._port.ask(lambda store: store.apply(do.Configure(settings))) == "busy":
+        command = do.Configure(tuple(wanted.items()))
+        if await self._port.ask(lambda store: store.apply(command)) == "busy":
             raise ValueError(
                 f"pool {home.name!r} has workers, which go by the lease and drain that they joined with: end them first"
             )
@@ -118,6 +116,11 @@ class AsyncKeyedAdmin:
         if isinstance(letters, str):
             raise TypeError(f"give a list of letters, numbers or ids, not the text {letters!r}")
         chosen = list(letters)
+        for each in chosen:
+            if isinstance(each, bool) or not isinstance(each, int | str | DeadLetterView):
+                raise TypeError(
+                    f"a dead letter is given as it is, by its number, or by the id of its job, not {each!r}"
+                )
         ids = {each for each in chosen if isinstance(each, str)}
         named = await self.dead_letters() if ids else []
         unknown = ids - {each.id for each in named}

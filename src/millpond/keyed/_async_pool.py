@@ -82,6 +82,7 @@ class AsyncKeyedPool:
         self.url = url
         self._home = Home(name, url, wanted, placement, on_event)
         self._port = AsyncPort(self._home)
+        self._controlled: set[str] = set()
         self.admin = AsyncKeyedAdmin(self._port)
         """Operators' verbs."""
 
@@ -200,9 +201,7 @@ class AsyncKeyedPool:
 
         def decorate(function: Callable[..., R]) -> AsyncKeyedJob[..., R]:
             definition = define(function, name, policy)
-            schedule = Schedule(self._home, definition, times, keys, missed)
-            self._home.add(definition)
-            schedule.keep()
+            Schedule(self._home, definition, times, keys, missed).keep()
             return AsyncKeyedJob(self._port, definition)
 
         return decorate
@@ -215,10 +214,19 @@ class AsyncKeyedPool:
         It returns the arguments of each by key, as `reconcile` takes them. When the store has lost its data, or
         somebody has stopped what should be there, all are back at its next turn. The function itself stays as it is.
         """
+        given: Any = resident  # whatever that is: a function, where somebody forgot the parentheses
+        if not isinstance(given, AsyncKeyedResident) or given.home is not self._home:
+            raise TypeError(f"controller() takes a resident of this pool first, not {given!r}")
 
         def decorate(function: Callable[[Resident], Any]) -> Callable[[Resident], Any]:
             own = str(name or getattr(function, "__name__", "controller"))
-            Controller(self._home, own, function, resident.definition, every).keep()
+            controller = Controller(self._home, own, function, resident.definition, every)
+            if resident.name in self._controlled:
+                raise ValueError(
+                    f"resident {resident.name!r} has a controller already: two would undo each other's work"
+                )
+            controller.keep()
+            self._controlled.add(resident.name)
             return function
 
         return decorate

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from millpond.keyed._records import Settings
-
 
 class Start(NamedTuple):
     """Let a resident run: `started`, `replaced` (it had other arguments) or `same` (nothing to do), or `closed`."""
@@ -76,9 +74,9 @@ class Drop(NamedTuple):
 
 
 class Configure(NamedTuple):
-    """Let other settings hold for the pool: `done`, or `busy` (lease or drain would change under workers)."""
+    """Change settings of the pool: `done`, or `busy` (lease or drain would change under workers)."""
 
-    settings: Settings
+    changes: tuple[tuple[str, int], ...]
 
 
 Command: TypeAlias = Start | Stop | Notify | Cancel | Purge | Pause | Resume | Shut | Replay | Drop | Configure

@@ -7,6 +7,7 @@ The synchronous twin, `_handle.py`, is generated from this file by `tools/twins.
 from __future__ import annotations
 
 import datetime
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
@@ -15,6 +16,7 @@ from millpond.keyed import _commands as do
 from millpond.keyed import _views
 from millpond.keyed._checks import check_text
 from millpond.keyed._definition import Definition
+from millpond.keyed._home import Home
 from millpond.keyed._outbox import BATCH
 from millpond.keyed._outcome import refusal
 from millpond.keyed._payload import decode
@@ -64,18 +66,20 @@ class Receipt(Generic[R_co]):
         slot, mailbox = self._port.home.address(self.key)
         near = self._siblings[self._place + 1 : self._place + 500]
         replies = self._port.replies
+        if inspect.iscoroutinefunction(on_progress):
+            raise TypeError("on_progress= is a plain function: start a task in it for what has to be awaited")
         watch = None if on_progress is None else self._port.caller(lambda data: on_progress(decode(data)))
         expected = replies.expect(self.id, slot, mailbox, near, watch)
         try:
             status, data = self._port.wait(expected, timeout)
         except TimeoutError:
-            replies.forget(self.id, expected)
+            replies.forget(self.id, expected, watch)
             raise TimeoutError(
                 f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
                 f"{self.status()}); it goes on, and may be waited for again"
             ) from None
         except BaseException:
-            replies.forget(self.id, expected)
+            replies.forget(self.id, expected, watch)
             raise
         if status != "done":
             raise refusal(self.key, self.id, status, data)
@@ -240,8 +244,10 @@ class KeyedJob(Generic[P, R]):
 
     def _named(self, calls: Iterable[Any], ids: Iterable[str]) -> Iterator[Ordered]:
         """Return the orders of calls that each have an id."""
+        if isinstance(ids, str | bytes):
+            raise TypeError(f"ids= is a list with an id for each call, not the text {ids!r}")
         for call, each in zip(calls, ids, strict=True):
-            yield self.options(id=each)._order(call)
+            yield self.options(id=check_text(each, "an id", LONGEST_ID))._order(call)
 
     def _order(self, call: Any) -> Ordered:
         if not isinstance(call, (tuple, list)) or not call:
@@ -296,6 +302,11 @@ class KeyedResident(Generic[P]):
         if definition.function is not None:
             self.__doc__ = definition.function.__doc__
             self.__wrapped__ = definition.function
+
+    @property
+    def home(self) -> Home:
+        """The pool that it belongs to."""
+        return self._port.home
 
     @property
     def definition(self) -> Definition:

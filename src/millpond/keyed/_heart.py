@@ -69,12 +69,10 @@ class Heart:
         self._ended.set()
         self._stir.set()
         self._alarm.set()
-        self._outer.close()
-        if not wait:
-            return
-        for thread in self._threads:
+        for thread in self._threads if wait else ():
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join(timeout=10)
+        self._outer.close()
 
     def _renew(self) -> None:
         pause = self._period()
@@ -154,7 +152,8 @@ class Heart:
         tenure.extend(self._outer.renewed_at())
         if is_late and tenure.left() <= 0:
             self._stir.set()
-            self._alarm.wait(min(ANSWER, tenure.lease / 10))  # the other thread renews, or finds that it is over
+            patience = tenure.lasts() if tenure.lasts() > 0 else min(ANSWER, tenure.lease / 10)
+            self._alarm.wait(patience)  # the other thread renews, or finds that it is over
         return tenure.left()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -9,7 +10,9 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -36,6 +39,9 @@ _HOMES = {
     "unix": "millpond.keyed.stores.redis",
 }
 _LONGEST_KEY = 1024
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+_works: ContextVar[bool] = ContextVar("works", default=False)
+"""Whether this is done by a worker of the pool, and not by the program that has closed it."""
 PATIENCE = 2.0
 """Seconds for which a question is asked again when the store cannot be reached."""
 
@@ -92,7 +98,7 @@ class Home:
 
     def open(self) -> tuple[Store, Settings]:
         """Return the store and what holds for the pool; open it if that has not been done in this process."""
-        if self._is_closed:
+        if self._is_closed and not (_works.get() and self._workers):
             raise PoolClosed(f"pool {self.name!r} was closed here: open it again with `with pool:`")
         if self._store is not None and self._settings is not None:
             return self._store, self._settings
@@ -113,11 +119,20 @@ class Home:
         store, _ = self.open()
         return store, self.agree(store)
 
-    def agree(self, store: Store) -> Settings:
-        """Make the pool in the store, or find it there."""
+    def agree(self, store: Store, *, lenient: bool = False) -> Settings:
+        """Make the pool in the store, or find it there; `lenient` takes it as it is, with a warning."""
         with self._lock:
-            self._settings = self._agreed(store)
+            self._settings = self._agreed(store, lenient=lenient)
             return self._settings
+
+    @contextlib.contextmanager
+    def as_worker(self) -> Iterator[None]:
+        """Let what a worker does by itself use the pool, also when it was closed here and the worker goes on."""
+        token = _works.set(True)
+        try:
+            yield
+        finally:
+            _works.reset(token)
 
     def engage(self) -> tuple[Store, Settings, Placement]:
         """Open the store for a worker, which keeps it open until it is dismissed."""
@@ -135,15 +150,17 @@ class Home:
         with self._lock:
             self._workers -= 1
             is_last = self._is_closed and not self._workers
+            if is_last and self._store is store:
+                self._store = None
         if is_last:
             store.close()
 
-    def _agreed(self, store: Store) -> Settings:
+    def _agreed(self, store: Store, *, lenient: bool = False) -> Settings:
         """Create the pool as it is wanted here, or check that it is so."""
         found = store.open(Settings()._replace(**self._wanted)).settings
         for key, value in self._wanted.items():
             if getattr(found, key) != value:
-                self._disagree(key, shown_setting(key, getattr(found, key)), shown_setting(key, value))
+                self._disagree(key, shown_setting(key, getattr(found, key)), shown_setting(key, value), lenient)
         if "placement" not in self._wanted:
             try:
                 self.placement, _ = _placement(found.placement)
@@ -151,10 +168,10 @@ class Home:
                 self.placement = None  # only a worker needs it
         return found
 
-    def _disagree(self, key: str, has: str, wants: str) -> None:
+    def _disagree(self, key: str, has: str, wants: str, lenient: bool) -> None:
         """Refuse what would break the pool; else say that what holds there holds here."""
         where = f"pool {self.name!r} at {shown(self.url)!r} has {key}={has}, not {wants}"
-        if key in AGREED:
+        if key in AGREED and not (lenient and key not in FIXED):
             remedy = "" if key in FIXED else ", change it by admin.configure while no worker is there"
             raise ValueError(f"{where}: leave it out to use the pool as it is{remedy}, or take another name")
         if key not in self._told:
@@ -214,18 +231,23 @@ class Home:
         """Let go of the store, now or when the last worker of this process does."""
         with self._lock:
             self._is_closed = True
+            if self._workers:
+                return
             store, self._store = self._store, None
-            is_last = not self._workers
-        if store is not None and is_last:
+        if store is not None:
             store.close()
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
     def add(self, definition: Definition) -> None:
         """Take note of a job or resident."""
-        if definition.name in self.definitions:
-            raise ValueError(f"pool {self.name!r} has a job {definition.name!r} already: give name= another one")
+        self.check_free(definition.name)
         self.definitions[definition.name] = definition
+
+    def check_free(self, name: str) -> None:
+        """Refuse a name that is taken."""
+        if name in self.definitions:
+            raise ValueError(f"pool {self.name!r} has a job {name!r} already: give name= another one")
 
     def keep_standing(self, definition: Definition, key: str, args: tuple[Any, ...]) -> None:
         """Take note of a resident that is to be there as long as the pool has workers."""
@@ -273,7 +295,17 @@ class Home:
         """Return the envelope of a resident."""
         self.address(key)
         what = f"the arguments of resident {definition.name!r}"
-        payload = self._limited(definition.shape.encode(args, kwargs), what)
+        return self.envelope(definition, args, kwargs, lambda payload: self._limited(payload, what))
+
+    def envelope(
+        self,
+        definition: Definition,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] = EMPTY,
+        checked: Callable[[bytes], bytes] = lambda payload: payload,
+    ) -> bytes:
+        """Return the envelope of a resident with these arguments: the same ones are always the same bytes."""
+        payload = checked(definition.shape.encode(args, kwargs, always_the_same=True))
         return encode(Envelope(self.new_id(), definition.name, "", 0, payload))
 
     def message(self, value: Any) -> bytes:

@@ -17,24 +17,35 @@ from typing import Any
 
 import msgspec
 
+from millpond._events import logger
+
 
 def _dumped(value: Any) -> Any:
     """Return a model of pydantic as plain data, for the encoder, which knows everything else that can travel."""
     if not _is_model(type(value)):
         raise TypeError(f"objects of type {type(value).__qualname__} cannot")
-    return value.model_dump(by_alias=True)
+    return value.model_dump(**_DUMP)
 
 
 def _loaded(kind: Any, value: Any) -> Any:
     """Return plain data as a model of pydantic, for the decoder."""
-    return value if isinstance(value, kind) else kind.model_validate(value)
+    return value if isinstance(value, kind) else kind.model_validate(value, strict=False, **_LOAD)
 
 
 def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+    is_model = isinstance(kind, type) and hasattr(kind, "model_validate") and hasattr(kind, "model_dump")
+    if is_model and not _DUMP:
+        by_name = "by_name" in inspect.signature(kind.model_validate).parameters  # since pydantic 2.11
+        _LOAD.update({"by_name": True} if by_name else {})
+        _DUMP.update({"round_trip": True, "by_alias": not by_name})
+    return is_model
 
 
+_DUMP: dict[str, Any] = {}
+_LOAD: dict[str, Any] = {}
+"""How models become plain data and come back: by the names of their fields where this pydantic can read those."""
 encode = msgspec.msgpack.Encoder(enc_hook=_dumped).encode
+_encode_sorted = msgspec.msgpack.Encoder(enc_hook=_dumped, order="deterministic").encode
 decode = msgspec.msgpack.Decoder().decode
 
 
@@ -63,9 +74,10 @@ class DoesNotFit(Exception):
 class AnyShape:
     """The arguments of a job whose handler is not known here."""
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        """Return the arguments as bytes: the same ones are always the same bytes."""
-        return pack({**({_POSITIONAL: args} if args else {}), **dict(sorted(kwargs.items()))})
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, always_the_same: bool = False) -> bytes:
+        """Return the arguments as bytes; with `always_the_same` equal ones are the same bytes."""
+        given = {**({_POSITIONAL: args} if args else {}), **dict(sorted(kwargs.items()))}
+        return pack(given, always_the_same=always_the_same)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments."""
@@ -82,13 +94,13 @@ class OpenShape(AnyShape):
         hints = _hints(function)
         self._kinds = {each.name: _checked(name, each.name, hints.get(each.name, Any)) for each in parameters}
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, always_the_same: bool = False) -> bytes:
         """Return the arguments as bytes; raise TypeError when the handler would not take them."""
         try:
             self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"job {self._name!r} takes {self._signature}: {error}") from None
-        return super().encode(args, kwargs)
+        return super().encode(args, kwargs, always_the_same=always_the_same)
 
     def decode(self, payload: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, converted to what the handler's annotations say; raise `DoesNotFit`."""
@@ -133,14 +145,14 @@ class Shape:
         self._names = tuple(each.name for each in parameters)
         self._decode_positions = _position_decoder(name, fields) if self._is_plain else None
 
-    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, always_the_same: bool = False) -> bytes:
         """Return the arguments as bytes; raise TypeError when the handler would not take them."""
         try:
             made = self._struct(*args, **kwargs) if self._is_plain else self._bound(args, kwargs)
         except TypeError as error:
             words = str(error).replace("Extra positional arguments provided", f"too many arguments, {len(args)}")
             raise TypeError(f"job {self._name!r} takes {self._signature}: {words[:1].lower()}{words[1:]}") from None
-        return pack(made)
+        return pack(made, always_the_same=always_the_same)
 
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return self._struct(**self._signature.bind(*args, **kwargs).arguments)
@@ -194,7 +206,10 @@ def shape_of(name: str, function: Callable[..., Any]) -> Shape | AnyShape:
 def result_type(function: Callable[..., Any]) -> Any:
     """Return what a handler says it returns, as far as that can travel."""
     kind = _hints(function).get("return", Any)
-    return kind if _stranger(kind) is None else Any
+    if (stranger := _stranger(kind)) is None:
+        return kind
+    logger.warning("what %r returns, %r, is given back as plain data (%s)", function, kind, stranger)
+    return Any
 
 
 def _default(value: Any) -> Any:
@@ -252,10 +267,10 @@ def _stranger(kind: Any) -> str | None:
     return None
 
 
-def pack(value: Any) -> bytes:
+def pack(value: Any, *, always_the_same: bool = False) -> bytes:
     """Return a value as bytes; raise TypeError when it cannot travel."""
     try:
-        return encode(value)
+        return _encode_sorted(value) if always_the_same else encode(value)
     except (TypeError, OverflowError, ValueError, RecursionError) as error:
         raise TypeError(
             f"this cannot travel: {error}; send plain types, dataclasses, msgspec Structs or pydantic models"

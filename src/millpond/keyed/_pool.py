@@ -83,6 +83,7 @@ class KeyedPool:
         self.url = url
         self._home = Home(name, url, wanted, placement, on_event)
         self._port = Port(self._home)
+        self._controlled: set[str] = set()
         self.admin = KeyedAdmin(self._port)
         """Operators' verbs."""
 
@@ -201,9 +202,7 @@ class KeyedPool:
 
         def decorate(function: Callable[..., R]) -> KeyedJob[..., R]:
             definition = define(function, name, policy)
-            schedule = Schedule(self._home, definition, times, keys, missed)
-            self._home.add(definition)
-            schedule.keep()
+            Schedule(self._home, definition, times, keys, missed).keep()
             return KeyedJob(self._port, definition)
 
         return decorate
@@ -216,10 +215,19 @@ class KeyedPool:
         It returns the arguments of each by key, as `reconcile` takes them. When the store has lost its data, or
         somebody has stopped what should be there, all are back at its next turn. The function itself stays as it is.
         """
+        given: Any = resident  # whatever that is: a function, where somebody forgot the parentheses
+        if not isinstance(given, KeyedResident) or given.home is not self._home:
+            raise TypeError(f"controller() takes a resident of this pool first, not {given!r}")
 
         def decorate(function: Callable[[Resident], Any]) -> Callable[[Resident], Any]:
             own = str(name or getattr(function, "__name__", "controller"))
-            Controller(self._home, own, function, resident.definition, every).keep()
+            controller = Controller(self._home, own, function, resident.definition, every)
+            if resident.name in self._controlled:
+                raise ValueError(
+                    f"resident {resident.name!r} has a controller already: two would undo each other's work"
+                )
+            controller.keep()
+            self._controlled.add(resident.name)
             return function
 
         return decorate

@@ -69,6 +69,8 @@ class Port:
                 "this would block the event loop of this thread, and everything that runs in it: use AsyncKeyedPool "
                 "there, or wait in a plain function"
             )
+        if self.replies.is_here():
+            raise RuntimeError("a function that is told of progress must not wait for a result: do so elsewhere")
         try:
             return future.result(timeout)
         except CancelledError:

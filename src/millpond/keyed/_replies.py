@@ -80,6 +80,7 @@ class Replies:
             wait.waiters += 1
             if on_progress is not None:
                 wait.watchers.append(on_progress)
+                wait.progress = None  # so that the newcomer hears where it stands
             self._near = near
             if self._thread is None or not self._thread.is_alive():
                 self._is_closed = False
@@ -90,12 +91,16 @@ class Replies:
         self._bell.set()
         return wait.future
 
-    def forget(self, job: str, future: Future[tuple[str, bytes]]) -> None:
+    def forget(
+        self, job: str, future: Future[tuple[str, bytes]], watcher: Callable[[bytes], object] | None = None
+    ) -> None:
         """Ask no more for a job when the last who waited for this future has given up."""
         with self._lock:
             wait = self._waits.get(job)
             if wait is not None and wait.future is future:
                 wait.waiters -= 1
+                if watcher in wait.watchers:
+                    wait.watchers.remove(watcher)
                 if not wait.waiters:
                     del self._waits[job]
 
@@ -157,6 +162,10 @@ class Replies:
                 elif doubts and now - wait.since > wait.patience * LOOK:
                     doubts -= 1
                     self._doubt(job, wait)
+
+    def is_here(self) -> bool:
+        """Tell whether this is the thread that brings outcomes, which must not wait for one."""
+        return threading.current_thread() is self._thread
 
     def _tell(self, wait: _Wait, outcome: tuple[str, bytes]) -> None:
         """Tell those who watch a job how far it is, unless they know."""

@@ -325,8 +325,9 @@ class Runner:
         """Run one job: True when it has ended, a `Settle` when the visit ends with it, None when it was stopped."""
         try:
             args, kwargs = definition.shape.decode(envelope.payload)
-        except DoesNotFit as error:
-            misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {error}")
+        except Exception as error:  # DoesNotFit, or whatever a model of the user's raises
+            words = str(error) if isinstance(error, DoesNotFit) else repr(error)
+            misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {words}")
             return self._bury(visit, envelope, job.attempt, misfit)
         if self._observer is not None:
             emit(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
@@ -376,13 +377,10 @@ class Runner:
     def _tell(self, visit: Visit, envelope: Envelope, value: Any) -> None:
         """Tell the caller of a job how far it is; from whatever thread."""
         data = self._encoded(value, envelope.name, "told a progress of")
-        keep = envelope.keep + PROGRESS_KEPT
-        self._soon(self._progress, visit, Outcome(envelope.id, "progress", data, keep, envelope.reply))
-
-    def _progress(self, visit: Visit, outcome: Outcome) -> None:
+        outcome = Outcome(envelope.id, "progress", data, envelope.keep + PROGRESS_KEPT, envelope.reply)
         is_first, visit.progress = visit.progress is None, outcome
-        if is_first:
-            self._loop.call_later(REPORT_EVERY, self._report_progress, visit)
+        if is_first:  # else the loop knows that there is something, and takes the latest
+            self._soon(self._loop.call_later, REPORT_EVERY, self._report_progress, visit)
 
     def _report_progress(self, visit: Visit) -> None:
         outcome, visit.progress = visit.progress, None

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
+import math
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
 from millpond._events import logger
-from millpond.errors import PoolFull
 from millpond.keyed._definition import Definition, Policy, define
 from millpond.keyed._handle import LONGEST_ID, KeyedResident
 from millpond.keyed._home import Home
@@ -24,7 +25,7 @@ from millpond.keyed._job import Resident
 from millpond.keyed._outbox import BATCH
 from millpond.keyed._port import Port
 from millpond.keyed._records import SECOND, Order, Special
-from millpond.keyed._times import DAY, Missed, Times, due_between
+from millpond.keyed._times import DAY, LATE, Missed, Times, due_between
 
 T = TypeVar("T")
 KeysNow: TypeAlias = Callable[[], Iterable[str] | Awaitable[Iterable[str]]]
@@ -33,6 +34,9 @@ Wanted: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 STEP = 5.0
 """Seconds after which it looks at the clock again, which people may set."""
+SET_BACK = 600.0
+"""Seconds by which a clock may be put back without a job being dispatched again."""
+AGES = 100 * 366 * DAY
 KEEPER = Policy(backoff=1.0, backoff_limit=15.0)
 """What happens when one of these fails: it is tried again soon."""
 
@@ -41,25 +45,21 @@ class Schedule:
     """A job that is dispatched at times, for one key or many."""
 
     def __init__(self, home: Home, job: Definition, times: Times, keys: Keys, missed: Missed) -> None:
-        assert job.function is not None
-        count = len(inspect.signature(job.function).parameters) - 1
-        if count > 1:
-            raise TypeError(
-                f"job {job.name!r} is dispatched by a schedule: it takes the job, and if you like the time for which "
-                f"it was due: def {job.name}(job, due)"
-            )
         self._home = home
         self._job = job
         self._times = times
         self._keys = _checked_keys(home, job.name, keys)
         self._missed: Missed = missed
-        self._takes_time = count == 1
+        self._takes_time = _takes_time(job, times)
         self._spec = repr(times)
         self._port = Port(home)
         self._keeper = define(self._run, f"{job.name}.schedule", KEEPER, resident=True)
 
     def keep(self) -> None:
         """Let there always be one worker that sees to it."""
+        self._home.check_free(self._job.name)
+        self._home.check_free(self._keeper.name)
+        self._home.add(self._job)
         self._home.keep_standing(self._keeper, self._job.name, (self._spec,))
 
     async def _run(self, resident: Resident, spec: str) -> None:
@@ -77,32 +77,55 @@ class Schedule:
             await asyncio.sleep(max(0.0, min(STEP, self._times.after(now) - time.time())))
 
     def _start_anew(self) -> None:
-        KeyedResident[...](self._port, self._keeper).start(self._job.name, self._spec)
+        with self._home.as_worker():
+            KeyedResident[...](self._port, self._keeper).start(self._job.name, self._spec)
 
     async def _keys_now(self) -> list[str]:
-        keys = self._keys
-        return list(await answer(keys) if callable(keys) else keys)
+        if not callable(self._keys):
+            return list(self._keys)
+        keys = await answer(self._keys)
+        if isinstance(keys, str | bytes):
+            raise TypeError(f"the function of keys= of job {self._job.name!r} returned the text {keys!r}, not a list")
+        return list(keys)
 
     def _dispatch(self, due: float, keys: list[str]) -> None:
-        args = (datetime.datetime.fromtimestamp(due, self._times.tz),) if self._takes_time else ()
-        until = self._times.after(due)
-        memory = round((min(until, due + 366 * DAY) - due + DAY) * SECOND)
-        for start in range(0, len(keys), BATCH):
-            part = keys[start : start + BATCH]
-            verdicts = self._port.dispatch([self._order(key, due, args, memory) for key in part])
-            refused = [part[index] for index, word in verdicts.items() if word != "same"]
-            if refused:
-                raise PoolFull(
-                    f"job {self._job.name!r} of {self._spec} was refused for {len(refused)} keys, such as "
-                    f"{refused[0]!r}: the pool is full or shut down; it is tried again"
-                )
+        """Dispatch the job for all keys; those that are refused miss this time, and no other key suffers for it."""
+        moment = datetime.datetime.fromtimestamp(due, self._times.tz)
+        memory = round(self._memory(due) * SECOND)
+        refused: dict[str, str] = {}
+        with self._home.as_worker():
+            for start in range(0, len(keys), BATCH):
+                orders: dict[str, Order] = {}
+                for key in keys[start : start + BATCH]:
+                    try:
+                        orders[key] = self._order(key, due, moment, memory)
+                    except (TypeError, ValueError) as error:
+                        refused[repr(key)] = str(error)
+                for index, word in self._port.dispatch(list(orders.values())).items():
+                    if word != "same":
+                        refused[list(orders)[index]] = _WORDS.get(word, word)
+        for key, why in list(refused.items())[:1]:
+            logger.warning(
+                "job %r (%s) was not dispatched for %d of %d keys at %s, such as %s: %s",
+                *(self._job.name, self._spec, len(refused), len(keys), moment.isoformat(), key, why),
+            )
 
-    def _order(self, key: str, due: float, args: tuple[Any, ...], memory: int) -> Order:
+    def _memory(self, due: float) -> float:
+        """Return for how many seconds the id of a job must be known: as long as its time may be looked at again."""
+        until = self._times.after(due)
+        length = AGES if until == math.inf else max(until - due, LATE)
+        return length + (DAY if self._missed == "all" else SET_BACK)
+
+    def _order(self, key: str, due: float, moment: datetime.datetime, memory: int) -> Order:
         name = self._job.name
-        job = f"{name}@{due:.3f}@{key}"
+        job = f"{name}@{due:.3f}@{self._home.checked_key(key)}"
         if len(job) > LONGEST_ID:
             job = blake2b(job.encode(), digest_size=16).hexdigest()
+        args = (moment,) if self._takes_time else ()
         return self._home.order(self._job, key, args, {}, Special(job, name, unique_for=memory))[1]
+
+
+_WORDS = {"full": "its key is full (max_per_key)", "pool": "the pool is full (max_jobs)", "closed": "it was shut down"}
 
 
 class Controller:
@@ -111,8 +134,12 @@ class Controller:
     def __init__(self, home: Home, name: str, function: Callable[..., Any], resident: Definition, every: float) -> None:
         if not 0.05 <= every <= DAY:
             raise ValueError(f"controller(every=) takes seconds from 0.05 to a day, not {every!r}")
-        if len(inspect.signature(function).parameters) != 1:
-            raise TypeError(f"a controller takes the resident that it is itself, and nothing else: def {name}(me)")
+        try:
+            inspect.signature(function).bind(None)
+        except TypeError:
+            raise TypeError(
+                f"a controller takes the resident that it is itself, and nothing else: def {name}(me)"
+            ) from None
         self._function = function
         self._every = every
         self._wanted = KeyedResident[...](Port(home), resident)
@@ -127,10 +154,45 @@ class Controller:
         """Make the residents what the function wants, for ever."""
         while True:
             wanted = await answer(self._function, resident)
-            changes = await in_thread(self._wanted.reconcile, wanted)
+            changes = await in_thread(self._reconcile, wanted)
             if changes:
                 logger.info("controller %r changed %d residents", resident.name, changes)
             await asyncio.sleep(self._every)
+
+    def _reconcile(self, wanted: Wanted) -> int:
+        with self._home.as_worker():
+            return self._wanted.reconcile(wanted)
+
+
+def in_zone(function: Callable[..., Any], tz: datetime.tzinfo) -> Callable[..., Any]:
+    """Return a handler that is given its time in the zone of its schedule: times travel in UTC."""
+
+    def call(job: Any, due: Any) -> Any:
+        return function(job, due.astimezone(tz) if isinstance(due, datetime.datetime) else due)
+
+    return call
+
+
+def _takes_time(job: Definition, times: Times) -> bool:
+    """Tell whether a handler takes the time for which it was due; refuse one that takes anything else."""
+    assert job.function is not None
+    try:
+        job.shape.encode((), {})
+        return False  # it can do without
+    except TypeError:
+        pass
+    try:
+        now = datetime.datetime.now(datetime.UTC)
+        args, kwargs = job.shape.decode(job.shape.encode((now,), {}))
+        if kwargs or len(args) != 1 or not isinstance(args[0], datetime.datetime):
+            raise TypeError("its second parameter takes no datetime")
+    except Exception as error:
+        raise TypeError(
+            f"job {job.name!r} is dispatched by a schedule: it takes the job, and if you like the time for which it "
+            f"was due: def {job.name}(job, due: datetime) ({error})"
+        ) from None
+    job.function = in_zone(job.function, times.tz)
+    return True
 
 
 def _checked_keys(home: Home, name: str, keys: Keys) -> tuple[str, ...] | KeysNow:
@@ -138,23 +200,43 @@ def _checked_keys(home: Home, name: str, keys: Keys) -> tuple[str, ...] | KeysNo
         return (name,)
     if callable(keys):
         return keys
-    if isinstance(keys, str):
+    if isinstance(keys, str | bytes):
         raise TypeError(f"keys= of job {name!r} is a list of keys, or a function that returns one, not a text")
     return tuple([home.checked_key(key) for key in keys])
 
 
 async def answer(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function of the user: a coroutine function here, a plain one in a thread."""
-    if inspect.iscoroutinefunction(function):
-        return await function(*args)
-    return await in_thread(function, *args)
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    value = function(*args) if is_async else await in_thread(function, *args)
+    return await value if inspect.isawaitable(value) else value
 
 
 async def in_thread(function: Callable[..., T], *args: Any) -> T:
-    """Call a plain function in a thread; should this task be cancelled, it ends when the function has ended."""
-    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait([running])
-        raise
+    """Call a plain function in a thread of its own; however often this is cancelled, it ends with the function."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, BaseException | None] = function(*args), None
+        except BaseException as error:
+            outcome = None, error
+        try:
+            loop.call_soon_threadsafe(future.set_result, outcome)
+        except RuntimeError:  # the loop is closed: nobody waits
+            return
+
+    threading.Thread(target=run, name="millpond-standing", daemon=True).start()
+    is_cancelled = False
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            is_cancelled = True
+    if is_cancelled:
+        raise asyncio.CancelledError
+    value, error = future.result()
+    if error is not None:
+        raise error
+    return value  # type: ignore[return-value]

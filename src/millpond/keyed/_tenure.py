@@ -1,7 +1,7 @@
 """The time for which a worker is a member under one id: from its joining until it leaves or its lease is over.
 
 The lease is counted from the moment at which a renewal was *sent*, on this machine's own clock that runs on in suspend
-and is never stepped. `stop_at` lies before its end: from then on nothing is begun, and what runs is asked to stop. So
+and is never stepped. Its last fifth is a margin: from there on nothing is begun, and what runs is asked to stop. So
 a worker that is cut off is silent before anybody else can take over. One that lost its lease comes back under a new id.
 """
 
@@ -53,22 +53,27 @@ class Tenure:
         self.visits: dict[str, Visit] = {}
         """What is run, by mailbox."""
         self._strict = strict
-        self._stop_at = 0.0
+        self._sent = 0.0
+        """When the last renewal was sent that was answered."""
         self.extend(sent)
 
     def extend(self, sent: float) -> None:
         """Take note of a renewal that was sent then, and answered."""
-        self._stop_at = max(self._stop_at, sent + self.lease * (1 - MARGIN))
+        self._sent = max(self._sent, sent)
         if self._strict:
-            _bomb.set(self.id, sent + self.lease)
+            _bomb.set(self.id, self._sent + self.lease)
 
     def left(self) -> float:
         """Return the seconds for which things may be begun."""
-        return self._stop_at - elapsed()
+        return self._sent + self.lease * (1 - MARGIN) - elapsed()
+
+    def lasts(self) -> float:
+        """Return the seconds until the lease is over: from then on others may take over."""
+        return self._sent + self.lease - elapsed()
 
     def may_begin(self) -> bool:
         """Tell whether the lease surely holds."""
-        return not self.is_over and elapsed() < self._stop_at
+        return not self.is_over and self.left() > 0
 
     def end(self, *, disarm: bool = False) -> None:
         """Begin nothing any more under this id. A strict one still ends the process in time, unless `disarm`."""

@@ -19,7 +19,7 @@ from functools import partial
 
 from millpond._clock import elapsed
 from millpond._events import logger
-from millpond.errors import EngineError
+from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed import _commands as do
 from millpond.keyed._heart import Heart
 from millpond.keyed._home import Home
@@ -98,15 +98,19 @@ class Worker:
         )
         self._has_runner = True
         lease = settings.lease / SECOND
-        outer = store.outer_heart(lease, self._stall, renews=not self._strict)
-        self._heart = Heart(home.name, store, lease, self._join, self._is_wanted, self._lane.tell, self._lost, outer)
+        outer = None
         try:
+            outer = store.outer_heart(lease, self._stall, renews=not self._strict)
+            beats = self._join, self._is_wanted, self._lane.tell, self._lost
+            self._heart = Heart(home.name, store, lease, *beats, outer)
             tenure = await self._loop.run_in_executor(None, self._join)
         except BaseException:
+            if outer is not None:
+                outer.close()
             home.dismiss(store)
             raise
-        self._lane.start(self._runner)
         self._heart.start(tenure)
+        self._lane.start(self._runner)
 
     async def close(self, grace: float | None = None) -> None:
         """Leave the pool: what was not begun is handed over at once, what runs has `grace` seconds to end."""
@@ -183,7 +187,7 @@ class Worker:
     def _join(self) -> Tenure:
         """Become a member under a new id."""
         home, store = self._home, self._store
-        settings = self._settings = home.agree(store)
+        settings = self._settings = home.agree(store, lenient=self._tenure is not None)
         joiner = Joiner(
             secrets.token_hex(5),
             f"{socket.gethostname()}:{os.getpid()}",
@@ -194,6 +198,8 @@ class Worker:
         sent = elapsed()
         beat = store.join(joiner)
         try:
+            if home.agree(store, lenient=True)[:3] != settings[:3]:  # somebody changed lease or drain at this moment
+                raise EngineUnavailable(f"settings of pool {home.name!r} were changed while a worker joined")
             ear = store.listen(joiner.id, self._lane.wake)
         except BaseException:  # a member that nobody renews would be given slots
             with contextlib.suppress(EngineError):
@@ -213,11 +219,12 @@ class Worker:
         """See that the residents are there which the pool is never without: the store may be new, or have lost them."""
         home, store = self._home, self._store
         for definition, key, args in home.standing:
-            body = home.resident(definition, key, args, {})
             try:
-                store.apply(do.Start(*home.address(key, definition.name), body))
-            except EngineError as error:  # the next worker that joins will try, or this one when it joins anew
-                logger.warning("%r of pool %r could not be started: %s", definition.name, home.name, error)
+                with home.as_worker():
+                    start = do.Start(*home.address(key, definition.name), home.envelope(definition, args))
+                store.apply(start)
+            except Exception as error:  # the next worker that joins will try, or this one when it joins anew
+                logger.warning("%r of pool %r could not be started: %r", definition.name, home.name, error)
 
     def _lost(self, tenure: Tenure, why: str) -> None:
         """Stop what runs under a membership that is over, or cannot be renewed in time."""
@@ -233,8 +240,11 @@ class Worker:
         if not self._loop.is_closed():
             return True
         logger.error("the event loop of a worker of pool %r was closed before the worker", self._home.name)
-        if self._tenure is not None:
-            self._tenure.end()
+        tenure = self._tenure
+        if tenure is not None:
+            tenure.end()
+            if not tenure.visits:
+                self._leave(tenure)
         self._lane.end(wait=False)
         self._heart.end(wait=False)
         if self._ear is not None:

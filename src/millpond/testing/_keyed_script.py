@@ -508,13 +508,14 @@ class Stage:
 
     def _configure(self, more: int) -> do.Configure:
         now = self.tables.settings
-        limits: dict[str, Any] = {
+        changes = {
             "max_jobs": (0, 5, 9)[more % 3],
             "max_per_key": (0, 2, 4)[more // 3 % 3],
             "max_dead": more // 9 % 3,
+            "max_losses": 1 + more // 5 % 3,
+            "drain": now.drain + SECOND if more % 7 == 0 else now.drain,
         }
-        drain = now.drain + SECOND if more % 7 == 0 else now.drain
-        return do.Configure(now._replace(**limits, drain=drain, max_losses=1 + more // 5 % 3))
+        return do.Configure(tuple(changes.items()))
 
 
 def _by_job(letters: Sequence[DeadLetter]) -> list[DeadLetter]:

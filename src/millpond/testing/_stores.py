@@ -563,26 +563,60 @@ def verb_configure_changes_what_holds(bench: StoreBench) -> None:
     """Other limits hold at once, for everybody; lease and drain change while no worker goes by them only."""
     bench.open(max_jobs=1)
     store, was = bench.store, bench.settings
+
+    def configure(**changes: int) -> str:
+        return store.apply(Configure(tuple(changes.items())))
+
     assert bench.put("k", "1") == {} and bench.put("m", "2") == {0: "pool"}
+    assert configure(max_jobs=3, max_per_key=1, drain=DRAIN + SECOND) == "done"
     more = was._replace(max_jobs=3, max_per_key=1, drain=DRAIN + SECOND)
-    assert store.apply(Configure(more)) == "done"
     assert bench.other.open(was).settings == more, "a pool that exists is found as it is"
     assert bench.put("m", "2") == {} and bench.put("m", "3") == {0: "full"}
     a = bench.hand("a")
-    assert store.apply(Configure(more._replace(lease=2 * LEASE))) == "busy"
-    assert store.apply(Configure(was)) == "busy", "the drain would be another"
-    assert store.open(was).settings == more
-    assert store.apply(Configure(more._replace(max_per_key=0, max_losses=1))) == "done"
+    assert configure(max_jobs=0, lease=2 * LEASE) == configure(drain=DRAIN) == "busy"
+    assert store.open(was).settings == more, "all or nothing"
+    assert configure(max_per_key=0, max_losses=1, drain=DRAIN + SECOND) == "done"
     assert bench.put("m", "3") == {} and bench.put("n", "4") == {0: "pool"}
     assert set(a.take()) == {"j:k", "j:m"}
     b = bench.hand("b", own=False)
     bench.bury(b, a)
     assert bench.outcome("1") == bench.outcome("2") == "lost", "one loss is enough now"
     store.leave("b")
-    assert store.apply(Configure(more._replace(lease=2 * LEASE))) == "done"
+    assert configure(lease=2 * LEASE, max_jobs=1 << 40, payload_limit=512 << 20) == "done"
+    changed = more._replace(max_per_key=0, max_losses=1, lease=2 * LEASE, max_jobs=1 << 40, payload_limit=512 << 20)
+    assert store.open(was).settings == bench.other.open(was).settings == changed
     before = store.beat().now
     c = bench.hand("c", own=False)
     assert bench.ends()[c.id] >= before + 2 * LEASE
+
+
+def verb_configure_moves_no_suspect_out_of_its_place(bench: StoreBench) -> None:
+    """A mailbox that is a suspect by one limit and none by the next stands in one place, and is taken once."""
+    for before, after in ((3, 10), (5, 2), (2, 9)):
+        bench.open(max_losses=before) if before == 3 else bench.store.apply(Configure((("max_losses", before),)))
+        for way in ("cancel", "purge", "replace"):
+            key = f"{way}{before}"
+            mailbox = f"j:{key}"
+            bench.put(key, f"{key}-1")
+            survivor = bench.hand(f"s{bench.number()}")
+            for _ in range(before - 1 if before < 5 else 2):
+                assert mailbox in survivor.take()
+                heir = bench.hand(f"s{bench.number()}", own=False)
+                bench.bury(heir, survivor)
+                survivor = heir
+            bench.store.apply(Configure((("max_losses", after),)))
+            slot = bench.slot(key)
+            if way == "cancel":
+                assert bench.store.apply(Cancel(slot, mailbox, f"{key}-1")) == "cancelled"
+            elif way == "purge":
+                assert bench.store.apply(Purge(slot, mailbox)) == "1"
+            bench.put(key, f"{key}-2", on_busy="replace")
+            takes = [*survivor.work(want=9).takes, *survivor.work(want=9).takes]
+            assert [take.mailbox for take in takes].count(mailbox) == 1, (before, after, way)
+            for take in takes:
+                survivor.settle(end(take))
+            bench.store.leave(survivor.id)
+            bench.store.apply(Configure((("max_losses", before),)))
 
 
 def verb_dispatch_of_a_unique_id(bench: StoreBench) -> None:

@@ -361,6 +361,9 @@ def test_dead_letters_are_chosen_by_the_ids_of_their_jobs(pool: KeyedPool):
             pool.admin.replay([receipts[0].id, "nobody"])
         with pytest.raises(TypeError, match="not the text"):
             pool.admin.discard(receipts[0].id)
+        for wrong in (None, True, receipts[0], 1.0):
+            with pytest.raises(TypeError, match="a dead letter is given"):
+                pool.admin.replay([wrong])  # type: ignore[list-item]
         assert pool.admin.replay([receipts[0].id]) == 1
         assert pool.admin.discard([receipts[1].id, letter.number + 1, letter.number + 2]) == 2
         until(lambda: ran.count(receipts[0].id) == 2)

@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, RootModel, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, Json, RootModel, SecretStr, computed_field, field_validator
 
 from millpond.errors import JobFailed
 from millpond.keyed import Job, KeyedPool, Resident
@@ -104,6 +104,53 @@ def test_a_resident_takes_models_too(pool: KeyedPool):
     with pool.worker():
         stay.start("a", ORDER.lines[0])
         until(lambda: seen == [ORDER.lines[0]])
+
+
+class Aliased(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    id: uuid.UUID
+    pair: tuple[int, str] = Field(default=(1, "a"), serialization_alias="other")
+    text: Json[list[int]] = Field(default_factory=list)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def both(self) -> str:
+        return f"{self.pair}"
+
+
+class Fragile(BaseModel):
+    value: int
+
+    @field_validator("value")
+    @classmethod
+    def check(cls, value: int) -> int:
+        return {1: 1}[value]
+
+
+def test_strict_aliased_and_computed_fields_survive_the_trip(pool: KeyedPool):
+    @pool.job
+    def same(job: Job, value: Aliased) -> Aliased:
+        return value
+
+    value = Aliased(id=uuid.UUID(int=1), pair=(2, "b"), text="[1, 2]")  # type: ignore[arg-type]
+    with pool.worker():
+        assert same.dispatch("a", value).result(HANG) == value
+
+
+def test_whatever_a_model_raises_the_caller_is_told(pool: KeyedPool):
+    @pool.job
+    def fragile(job: Job, value: Fragile) -> None: ...
+
+    with pool.worker(), pytest.raises(JobFailed, match="KeyError"):
+        pool.declare_job("fragile").dispatch("a", {"value": 2}).result(HANG)
+
+
+def test_a_result_that_comes_back_as_plain_data_is_warned_of(pool: KeyedPool, caplog: pytest.LogCaptureFixture):
+    @pool.job
+    def either(job: Job) -> Line | Order:
+        return ORDER.lines[0]
+
+    assert "plain data" in caplog.text
 
 
 def test_a_secret_is_not_sent_as_stars(pool: KeyedPool):

@@ -125,3 +125,57 @@ async def test_a_task_is_called_in_its_own_loop(url: str):
             watch = lambda value: seen.append((value, threading.get_ident() == here))  # noqa: E731
             assert await receipt.result(HANG, on_progress=watch) == 1
     assert seen == [("half", True)]
+
+
+def test_who_gave_up_is_told_no_more_and_who_comes_late_hears_where_it_stands(pool: KeyedPool):
+    first: list[Any] = []
+    second: list[Any] = []
+    third: list[Any] = []
+    go_on = threading.Event()
+
+    @pool.job
+    def slow(job: Job) -> None:
+        job.progress("half")
+        go_on.wait(HANG)
+        job.progress("most")
+        until(lambda: "most" in second)
+
+    with pool.worker():
+        receipt = slow.dispatch("a")
+        waiting = threading.Thread(target=lambda: receipt.result(HANG, on_progress=second.append))
+        waiting.start()
+        until(lambda: second)
+        with pytest.raises(TimeoutError):
+            receipt.result(1.5, on_progress=first.append)
+        assert first == ["half"], "though nothing new was told"
+        with pytest.raises(TimeoutError):
+            receipt.result(0.0, on_progress=third.append)
+        go_on.set()
+        waiting.join()
+    assert first == ["half"] and second[-1] == "most" and "most" not in third
+
+
+def test_what_cannot_be_called_so_is_refused(pool: KeyedPool):
+    async def watch(value: Any) -> None: ...
+
+    caught: list[BaseException] = []
+
+    @pool.job
+    def slow(job: Job) -> str:
+        job.progress(1)
+        until(lambda: caught)
+        return "done"
+
+    with pool.worker():
+        receipt = slow.dispatch("a")
+        with pytest.raises(TypeError, match="a plain function"):
+            receipt.result(HANG, on_progress=watch)
+
+        def wait_within(value: Any) -> None:
+            try:
+                receipt.result(HANG)
+            except RuntimeError as error:
+                caught.append(error)
+
+        assert receipt.result(HANG, on_progress=wait_within) == "done"
+    assert "must not wait" in str(caught[0])

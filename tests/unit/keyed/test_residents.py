@@ -609,3 +609,10 @@ async def test_the_other_colour(apool: AsyncKeyedPool):
 
 async def apool_keys(pool: AsyncKeyedPool, keys: list[str]) -> bool:
     return [one.key for one in await pool.residents()] == keys
+
+
+def test_equal_arguments_are_the_same_in_whatever_order(pool: KeyedPool):
+    watch = pool.resident(name="watch")(lambda resident, options: resident.lost.wait(HANG))
+    with pool.worker():
+        assert watch.start("k", {"a": 1, "b": {"x", "y"}})
+        assert not watch.start("k", {"b": {"y", "x"}, "a": 1})

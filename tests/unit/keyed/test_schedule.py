@@ -6,12 +6,15 @@ import datetime
 import itertools
 import threading
 import time
+import zoneinfo
+from collections.abc import Callable
 from typing import Any
 
+import keyed_play as play
 import pytest
 
-from millpond.errors import PoolFull
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident, _schedule, _times
+from millpond.keyed._definition import Policy, define
 from waiting import HANG, auntil, until
 
 
@@ -111,24 +114,24 @@ def test_keys_may_be_asked_for_each_time(pool: KeyedPool):
         until(lambda: "b" in ran)
 
 
-def test_a_full_pool_is_tried_again(url: str):
+def test_a_key_that_is_full_misses_its_time_and_no_other_key_does(url: str, caplog: pytest.LogCaptureFixture):
     ran: list[str] = []
     gate = threading.Event()
-    with KeyedPool("full", url, max_jobs=1) as pool:
-        blocker = pool.job(name="blocker")(lambda job: gate.wait(HANG))
-        pool.every(0.1, name="tick")(lambda job: ran.append(job.key))
+    with KeyedPool("full", url, max_per_key=1) as pool:
+
+        @pool.every(0.1, keys=lambda: ["slow", "", "fast", 7])  # type: ignore[list-item]
+        def tick(job: Job) -> None:
+            ran.append(job.key)
+            if job.key == "slow":
+                gate.wait(HANG)
+
         with pool.worker():
-            until(lambda: ran, "it runs")
-            while True:
-                try:
-                    blocker.dispatch("x")
-                    break
-                except PoolFull:  # by the schedule's own job
-                    time.sleep(0.01)
-            until(lambda: any(one.failures for one in pool.residents()), "it is refused")
+            until(lambda: ran.count("fast") >= 8)
+            assert ran.count("slow") == 1
             gate.set()
-            count = len(ran)
-            until(lambda: len(ran) > count, "it goes on")
+            until(lambda: ran.count("slow") >= 3, "it goes on")
+        assert not any(one.failures for one in pool.residents())
+    assert "such as '': a key has 1 to 1024 characters" in caplog.text
 
 
 def test_another_version_of_the_program_brings_its_own_times(url: str):
@@ -165,6 +168,160 @@ def test_handlers_and_options_that_do_not_do_are_refused(pool: KeyedPool):
     pool.every(60, name="x")(lambda job: None)  # and nothing of them is left behind
     with pytest.raises(ValueError, match="has a job 'x' already"):
         pool.every(60, name="x")(lambda job: None)
+
+
+@pytest.mark.parametrize("tz", ["Asia/Kathmandu", "America/New_York"])
+def test_the_time_comes_in_the_zone_of_the_schedule(pool: KeyedPool, tz: str):
+    seen: list[datetime.datetime] = []
+
+    @pool.cron("* * * * * *", tz=tz)
+    async def tick(job: Job, due: datetime.datetime) -> None:
+        seen.append(due)
+
+    with pool.worker():
+        until(lambda: seen)
+    assert seen[0].utcoffset() == datetime.datetime.now(zoneinfo.ZoneInfo(tz)).utcoffset()
+    assert abs(seen[0].timestamp() - time.time()) < HANG
+
+
+def test_it_goes_on_when_the_pool_was_closed_here_and_its_worker_works_on(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=play.LONG)
+    ran: list[str] = []
+    watch = pool.resident(name="watch")(stay)
+    wanted: dict[str, dict[str, Any]] = {}
+    pool.every(0.05, name="tick")(lambda job: ran.append(job.key))
+    pool.controller(watch, every=0.05, name="wanted")(lambda me: wanted)
+    other = make()
+    with pool.worker():
+        until(lambda: ran)
+        pool.close()
+        count = len(ran)
+        until(lambda: len(ran) > count + 3)
+        wanted["a"] = {}
+        until(lambda: any(one.key == "a" for one in other.residents()))
+        with pool:
+            assert pool.statistics().workers == 1, "the same store again"
+
+
+def test_a_worker_joins_although_its_schedules_cannot_be_started(
+    make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    pool = make(slots=16, payload_limit=8)
+    ran: list[str] = []
+    pool.every(0.05, name="a schedule with a name that is longer than that")(lambda job: ran.append(job.key))
+    with pool.worker():
+        until(lambda: ran, "what we start ourselves is not limited")
+    monkeypatch.setattr(pool._home, "envelope", lambda *args: 1 / 0)
+    with pool.worker():
+        assert len(pool.workers()) == 1
+    assert "could not be started" in caplog.text and pool.workers() == []
+
+
+def test_ids_are_remembered_as_long_as_they_are_needed(pool: KeyedPool):
+    def memory(missed: Any, times: _times.Times) -> float:
+        job = define(lambda job: None, "j", Policy())
+        return _schedule.Schedule(pool._home, job, times, None, missed)._memory(next(times.back(1.7e9)))
+
+    assert memory("once", _times.Every(1)) < 1000, "a thousand keys each second are not kept for a day"
+    assert memory("all", _times.Every(1)) > 86400
+    assert memory("once", _times.Cron("0 0 29 2 *")) > 3 * 366 * 86400
+
+
+def test_a_function_that_is_asked_ends_before_anybody_else_asks_it(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, lease=play.LONG)
+    inside: list[int] = []
+    most: list[int] = []
+    watch = pool.resident(name="watch")(stay)
+    let_go = threading.Event()
+
+    def wanted(me: Resident) -> Any:
+        inside.append(1)
+        most.append(len(inside))
+        let_go.wait(HANG)
+        inside.pop()
+        return {}
+
+    pool.controller(watch, every=0.05)(wanted)
+    first = pool.worker()
+    with pool:
+        first.__enter__()
+        until(lambda: inside)
+        with pool.worker():
+            leaving = threading.Thread(target=lambda: first.close(grace=0.05))
+            leaving.start()
+            time.sleep(0.3)  # it was cancelled twice by now
+            let_go.set()
+            leaving.join()
+            until(lambda: len(most) > 2)
+    assert max(most) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda job, due, more: None,
+        lambda job, *, due: None,
+    ],
+)
+def test_a_handler_that_could_never_run_is_refused(pool: KeyedPool, wrong: Any):
+    with pytest.raises(TypeError, match="the time for which"):
+        pool.every(60, name="x")(wrong)
+
+
+def test_a_parameter_of_another_type_is_refused_and_one_with_a_default_is_left_alone(pool: KeyedPool):
+    def other(job: Job, due: int) -> None: ...
+
+    ran: list[bool] = []
+
+    def verbose(job: Job, verbose: bool = True) -> None:
+        ran.append(verbose)
+
+    with pytest.raises(TypeError, match="the time for which"):
+        pool.every(60)(other)
+    pool.every(0.05)(verbose)
+    with pool.worker():
+        until(lambda: ran)
+    assert ran[0] is True
+
+
+@pytest.mark.parametrize("keys", [lambda: "eu", lambda: 5])
+def test_keys_that_are_none_are_told(pool: KeyedPool, keys: Any, caplog: pytest.LogCaptureFixture):
+    pool.every(0.05, keys=keys, name="tick")(lambda job: None)
+    with pool.worker():
+        until(lambda: any(one.failures for one in pool.residents()))
+    assert "tick.schedule" in caplog.text
+
+
+def test_an_object_or_a_lambda_may_give_the_keys_later(pool: KeyedPool):
+    class Source:
+        async def __call__(self) -> list[str]:
+            return ["object"]
+
+    ran: set[str] = set()
+    pool.every(0.05, keys=Source(), name="one")(lambda job: ran.add(job.key))
+    pool.every(0.05, keys=lambda: Source()(), name="two")(lambda job: ran.add("lambda"))
+    with pool.worker():
+        until(lambda: ran == {"object", "lambda"})
+
+
+def test_a_controller_needs_a_resident_of_its_pool_and_has_it_for_itself(
+    pool: KeyedPool, make: Callable[..., KeyedPool]
+):
+    watch = pool.resident(name="watch")(stay)
+    with pytest.raises(TypeError, match="a resident of this pool"):
+        pool.controller(lambda me: {})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="a resident of this pool"):
+        pool.controller(make("other").resident(name="watch")(stay))
+    pool.controller(watch, name="one")(lambda me: {})
+    with pytest.raises(ValueError, match="has a controller already"):
+        pool.controller(watch, name="two")(lambda me: {})
+
+
+def test_a_schedule_whose_name_is_taken_leaves_nothing_behind(pool: KeyedPool):
+    pool.job(name="tick.schedule")(lambda job: None)
+    with pytest.raises(ValueError, match=r"'tick\.schedule' already"):
+        pool.every(60, name="tick")(lambda job: None)
+    pool.job(name="tick")(lambda job: None)
 
 
 def stay(resident: Resident, n: int = 0) -> None:

@@ -15,7 +15,7 @@ running any more, nothing changes. Tokens only grow: the later of last + 1 and t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Generic
+from typing import Any, Generic
 
 from millpond.keyed import _commands as do
 from millpond.keyed._records import (
@@ -26,7 +26,6 @@ from millpond.keyed._records import (
     Member,
     Moves,
     Order,
-    Settings,
     Settle,
     Slot,
     Take,
@@ -325,13 +324,14 @@ class Rules(Generic[M]):
                 return str(orders.replay(now, letters))
             case do.Drop(letters):
                 return str(orders.drop(letters))
-            case do.Configure(settings):
-                return self._configure(settings)
+            case do.Configure(changes):
+                return self._configure(changes)
         return ""
 
-    def _configure(self, settings: Settings) -> str:
+    def _configure(self, changes: Iterable[tuple[str, Any]]) -> str:
         """Let other settings hold. Workers go by the lease and the drain that they joined with, so those stay."""
         was = self.tables.settings
+        settings = was._replace(**dict(changes))
         if (was.lease, was.drain) != (settings.lease, settings.drain) and any(True for _ in self.tables.members):
             return "busy"
         self.tables.settings = settings

@@ -26,6 +26,17 @@ CONNECT: Final = 2.0
 CALL: Final = 5.0
 PREFIX: Final = "millpond:"
 _REDIRECTS: Final = 5
+_ONLY_HERE: Final = {
+    "credential_provider",
+    "ssl_ca_data",
+    "ssl_ciphers",
+    "ssl_min_version",
+    "ssl_ocsp_context",
+    "ssl_password",
+    "ssl_validate_ocsp",
+    "ssl_validate_ocsp_stapled",
+}
+"""Options of a connection that the heart of a worker, which has no redis-py, cannot honour."""
 _parse_url: Any = parse_url
 
 
@@ -66,8 +77,10 @@ class Place:
         return float(self._options["socket_timeout"] or 0)
 
     def address(self) -> dict[str, Any]:
-        """Return where the server is and how to get in, for a program that has no redis-py."""
-        get = self._options.get
+        """Return where the server is and how to get in, for a program that has no redis-py; raise if it could not."""
+        get = self._seed.get
+        if odd := sorted(_ONLY_HERE & self._seed.keys()):
+            raise OSError(f"it cannot honour {odd[0]} of the URL")
         tls = None
         if issubclass(self._make, SSLConnection):
             tls = {

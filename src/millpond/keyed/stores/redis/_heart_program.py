@@ -6,8 +6,9 @@ process has ended, the store is told at once, so that nobody waits for the lease
 does not compute: its lease ends.
 
 It reads marshalled lists from its standard input, each after four bytes of length: first what it has to know, then
-`["join", worker]` for a new membership, `["beat"]` for a sign of life, `["leave"]` at the end. The time of its last
-renewal stands in a shared page, where the worker finds it when it comes to itself.
+`["join", worker, number]` for a new membership, `["beat"]` for a sign of life, `["leave"]` at the end. The time of its
+last renewal, and the number of that membership, stand in a shared page, where the worker finds them when it comes to
+itself.
 """
 
 from __future__ import annotations
@@ -36,19 +37,22 @@ class Redis:
     """Just enough of a client to run two scripts."""
 
     def __init__(self, address: dict[str, Any]) -> None:
-        self._address = address
+        self._first = self._address = address
         self._socket: Any = None
         self._rest = b""
 
     def run(self, sha: bytes, source: bytes, *args: bytes) -> Any:
         """Run a script, wherever the pool is now."""
         try:
-            return self._run(sha, source, args)
-        except ConnectionRefusedError:
-            raise
-        except OSError:  # the connection was an old one: once more with a new one
+            answer = self._run(sha, source, args)
+        except OSError:  # the connection was an old one, or to a node that is gone: once more, where we began
             self.close()
-            return self._run(sha, source, args)
+            self._address = self._first
+            answer = self._run(sha, source, args)
+        if isinstance(answer, Exception):  # it may not be the primary any more
+            self.close()
+            self._address = self._first
+        return answer
 
     def _run(self, sha: bytes, source: bytes, args: tuple[bytes, ...]) -> Any:
         for _ in range(5):
@@ -150,6 +154,10 @@ class Process:
             self.descriptor: int | None = os.pidfd_open(pid)
         except (AttributeError, OSError):
             self.descriptor = None
+        try:
+            self._has_proc = os.readlink("/proc/self") == str(os.getpid())  # else it tells of other processes
+        except OSError:
+            self._has_proc = False
 
     def has_ended(self) -> bool:
         if self.descriptor is not None:
@@ -158,6 +166,8 @@ class Process:
 
     def computes(self) -> bool:
         """Tell whether it has used a processor since this was asked last, and was not stopped."""
+        if not self._has_proc:
+            return False
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
@@ -181,17 +191,23 @@ class Heart:
         self._stall: float = begin["stall"]
         self._renews: bool = begin["renews"]
         self._worker = b""
+        self._number = 0
         self._page = page
         self._sign = elapsed()
         self._inbox = b""
         self._has_left = False
         self._mouth: int | None = 0
+        self._silent = 0
 
     def live(self) -> None:
         """Watch until the process has ended, or the worker has left."""
+        if os.getppid() == 0:
+            return  # the worker is in another pid namespace: we could not tell whether it lives
         while not self._has_left:
             sources = [each for each in (self._mouth, self._process.descriptor) if each is not None]
             patience = self._period if self._process.descriptor is not None else min(self._period, 0.2)
+            if self._mouth is None:
+                patience = min(patience, 0.5)
             ready, _, _ = select.select(sources, [], [], patience)
             if self._mouth in ready and not self._read():
                 self._mouth = None  # its descriptors are closed a moment before a process has ended
@@ -199,7 +215,11 @@ class Heart:
                 if self._hears_to_the_end():
                     self._tell_gone()
                 return
-            if elapsed() - self._sign > self._period * 2.5:
+            if self._mouth is None:
+                self._silent += 1
+                if self._silent > 2:
+                    return  # the process lives, but is another program now: its lease ends
+            elif elapsed() - self._sign > self._period * 2.5:
                 self._renew()
             else:
                 self._process.computes()  # from now on
@@ -216,7 +236,7 @@ class Heart:
                 self._has_left = True
                 return False
             if message[0] == "join":
-                self._worker = message[1].encode()
+                self._worker, self._number = message[1].encode(), message[2]
             self._sign = elapsed()
         return bool(data)
 
@@ -242,7 +262,7 @@ class Heart:
         except OSError:
             return
         if answer == [1]:
-            self._page[:8] = struct.pack("d", sent)
+            self._page[:16] = struct.pack("dQ", sent, self._number)
 
     def _tell_gone(self) -> None:
         for pause in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2):
@@ -258,7 +278,7 @@ class Heart:
 def main() -> None:
     for number in (1, 2, 15):  # it ends with the worker, whatever a terminal or a supervisor tells all of them
         _signal.signal(number, _signal.SIG_IGN)
-    page = mmap.mmap(int(sys.argv[1]), 8)
+    page = mmap.mmap(int(sys.argv[1]), 16)
     size = struct.unpack("!I", _read_exactly(4))[0]
     Heart(marshal.loads(_read_exactly(size)), page).live()
 

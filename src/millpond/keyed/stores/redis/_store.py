@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.keyed import _commands as commands
 from millpond.keyed._commands import Command
@@ -197,7 +198,7 @@ class RedisStore:
             case commands.Replay() | commands.Drop():
                 return str(self._letters(command))
             case commands.Configure():
-                name, args = "configure", _kept(command.settings)
+                name, args = "configure", [part for change in command.changes for part in change]
         answer: str = self._run(self._desk, name, args)[0].decode()
         return answer
 
@@ -216,12 +217,17 @@ class RedisStore:
         answer = self._run(self._pulse, "renew", [worker, int(leaving)])
         return _beat(answer) if answer else None
 
-    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart:
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
         keep, gone = script("keep"), script("gone")
+        try:
+            address = self._place.address()
+        except OSError as error:
+            logger.warning("a worker of %r has no heart outside its process: %s", self._place.name, error)
+            return None
         return OuterHeart(
             {
                 "pid": os.getpid(),
-                "address": self._place.address(),
+                "address": address,
                 "base": self._base,
                 "keep": (keep.sha, keep.source),
                 "gone": (gone.sha, gone.source),

@@ -30,9 +30,10 @@ class Witness:
             "JOIN session ON session.number = keyed_member.session WHERE pool = ? AND session.number <> ?",
             (pool, session),
         ).fetchall()
-        computing = {passport: self._computes(passport) for *_, passport in rows}
+        computing = {passport: self._computes(passport) for passport in {row[-1] for row in rows}}
+        speaking = {passport for _, end, silent, passport in rows if end - now >= lease // 2 and not silent}
         for worker, end, silent, passport in rows:
-            is_late = end - now < lease // 2
+            is_late = end - now < lease // 2 and passport not in speaking  # else it could speak for this one, too
             if is_late and computing[passport] and (not silent or now - silent < STALL):
                 transaction.execute(
                     "UPDATE keyed_member SET lease_end = ?, silent_since = ? WHERE pool = ? AND id = ?",

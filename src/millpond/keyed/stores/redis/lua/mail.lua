@@ -118,7 +118,8 @@ end
 
 -- Take a mailbox that does not run away from where it stands.
 local function leave_place(slot, mailbox)
-  leave_ready(slot, mailbox, queue_of(mailbox))
+  -- among the suspects or not: that depends on a limit which may have been another when it was made ready
+  if not leave_ready(slot, mailbox, sub(mailbox, 1, 1)) then leave_ready(slot, mailbox, 's') end
   call('HDEL', P .. 'held', mailbox)
   leave_wait(mailbox)
 end
@@ -133,7 +134,7 @@ local function remove(slot, mailbox, job, status)
     leave_place(slot, mailbox)
     forget(mailbox)
   elseif behind == 0 then
-    local was_suspect = queue_of(mailbox) == 's' and leave_ready(slot, mailbox, 's')
+    local was_suspect = leave_ready(slot, mailbox, 's')
     clear_trouble(mailbox)
     if leave_wait(mailbox) or was_suspect then ready(slot, mailbox) end
   end
