@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from millpond.errors import JobFailed
@@ -826,3 +827,108 @@ def test_a_function_that_holds_the_gil_past_the_lease_runs_once(lab: Lab):
     assert {each.id for each in pool.workers()} == before
     assert [words for _, _, words in lab.events() if words[0] == "hold"] == [["hold", "1"]]
     assert holder.process.poll() is None and other.process.poll() is None
+
+
+@pytest.mark.parametrize("lab", ["redis"], indirect=True)
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        "import tempfile; os.memfd_create = None; del os.memfd_create; tempfile.tempdir = '/nowhere'",
+        "sys.frozen = True",
+        "sys.executable = None",
+        "sys.executable = '/nowhere/python'",
+        "sys.executable = '/bin/false'",
+        "from millpond.keyed.stores.redis import _outer_heart; _outer_heart.PROGRAM = '/nowhere.py'",
+        "os.close(0)",
+    ],
+)
+def test_a_worker_lives_without_a_heart_outside_its_process(lab: Lab, trouble: str):
+    pool = lab.pool(slots=16, lease=1.0)
+    child = lab.child(f"{trouble}\npool.run()")
+    until(lambda: joined(pool, 1))
+    (before,) = [each.id for each in pool.workers()]
+    assert pool.declare_job("do").dispatch("k", 1, 1.5).result(HANG) == 1
+    assert [each.id for each in pool.workers()] == [before], "it renews by itself"
+    child.send(signal.SIGTERM)
+    assert child.end() == 0
+
+
+@pytest.mark.parametrize("lab", ["redis"], indirect=True)
+def test_a_heart_that_was_killed_is_replaced_and_does_its_work(lab: Lab):
+    pool = lab.pool(slots=16, lease=3.0)
+    first, second = lab.child(), lab.child()
+    until(lambda: joined(pool, 2))
+    (survivor,) = (each.id for each in pool.workers() if each.label.endswith(f":{second.pid}"))
+    (heart,) = psutil.Process(first.pid).children()
+    heart.kill()
+    until(
+        lambda: [one.pid for one in psutil.Process(first.pid).children() if one.is_running()] not in ([], [heart.pid])
+    )
+    first.send(signal.SIGKILL)
+    until(lambda: [each.id for each in pool.workers()] == [survivor])
+
+
+@pytest.mark.parametrize("lab", ["redis"], indirect=True)
+def test_a_process_that_became_another_program_is_no_worker(lab: Lab):
+    """Its pid lives on and computes, but its lease ends, and nobody is left who would keep it."""
+    pool = lab.pool(slots=16, lease=1.0)
+    child = lab.child(
+        """
+        worker = pool.worker()
+        worker.__enter__()
+        hear()
+        os.execv(sys.executable, [sys.executable, "-c", "while True: pass"])
+        """
+    )
+    until(lambda: joined(pool, 1))
+    (heart,) = psutil.Process(child.pid).children()
+    child.say()
+    until(lambda: heart.status() == psutil.STATUS_ZOMBIE, "its heart has ended")
+    until(lambda: all(each.lease_left < 0 for each in pool.workers()))
+    child.send(signal.SIGKILL)
+
+
+def test_two_workers_of_one_process_that_hold_the_gil_keep_their_leases(lab: Lab):
+    pool = lab.pool(slots=16, lease=1.0)
+    script = (
+        "@pool.job(max_attempts=1)\n"
+        "def hold(job: Job, seconds: float) -> int:\n"
+        "    note('hold', job.attempt)\n"
+        "    until, times = time.monotonic() + seconds, 0\n"
+        "    while time.monotonic() < until:\n"
+        "        sum(range(10**8)); times += 1\n"
+        "    return times\n"
+        "sys.setswitchinterval(1000)\n"
+    )
+    both = "with pool.worker(), pool.worker():\n    hear()\n"
+    holder, other = lab.child(script + both), lab.child(script + "pool.run()")
+    until(lambda: joined(pool, 3))
+    before = {each.id for each in pool.workers()}
+    keys = [f"k{number}" for number in range(50)]
+    mine = next(key for key in keys if worker_pid(pool, key) == holder.pid)
+    assert pool.declare_job("hold").dispatch(mine, 4.0).result(HANG) >= 1
+    assert {each.id for each in pool.workers()} == before
+    assert [words for _, _, words in lab.events() if words[0] == "hold"] == [["hold", "1"]]
+    holder.say()
+    assert holder.end() == 0 and other.process.poll() is None
+
+
+def test_a_strict_worker_has_its_whole_lease(lab: Lab):
+    """It is ended when its lease is over, not when it is to stop what runs: there is a fifth of it in between."""
+    pool = lab.pool(slots=16, lease=3.0)
+    child = lab.child(
+        """
+        can_be_away(pool)
+        with pool.worker(strict=True) as worker:
+            worker.wait(HANG)
+        """
+    )
+    until(lambda: joined(pool, 1))
+    receipt = pool.declare_job("wait").dispatch("k", 1)
+    until(lambda: "k" in lab.running())
+    child.say()
+    assert child.line() == "away"
+    assert child.end() == -signal.SIGALRM
+    began, ended = (at for at, _, words in lab.events() if words[0] in ("begin", "end") and words[1] == "k")
+    assert ended > began, "the handler was stopped before the process was ended"
+    assert receipt.status() in ("waiting", "running")

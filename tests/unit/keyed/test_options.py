@@ -320,7 +320,8 @@ def test_as_many_ids_as_calls_are_needed_and_nothing_is_sent_otherwise(pool: Key
     for ids in ([], ["a"], ["a", "b", "c"]):
         with pytest.raises(ValueError, match="shorter|longer"):
             do.dispatch_many([("k",), ("k",)], ids=ids)
-    for wrong in ([b"x"], [None], [1], "x"):
+    odd: list[Any] = [[b"x"], [None], [1], "x"]
+    for wrong in odd:
         with pytest.raises(TypeError, match="string|text"):
             do.dispatch_many([("k",)], ids=wrong)
     assert pool.statistics().dispatched_total == 0
