@@ -41,17 +41,17 @@ class AsyncAdmin:
 
     async def remove(self, resource: str, *, reason: str | None = None) -> None:
         """Remove a resource: at once when nobody holds it, else when the last holder gives it back."""
-        await self._change(do.Remove(resource, self._by, _requests.text(reason, "reason")))
+        await self._change(do.Remove(_resource(resource), self._by, _requests.text(reason, "reason")))
 
     async def relabel(self, resource: str, labels: Labels, *, reason: str | None = None) -> None:
         """Give a resource other labels (all of them). Holders keep it; waiters are looked at again."""
         new = _requests.labels(labels)
-        await self._change(do.Relabel(resource, new, self._by, _requests.text(reason, "reason")))
+        await self._change(do.Relabel(_resource(resource), new, self._by, _requests.text(reason, "reason")))
 
     async def resize(self, resource: str, capacity: int, *, reason: str | None = None) -> None:
         """Change how many units a resource has. Nobody loses any: less takes effect as they are given back."""
         size = _requests.whole(capacity, "capacity", 1)
-        await self._change(do.Resize(resource, size, self._by, _requests.text(reason, "reason")))
+        await self._change(do.Resize(_resource(resource), size, self._by, _requests.text(reason, "reason")))
 
     async def cordon(self, resource: str, *, reason: str | None = None) -> None:
         """Lend a resource to nobody any more; who holds it keeps it."""
@@ -71,6 +71,7 @@ class AsyncAdmin:
         With `timeout` over first, `AcquireTimeout` is raised and the resource goes on draining.
         """
         _requests.microseconds(timeout, "timeout")
+        resource = _resource(resource)
         await self._mark(resource, DRAINING, reason)
 
         def question(replica: Replica, now: int) -> bool:
@@ -84,12 +85,13 @@ class AsyncAdmin:
 
     async def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
-        _requests.whole(token, "token")
+        token, resource = _requests.whole(token, "token"), _resource(resource)
         command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.why(reason))
         _insist_on_token(await self._send(command), resource, token)
 
     async def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
+        request_id = _requests.name(request_id, "request_id")
         command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.why(reason))
         if (await self._send(command)).kind in ("unknown", "ended"):
             raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
@@ -103,7 +105,7 @@ class AsyncAdmin:
             "stolen",
             _requests.why(reason),
             _requests.microseconds(lease, "lease", 0.05),
-            resource,
+            _resource(resource),
             self._by,
         )
         grant: AsyncGrant = await self._take(command)
@@ -121,7 +123,7 @@ class AsyncAdmin:
             "kept",
             _requests.why(reason),
             _requests.microseconds(lease, "lease", 0.05),
-            resource,
+            _resource(resource),
             self._by,
         )
         reply = await self._send(command)
@@ -138,7 +140,7 @@ class AsyncAdmin:
             "",
             0,
             Holder("person", _requests.name(holder, "holder")),
-            (Want(_selectors.write(name=resource), 1, 0),),
+            (Want(_selectors.write(name=_resource(resource)), 1, 0),),
             priority=_OPERATOR,
             lease=_requests.microseconds(lease, "lease", 0.05),
             reason=_requests.why(reason),
@@ -181,7 +183,8 @@ class AsyncAdmin:
         given = (("patience", patience), ("ageing", ageing), ("lock_delay", lock_delay), ("retention", retention))
         for name, value in given:
             if value is not None:
-                changes[_SETTINGS.get(name, name)] = 0 if value == 0 else _requests.microseconds(value, name)
+                length = _requests.microseconds(value, name)  # 0 for ages, too, and 1 for nothing
+                changes[_SETTINGS.get(name, name)] = 0 if value == 0 else length
         if claim_within is not None:
             changes["claim"] = _requests.microseconds(claim_within, "claim_within", 0.01)
         text = _requests.text(reason, "reason")
@@ -189,11 +192,9 @@ class AsyncAdmin:
 
     async def group(self, name: str, *, weight: int = 1, quota: int | None = None, reason: str | None = None) -> None:
         """Give a group (tenant) its weight in the fair share, and the most units it may hold."""
-        if not name:
-            raise ValueError("a group needs a name")
         await self._change(
             do.SetGroup(
-                name,
+                _requests.name(name, "a group's name"),
                 _requests.whole(weight, "weight", 1),
                 0 if quota is None else _requests.whole(quota, "quota", 1),
                 self._by,
@@ -204,10 +205,12 @@ class AsyncAdmin:
     async def history(self, resource: str | None = None, *, limit: int = 100) -> list[Event]:
         """Return what happened lately, oldest first: who did what, when and why."""
         pool, most = self._desk.pool, _requests.whole(limit, "limit", 0)
+        resource = None if resource is None else _resource(resource)
         return await self._ask(lambda replica, now: _views.history(replica, pool, resource, most))
 
     async def explain(self, name: str) -> str:
         """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""
+        name = _requests.name(name, "a request or resource")
         return await self._ask(lambda replica, now: _views.explain(replica, now, name))
 
     async def delete_pool(self, *, force: bool = False) -> None:
@@ -216,8 +219,9 @@ class AsyncAdmin:
         def question(replica: Replica, now: int) -> int:
             return len(replica.state.requests)
 
+        is_forced = _requests.flag(force, "force")
         users = await self._ask(question)
-        if users and not force:
+        if users and not is_forced:
             raise PoolError(
                 f"pool {self._desk.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
             )
@@ -234,7 +238,7 @@ class AsyncAdmin:
         return await self._port.ask(question)
 
     async def _mark(self, resource: str, state: str, reason: str | None) -> None:
-        await self._change(do.Mark(resource, state, self._by, _requests.text(reason, "reason")))
+        await self._change(do.Mark(_resource(resource), state, self._by, _requests.text(reason, "reason")))
 
     async def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
         settings = await self._ask(lambda replica, now: replica.state.settings)
@@ -245,6 +249,10 @@ class AsyncAdmin:
         if reply.kind == "unknown":
             raise _no_resource(reply.id, self._desk.pool)
         return reply
+
+
+def _resource(name: object) -> str:
+    return _requests.name(name, "a resource's name")
 
 
 def _no_resource(name: str, pool: str) -> NotFound:

@@ -194,10 +194,11 @@ class ResourcePool:
 
     def add(self, name: str, *, labels: Labels | None = None, capacity: int = 1, exist_ok: bool = False) -> None:
         """Add a resource. `capacity` is how many units it has, for holders that share it."""
-        _requests.name(name, "a resource's name")
+        plain = _requests.name(name, "a resource's name")
+        may_exist = _requests.flag(exist_ok, "exist_ok")
         self._check()
-        command = do.Add(name, _requests.labels(labels), _requests.whole(capacity, "capacity", 1), _operator())
-        if self._port.send(command).kind == "exists" and not exist_ok:
+        command = do.Add(plain, _requests.labels(labels), _requests.whole(capacity, "capacity", 1), _operator())
+        if self._port.send(command).kind == "exists" and not may_exist:
             raise AlreadyExists(
                 f"pool {self.name!r} has a resource {name!r} already: use exist_ok=True, admin.relabel or admin.resize"
             )
@@ -314,7 +315,7 @@ class ResourcePool:
             self._policy,
             picky=self._chooser is not None,
             chosen=request_id is not None,
-            patient=patient,
+            patient=_requests.flag(patient, "wait_for_capacity"),
             wait=wait and timeout != 0,
             timeout=limit,
             seen=self._desk.seen,

@@ -1,4 +1,8 @@
-"""From what a user says to what the core understands: every argument is checked here, with an error that guides."""
+"""From what a user says to what the core understands: every argument is checked here, with an error that guides.
+
+What passes is of the plain types `str`, `int` and `bool`, and can be written by every engine: a subclass, or a number
+in the place of a flag, would be kept, and make the pool unreadable for everybody.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,7 @@ def want(selector: Selector | None = None, /, *, name: str | None = None, count:
         raise ValueError(f"count must be a whole number from 1 on, not {count!r}")
     if name is not None and count > 1:
         raise ValueError(f"count={count} of the one resource {name!r}: use units= for several units of one resource")
-    return Want(text, count, units)
+    return Want(text, int(count), int(units))
 
 
 def bundle(parts: Iterable[Selector | Want]) -> tuple[Want, ...]:
@@ -71,7 +75,7 @@ def why(value: object) -> str:
     """Return the reason for what an operator does, which must be given."""
     if not isinstance(value, str) or not value.strip():
         raise TypeError(f"reason= must say why, in a few words that others will read, not {value!r}")
-    return value[:REASON]
+    return text(value, "reason")
 
 
 def name(value: object, what: str) -> str:
@@ -86,9 +90,7 @@ def name(value: object, what: str) -> str:
 def labels(value: Labels | None) -> dict[str, str]:
     """Return labels as text to text."""
     found = _selectors.labels_of(value)
-    for one in (*found, *found.values()):
-        _readable(one, "a label")
-    return found
+    return {_readable(key, "a label"): _readable(one, "a label") for key, one in found.items()}
 
 
 def chosen_id(value: object) -> str:
@@ -106,6 +108,13 @@ def whole(value: int, name: str, least: int | None = None) -> int:
         raise ValueError(f"{name} must be at least {least}, not {value!r}")
     if abs(value) > MOST:
         raise ValueError(f"{name} must be at most {MOST}, not {value!r}")
+    return int(value)
+
+
+def flag(value: object, name: str) -> bool:
+    """Return a flag: True or False, and nothing that is merely as good as one."""
+    if value is not True and value is not False:
+        raise TypeError(f"{name} must be True or False, not {value!r}")
     return value
 
 
@@ -113,11 +122,13 @@ def policy(placement: object, *, registered: bool = False) -> str:
     """Return the name of a placement policy; of any, if the pool has some of its own."""
     if not isinstance(placement, str) or not (placement in POLICIES or (registered and placement)):
         raise ValueError(f"placement {placement!r} is not known: use a callable or one of {', '.join(POLICIES)}")
-    return placement
+    return _readable(placement, "placement")
 
 
 def _readable(value: str, what: str) -> str:
-    """Refuse what cannot be written as UTF-8, such as a file's name in another encoding."""
+    """Return plain text; refuse what cannot be written as UTF-8, such as a file's name in another encoding."""
+    if type(value) is not str:
+        value = str.__str__(value)
     if not value.isascii():
         try:
             value.encode()

@@ -316,7 +316,7 @@ async def test_a_group_holds_no_more_than_its_quota(lab):
         async with pool.acquire(group="other", timeout=HANG):
             pass
     await (await waiting).release()
-    with pytest.raises(ValueError, match="a group needs a name"):
+    with pytest.raises(TypeError, match="a group's name must be a non-empty string"):
         await pool.admin.group("")
 
 

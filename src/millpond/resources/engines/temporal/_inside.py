@@ -130,7 +130,7 @@ def _options(
         "group": _requests.text(group, "group"),
         "reason": _requests.text(reason, "reason")[:REASON],
         "placement": _requests.name(placement, "placement"),
-        "patient": patient,
+        "patient": _requests.flag(patient, "wait_for_capacity"),
     }
 
 

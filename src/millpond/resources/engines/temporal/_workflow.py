@@ -25,7 +25,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 from temporalio import workflow
@@ -35,6 +35,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 from millpond.resources import _commands as do
 from millpond.resources._placement import POLICIES
 from millpond.resources._records import HELD, QUARANTINED, Holder, Request
+from millpond.resources._requests import NAME
 from millpond.resources.engines.temporal import _keeper, _people, _sessions
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._keeper import Keeper
@@ -250,7 +251,7 @@ class PoolWorkflow:
 
     def _add(self, keeper: Keeper, args: list[bytes]) -> None:
         """Add resources: a list of names."""
-        for name in msgspec.json.decode(_only(args), type=list[str]):
+        for name in msgspec.json.decode(_only(args), type=list[_Name]):
             reply = keeper.apply(do.Add(name, {}, by="signal"))
             if reply.kind == "refused":
                 raise ValueError(reply.detail)
@@ -467,16 +468,20 @@ class _ReleaseSignal(msgspec.Struct):
     reason: str = ""
 
 
+_Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME)]
+"""What names somebody: a letter to a workflow without an id could never be sent, and would be tried for ever."""
+
+
 class _AcquireSignal(msgspec.Struct):
-    workflow_id: str
-    run_id: str = ""
+    workflow_id: _Name
+    run_id: Annotated[str, msgspec.Meta(max_length=NAME)] = ""
 
 
 class _HandOffSignal(msgspec.Struct):
-    resource: str
-    workflow_id: str
+    resource: _Name
+    workflow_id: _Name
     old_run_id: str
-    new_run_id: str
+    new_run_id: _Name
 
 
 _Handler: TypeAlias = Callable[[PoolWorkflow, Keeper, list[bytes]], None]
