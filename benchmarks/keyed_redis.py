@@ -47,7 +47,8 @@ def run_of(question: str, peer: Peer) -> dict[str, Any]:
     if "skipped" in run:
         raise Skip(run["skipped"])
     if not peer.requirements:
-        assert run.get("done_twice", 0) == 0, f"a job ran twice: {run}"
+        if question != "death":  # what ended a moment before, and was not reported yet, is run again
+            assert run.get("done_twice", 0) == 0, f"a job ran twice: {run}"
         assert run.get("overlaps", 0) == run.get("inversions", 0) == 0, f"jobs of a key overlapped or lost order: {run}"
     return run
 
