@@ -321,15 +321,24 @@ class Checker:
         return any(begin <= until and over + self.lease >= run.began for begin, over in spans)
 
     def _check_zombies(self) -> None:
+        """See that who stood still past its lease stops what it runs: unless the store says that nobody took over."""
         for pid, process in self.processes.items():
             for begin, end in process.stops:
                 if end == inf or end - begin <= 1.5 * self.lease:
                     continue
+                has_said_so = any(end <= moment <= end + self.zombie for moment in process.losses)
                 for run in self.runs:
-                    if run.pid == pid and run.began < begin and min(run.ended, self.end) > end + self.zombie:
+                    is_old = run.pid == pid and run.began < begin and min(run.ended, self.end) > end + self.zombie
+                    if is_old and (has_said_so or self._is_taken_over(run, end)):
                         self.faults.append(
                             f"a zombie: {run} after its worker woke at {end:.3f}, stopped at {begin:.3f}"
                         )
+
+    def _is_taken_over(self, run: Run, moment: float) -> bool:
+        return any(
+            (other.lane, other.key) == (run.lane, run.key) and other.token > run.token and other.began <= moment
+            for other in self.runs
+        )
 
     def _check_notes(self) -> None:
         for key, numbers in self.notes.items():

@@ -143,11 +143,14 @@ def test_another_that_stood_still_is_no_excuse():
     assert "overlap" in faults(log)
 
 
-def test_a_zombie_is_seen_even_when_nobody_took_over():
+def test_a_zombie_is_seen_when_another_took_over_or_it_has_lost_its_lease():
     log = "S 1.0 1 r k 0 100 1\nP 1.1 1\nC 3.0 1\n"
-    assert faults(log + "E 3.5 1 r k 0 100 stopped") == ""
-    assert "zombie" in faults(log + "E 8.5 1 r k 0 100 stopped")
-    assert "zombie" in faults(log + "T 9 8")  # it never ends
+    lost, taken = "W 3.1 1 lost\n", "S 2.5 2 r k 0 101 1\nE 2.6 2 r k 0 101 stopped\n"
+    for why in (lost, taken):
+        assert "zombie" not in faults(log + why + "E 3.5 1 r k 0 100 stopped")
+        assert "zombie" in faults(log + why + "E 8.5 1 r k 0 100 stopped")
+        assert "zombie" in faults(log + why + "T 9 8")  # it never ends
+    assert faults(log + "E 8.5 1 r k 0 100 stopped") == "", "the store told it that nobody had taken over"
 
 
 # --- tokens --------------------------------------------------------------------------------------------------------------
