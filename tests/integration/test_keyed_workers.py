@@ -794,6 +794,18 @@ def test_two_signals_end_a_worker_whose_store_never_answered():
 
 # -- a heart outside the interpreter ----------------------------------------------------------------------------------
 
+HOLD = """
+@pool.job(max_attempts=1)
+def hold(job: Job, seconds: float) -> int:
+    note('hold', job.attempt)
+    until, times = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        sum(range(10**8)); times += 1
+    return times
+sys.setswitchinterval(1000)
+"""
+"""A program with a job that holds the GIL."""
+
 
 @pytest.mark.parametrize("lab", ["redis"], indirect=True)
 def test_a_killed_worker_is_known_to_be_dead_at_once(lab: Lab):
@@ -808,22 +820,11 @@ def test_a_killed_worker_is_known_to_be_dead_at_once(lab: Lab):
 
 
 def test_a_function_that_holds_the_gil_past_the_lease_runs_once(lab: Lab):
-    pool = lab.pool(slots=16, lease=1.0)
-    script = (
-        "@pool.job(max_attempts=1)\n"
-        "def hold(job: Job, seconds: float) -> int:\n"
-        "    note('hold', job.attempt)\n"
-        "    until, times = time.monotonic() + seconds, 0\n"
-        "    while time.monotonic() < until:\n"
-        "        sum(range(10**8)); times += 1\n"
-        "    return times\n"
-        "sys.setswitchinterval(1000)\n"
-        "pool.run()\n"
-    )
-    holder, other = lab.child(script), lab.child(script)
+    pool = lab.pool(slots=16, lease=3.0)
+    holder, other = lab.child(HOLD + "pool.run()"), lab.child(HOLD + "pool.run()")
     until(lambda: joined(pool, 2))
     before = {each.id for each in pool.workers()}
-    assert pool.declare_job("hold").dispatch("k", 4.0).result(HANG) >= 1
+    assert pool.declare_job("hold").dispatch("k", 9.0).result(HANG) >= 1
     assert {each.id for each in pool.workers()} == before
     assert [words for _, _, words in lab.events() if words[0] == "hold"] == [["hold", "1"]]
     assert holder.process.poll() is None and other.process.poll() is None
@@ -889,24 +890,14 @@ def test_a_process_that_became_another_program_is_no_worker(lab: Lab):
 
 
 def test_two_workers_of_one_process_that_hold_the_gil_keep_their_leases(lab: Lab):
-    pool = lab.pool(slots=16, lease=1.0)
-    script = (
-        "@pool.job(max_attempts=1)\n"
-        "def hold(job: Job, seconds: float) -> int:\n"
-        "    note('hold', job.attempt)\n"
-        "    until, times = time.monotonic() + seconds, 0\n"
-        "    while time.monotonic() < until:\n"
-        "        sum(range(10**8)); times += 1\n"
-        "    return times\n"
-        "sys.setswitchinterval(1000)\n"
-    )
+    pool = lab.pool(slots=16, lease=3.0)
     both = "with pool.worker(), pool.worker():\n    hear()\n"
-    holder, other = lab.child(script + both), lab.child(script + "pool.run()")
+    holder, other = lab.child(HOLD + both), lab.child(HOLD + "pool.run()")
     until(lambda: joined(pool, 3))
     before = {each.id for each in pool.workers()}
     keys = [f"k{number}" for number in range(50)]
     mine = next(key for key in keys if worker_pid(pool, key) == holder.pid)
-    assert pool.declare_job("hold").dispatch(mine, 4.0).result(HANG) >= 1
+    assert pool.declare_job("hold").dispatch(mine, 9.0).result(HANG) >= 1
     assert {each.id for each in pool.workers()} == before
     assert [words for _, _, words in lab.events() if words[0] == "hold"] == [["hold", "1"]]
     holder.say()

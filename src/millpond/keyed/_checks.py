@@ -16,3 +16,10 @@ def check_text(value: Any, what: str, longest: int) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"{what} must be text that UTF-8 can write, not {value!r}") from None
     return value if type(value) is str else str.__str__(value)
+
+
+def check_seconds(value: Any, what: str, least: float = 0.0, most: float = 1e9) -> float:
+    """Return `value` if it is a number of seconds within these limits; else say what is wrong."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"{what} must be seconds from {least:g} to {most:g}, not {value!r}")
+    return float(value)

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
 from millpond._events import logger
+from millpond.keyed._checks import check_seconds
 from millpond.keyed._definition import Definition, Policy, define
 from millpond.keyed._handle import LONGEST_ID, KeyedResident
 from millpond.keyed._home import Home
@@ -132,8 +133,6 @@ class Controller:
     """A function that says which residents there should be, asked again and again."""
 
     def __init__(self, home: Home, name: str, function: Callable[..., Any], resident: Definition, every: float) -> None:
-        if not 0.05 <= every <= DAY:
-            raise ValueError(f"controller(every=) takes seconds from 0.05 to a day, not {every!r}")
         try:
             inspect.signature(function).bind(None)
         except TypeError:
@@ -141,7 +140,7 @@ class Controller:
                 f"a controller takes the resident that it is itself, and nothing else: def {name}(me)"
             ) from None
         self._function = function
-        self._every = every
+        self._every = check_seconds(every, "every= of a controller", 0.05, DAY)
         self._wanted = KeyedResident[...](Port(home), resident)
         self._home = home
         self._keeper = define(self._run, name, KEEPER, resident=True)
@@ -175,7 +174,8 @@ def in_zone(function: Callable[..., Any], tz: datetime.tzinfo) -> Callable[..., 
 
 def _takes_time(job: Definition, times: Times) -> bool:
     """Tell whether a handler takes the time for which it was due; refuse one that takes anything else."""
-    assert job.function is not None
+    if job.function is None:
+        raise TypeError(f"a schedule needs a handler for job {job.name!r}, not None")
     try:
         job.shape.encode((), {})
         return False  # it can do without

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from millpond.keyed._checks import check_seconds
 from millpond.keyed._records import SECOND
 
 FIXED: Final = ("slots", "placement")
@@ -40,9 +41,7 @@ def shown_setting(name: str, value: Any) -> str:
 
 def _checked(name: str, value: Any) -> int:
     if name in _SECONDS:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _SECONDS[name] <= value <= 1e6:
-            raise ValueError(f"{name} must be seconds from {_SECONDS[name]}, not {value!r}")
-        return round(value * SECOND)
+        return round(check_seconds(value, name, _SECONDS[name], 1e6) * SECOND)
     least, most = _WHOLE[name]
     if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")

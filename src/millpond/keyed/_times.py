@@ -11,6 +11,8 @@ from typing import Literal, Protocol, get_args
 
 from cronsim import CronSim, CronSimError
 
+from millpond.keyed._checks import check_seconds
+
 Missed = Literal["once", "all", "skip"]
 """What becomes of times at which no worker was there."""
 MISSED = get_args(Missed)
@@ -40,9 +42,7 @@ class Every:
     tz: datetime.tzinfo = datetime.UTC
 
     def __init__(self, seconds: float) -> None:
-        if not 0.01 <= seconds <= 366 * DAY:
-            raise ValueError(f"every() takes seconds from 0.01 to a year, not {seconds!r}")
-        self._seconds = float(seconds)
+        self._seconds = check_seconds(seconds, "the interval of every()", 0.01, 366 * DAY)
 
     def __repr__(self) -> str:
         return f"every {self._seconds:g} s"

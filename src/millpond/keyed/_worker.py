@@ -21,6 +21,7 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed import _commands as do
+from millpond.keyed._checks import check_seconds
 from millpond.keyed._heart import Heart
 from millpond.keyed._home import Home
 from millpond.keyed._lane import Lane
@@ -53,10 +54,9 @@ class Worker:
             raise ValueError(f"weight must be a whole number from 1 to 1000, not {weight!r}")
         if strict and signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
             raise ValueError("strict=True ends the process by SIGALRM, but this program has a handler for it")
-        if grace is not None and not 0 <= grace < 1e9:
-            raise ValueError(f"grace must be seconds from 0, not {grace!r}")
-        if not 0 <= stall < 1e9:
-            raise ValueError(f"stall must be seconds from 0, not {stall!r}")
+        if grace is not None:
+            check_seconds(grace, "grace")
+        check_seconds(stall, "stall")
         self._home = home
         self._stall = stall
         self._concurrency = concurrency

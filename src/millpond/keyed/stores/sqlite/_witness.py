@@ -31,10 +31,14 @@ class Witness:
             (pool, session),
         ).fetchall()
         computing = {passport: self._computes(passport) for passport in {row[-1] for row in rows}}
-        speaking = {passport for _, end, silent, passport in rows if end - now >= lease // 2 and not silent}
+        spoke: dict[str, int] = {}
+        for _, end, silent, passport in rows:
+            if not silent:
+                spoke[passport] = max(end, spoke.get(passport, 0))
         for worker, end, silent, passport in rows:
-            is_late = end - now < lease // 2 and passport not in speaking  # else it could speak for this one, too
-            if is_late and computing[passport] and (not silent or now - silent < STALL):
+            has_spoken = spoke.get(passport, 0) - end >= lease // 2  # for another worker, and could have for this one
+            is_late = end - now < lease // 2
+            if is_late and not has_spoken and computing[passport] and (not silent or now - silent < STALL):
                 transaction.execute(
                     "UPDATE keyed_member SET lease_end = ?, silent_since = ? WHERE pool = ? AND id = ?",
                     (now + lease, silent or now, pool, worker),
