@@ -41,6 +41,7 @@ PAIRS = [
     ("src/millpond/keyed/_async_pool.py", "src/millpond/keyed/_pool.py"),
     ("src/millpond/keyed/_async_handle.py", "src/millpond/keyed/_handle.py"),
     ("src/millpond/keyed/_async_admin.py", "src/millpond/keyed/_admin.py"),
+    ("src/millpond/keyed/_async_search.py", "src/millpond/keyed/_search.py"),
 ]
 """Source and twin; a pair whose source is not there is passed over."""
 

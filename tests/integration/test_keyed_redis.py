@@ -22,6 +22,7 @@ import redis
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed import Job, KeyedPool
 from millpond.keyed import _commands as do
+from millpond.keyed import _questions as about
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._records import SECOND, Joiner, Order, Outcome, Settings, Settle, Special, Work
 from millpond.keyed._store import PoolGone
@@ -128,7 +129,7 @@ def test_a_server_without_memory_says_so_and_nothing_is_half_done(stores):
         with pytest.raises(EngineUnavailable, match="out of memory"):
             put(store, "a")
         client.config_set("maxmemory", "0")
-        assert store.counts().jobs == 0
+        assert store.ask(about.Counts()).jobs == 0
         assert put(store, "a") == {}
         assert ids(work(store)) == ["a"]
 
@@ -184,14 +185,14 @@ def test_scripts_that_the_server_forgot_are_loaded_again(store, redis_url):
         assert ids(work(store)) == ["a"]
         client.script_flush()
         put(store, "b")
-        assert store.counts().jobs == 2
+        assert store.ask(about.Counts()).jobs == 2
 
 
 def test_a_server_that_lost_its_data_has_no_pool_and_a_new_one_differs(stores):
     with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
         store = stores(server.url)
         hire(store)
-        before = store.beat().incarnation
+        before = store.ask(about.Members()).incarnation
         client.flushall()
         for verb in (
             lambda: put(store, "a"),
@@ -203,7 +204,7 @@ def test_a_server_that_lost_its_data_has_no_pool_and_a_new_one_differs(stores):
             store.keys,
             store.counts,
             store.owners,
-            lambda: store.outcomes(["a"]),
+            lambda: store.ask(about.Outcomes(("a",))),
             lambda: store.join(Joiner("w", "host")),
         ):
             with pytest.raises(PoolGone, match="open it again"):
@@ -232,7 +233,7 @@ def test_a_server_that_comes_back_with_its_data_goes_on(stores, tmp_path):
         assert heard.wait(HANG), "who listens is told when there is a connection again"
         assert put(store, "c") == {}
         assert work(store, *ended(taken)).stale == ()
-        assert store.counts().jobs == 2
+        assert store.ask(about.Counts()).jobs == 2
 
 
 @contextlib.contextmanager
@@ -398,9 +399,9 @@ def test_nothing_is_sent_again_by_itself(proxy, stores):
         orders = [Order(1, "j:k", body("a"))]
         with pytest.raises(EngineUnavailable, match="cannot be reached.*unknown"):
             store.dispatch(f"batch-{lost}", orders)
-        assert store.counts().jobs == jobs
+        assert store.ask(about.Counts()).jobs == jobs
         assert store.dispatch(f"batch-{lost}", orders) == {}
-        assert store.counts().jobs == 1
+        assert store.ask(about.Counts()).jobs == 1
         hire(store)
         taken = work(store)
         assert ids(taken) == ["a"]
@@ -416,7 +417,7 @@ def test_a_dispatch_that_came_twice_is_in_once_and_its_refusals_are_told_again(p
     assert store.dispatch("batch", orders) == {2: "full", 3: "full"}
     proxy.next = "twice"
     assert store.dispatch("other", [Order(2, "j:l", body())]) == {}
-    assert store.counts().jobs == 3
+    assert store.ask(about.Counts()).jobs == 3
     special = [Order(3, "j:m", body("x"), Special("x", "f", on_busy="reject")), Order(3, "j:m", body("y"), Special("y", "f", on_busy="reject"))]  # fmt: skip
     proxy.next = "answer"
     with pytest.raises(EngineUnavailable):
@@ -436,15 +437,15 @@ def test_a_work_that_came_twice_takes_and_settles_once_and_what_was_lost_is_give
     assert ids(done) == ["a"]
     proxy.next = "twice"
     again = store.work("w", 3, ended(done), 0, 1)
-    assert again.stale == (0,) and store.counts().done == 1
+    assert again.stale == (0,) and store.ask(about.Counts()).done == 1
     proxy.next = "answer"
     with pytest.raises(EngineUnavailable):
         store.work("w", 4, [], 10, 16)
-    assert store.counts().keys_running == 1
+    assert store.ask(about.Counts()).keys_running == 1
     assert store.claim("w", range(SLOTS), {}, known=[], call=9).recovered == 1
     assert store.work("w", 9, [], 10, 16).takes == (), "a call that comes late takes nothing"
     assert ids(store.work("w", 10, [], 10, 16)) == ["b", "c"]
-    assert store.keys()[0].losses == 0, "nobody died"
+    assert store.ask(about.Keys())[0].losses == 0, "nobody died"
 
 
 def test_a_server_that_does_not_answer_holds_up_one_purpose_only(proxy, stores, monkeypatch):
@@ -524,7 +525,10 @@ def test_a_forked_child_has_connections_of_its_own(store):
     if not child:
         code = 1
         with contextlib.suppress(BaseException):
-            assert store.dispatch("of the child", [Order(1, "j:k", body("b"))]) == {} and store.beat().members
+            assert (
+                store.dispatch("of the child", [Order(1, "j:k", body("b"))]) == {}
+                and store.ask(about.Members()).members
+            )
             assert store._dispatching._connection not in sockets
             store.close()
             code = 0
@@ -588,11 +592,11 @@ def every_verb(store: RedisStore) -> None:
     lent = work(store, worker="v")
     assert [take.mailbox for take in lent.takes] == ["j:unknown"]
     work(store, ended(lent)[0]._replace(done=0, how="bury", reason=b"why"), worker="v")
-    assert store.apply(do.Replay(tuple(one.number for one in store.dead_letters()))) == "1"
+    assert store.apply(do.Replay(tuple(one.number for one in store.ask(about.DeadLetters())))) == "1"
     store.leave("v")
     for _ in range(5):
         done = store.work("w", next(_numbers), ended(done) if not done.signals else [], 100, 16, 100, 99)
-    assert store.counts().jobs == 0, store.keys()
+    assert store.ask(about.Counts()).jobs == 0, store.ask(about.Keys())
 
 
 def test_nothing_stays_but_what_is_fixed_when_all_is_done(store, redis_url):
@@ -624,14 +628,14 @@ def test_a_drop_takes_all_of_this_pool_and_nothing_of_others(stores, redis_url):
 def test_a_drop_that_stopped_halfway_is_ended_by_who_opens_the_pool(store, redis_url):
     hire(store)
     put(store, "a")
-    before = store.beat().incarnation
+    before = store.ask(about.Members()).incarnation
     store._desk.run("mark", [])  # and then its process died
     with pytest.raises(PoolGone):
-        store.beat()
+        store.ask(about.Members())
     assert store.open(Settings(slots=SLOTS)).incarnation != before
-    assert store.counts().jobs == 0 and store.beat().members == ()
+    assert store.ask(about.Counts()).jobs == 0 and store.ask(about.Members()).members == ()
     store._desk.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
-    assert store.beat().members == ()
+    assert store.ask(about.Members()).members == ()
 
 
 def test_many_slots_change_hands_in_many_calls(stores, redis_url):
@@ -640,12 +644,12 @@ def test_many_slots_change_hands_in_many_calls(stores, redis_url):
     store.join(Joiner("v", "host"))
     assert store.claim("w", range(1000), {}).got == tuple(range(1000))
     assert store.give("w", [(slot, "v") for slot in range(0, 1000, 2)], "fair") == 500
-    assert store.owners()[1] == ["v", "w"] * 500
+    assert store.ask(about.Owners())[1] == ["v", "w"] * 500
     put(store, "a")
-    assert store.counts().keys_ready == 1 and len(store.keys()) == 1
+    assert store.ask(about.Counts()).keys_ready == 1 and len(store.ask(about.Keys())) == 1
     store.leave("v")
-    assert store.owners()[1] == ["", "w"] * 500 and store.slots()[0].before == "v"
-    assert store.outcomes([str(number) for number in range(600)]) == [None] * 600
+    assert store.ask(about.Owners())[1] == ["", "w"] * 500 and store.ask(about.Slots())[0].before == "v"
+    assert store.ask(about.Outcomes(tuple(map(str, range(600))))) == [None] * 600
 
 
 def test_large_jobs_are_taken_a_few_at_a_time(store):
@@ -665,7 +669,7 @@ def test_times_are_whole_however_far_away(store):
     assert done.due == at
     outcome = Outcome("a", "done", b"\0 \xff", 10**15 + 1, "")
     work(store, ended(done)[0]._replace(outcomes=(outcome,)))
-    assert store.outcomes(["a"]) == [("done", b"\0 \xff")]
+    assert store.ask(about.Outcomes(("a",))) == [("done", b"\0 \xff")]
 
 
 def test_without_its_package_the_store_says_what_to_install():

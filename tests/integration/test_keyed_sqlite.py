@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
+from millpond.keyed import _questions as about
 from millpond.keyed._commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
 from millpond.keyed._envelope import Envelope, encode
 from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Special
@@ -51,11 +52,11 @@ def test_jobs_of_a_key_come_in_order_and_once(store):
     assert ids(first["j:a"]) == ["1", "3"] and ids(first["j:b"]) == ["2"]
     assert hand.work().takes == ()
     assert hand.work(end(first["j:a"], "keep", 1), end(first["j:b"])).takes == ()
-    assert store.where(first["j:a"].slot, "j:a", "1") == "gone"
-    assert store.where(first["j:a"].slot, "j:a", "3") == "running"
+    assert store.ask(about.Where(first["j:a"].slot, "j:a", "1")) == "gone"
+    assert store.ask(about.Where(first["j:a"].slot, "j:a", "3")) == "running"
     assert hand.work(end(first["j:a"])).stale == ()
     assert hand.work(end(first["j:a"])).stale == (0,)
-    assert store.counts().jobs == 0 and store.counts().done == 3 and store.keys() == []
+    assert store.ask(about.Counts()).jobs == 0 and store.ask(about.Counts()).done == 3 and store.ask(about.Keys()) == []
 
 
 def test_a_retry_a_dead_letter_and_a_shelf(store):
@@ -67,10 +68,10 @@ def test_a_retry_a_dead_letter_and_a_shelf(store):
         end(takes["j:b"], "bury", 0, reason=b"no"),
         end(takes["j:c"], "shelve", 0, reason=b"unknown"),
     ).due
-    views = store.keys()
-    assert {view.mailbox: view.state for view in views} == {"j:a": "retry", "j:c": "shelved"}
-    assert [letter.reason for letter in store.dead_letters()] == [b"no"]
-    store.skew += due - store.counts().now + 1
+    views = store.ask(about.Keys())
+    assert {view.mailbox: view.state for view in views} == {"j:a": "retry", "j:c": "parked"}
+    assert [letter.reason for letter in store.ask(about.DeadLetters())] == [b"no"]
+    store.skew += due - store.ask(about.Counts()).now + 1
     (again,) = hand.work().takes
     assert (again.mailbox, again.failures) == ("j:a", 1)
     assert store.apply(Replay((1,))) == "1" and store.apply(Drop((1,))) == "0"
@@ -86,13 +87,20 @@ def test_delays_ids_and_outcomes_end_in_their_time(store):
     late = Special("1", "job", delay=10 * SECOND, unique_for=20 * SECOND)
     assert dict(store.dispatch("b1", [order("a", "1", late)])) == {}
     assert dict(store.dispatch("b2", [order("a", "1", late)])) == {0: "same"}
-    assert store.where(0, "j:a", "1") == "delayed" and hand.work().takes == ()
+    assert store.ask(about.Where(0, "j:a", "1")) == "delayed" and hand.work().takes == ()
     store.skew += 11 * SECOND
     (take,) = hand.work().takes
     hand.work(end(take, outcomes=(Outcome("1", "done", b"42", 5 * SECOND),)))
-    assert store.outcomes(["1", "2"]) == [("done", b"42"), None]
+    assert store.ask(
+        about.Outcomes(
+            (
+                "1",
+                "2",
+            )
+        )
+    ) == [("done", b"42"), None]
     store.skew += 6 * SECOND
-    assert store.outcomes(["1"]) == [None]
+    assert store.ask(about.Outcomes(("1",))) == [None]
     hand.work()
     rows = store._home.read(lambda t: t.execute("SELECT count(*) FROM keyed_outcome").fetchone())
     assert rows == (0,)
@@ -110,8 +118,8 @@ def test_cancel_purge_pause_and_resume(store):
     assert [(signal.kind, signal.id) for signal in signals] == [("cancel", "1")]
     assert hand.work(heard=signals[0].number).signals == ()
     store.apply(Pause(slot, "j:a"))
-    assert hand.work(end(take)).takes == () and store.keys()[0].state == "held"
-    assert store.apply(Purge(slot, "j:a")) == "3" and store.keys() == []
+    assert hand.work(end(take)).takes == () and store.ask(about.Keys())[0].state == "paused"
+    assert store.apply(Purge(slot, "j:a")) == "3" and store.ask(about.Keys()) == []
     store.apply(Resume(slot, "j:a"))
 
 
@@ -126,12 +134,12 @@ def test_residents_and_their_notes(store):
     assert [signal.data for signal in hand.work().signals] == [b"late"]
     assert store.apply(Start(slot, mailbox, body)) == "same"
     assert store.apply(Start(slot, mailbox, resident("k", "r2", b"two")[2])) == "replaced"
-    assert len(store.residents()) == 1
+    assert len(store.ask(about.Keys("r"))) == 1
     (second,) = hand.work(end(take)).takes
     assert ids(second) == ["r2"]
     assert store.apply(Stop(slot, mailbox)) == "stopping"
     hand.work(end(second))
-    assert store.apply(Stop(slot, mailbox)) == "gone" and store.residents() == []
+    assert store.apply(Stop(slot, mailbox)) == "gone" and store.ask(about.Keys("r")) == []
 
 
 def test_slots_are_given_claimed_and_left(store):
@@ -143,10 +151,10 @@ def test_slots_are_given_claimed_and_left(store):
     assert b.work().takes == () and store.claim("b", range(SLOTS), {}).contested
     assert a.work(*map(end, takes)).stale == ()
     store.leave("b")
-    assert {slot.owner for slot in store.slots()} == {""}
-    assert {slot.before for slot in store.slots()} == {"b"}
-    version, owners = store.owners()
-    assert owners == [""] * SLOTS and version == store.beat().version
+    assert {slot.owner for slot in store.ask(about.Slots())} == {""}
+    assert {slot.before for slot in store.ask(about.Slots())} == {"b"}
+    version, owners = store.ask(about.Owners())
+    assert owners == [""] * SLOTS and version == store.ask(about.Members()).version
     assert store.renew("b") is None and store.renew("a") is not None
 
 
@@ -156,7 +164,7 @@ def test_a_full_key_refuses_what_comes_after_it(url):
     assert dict(store.dispatch("b", orders)) == {2: "full", 4: "pool", 5: "full"}
     store.apply(Shut())
     assert dict(store.dispatch("b2", [order("c", "7")])) == {0: "closed"}
-    assert store.beat().is_shut
+    assert store.ask(about.Members()).is_shut
     store.close()
 
 
@@ -298,12 +306,12 @@ def test_a_resource_pool_lives_in_the_same_file(url, tmp_path):
         store.dispatch("b", [order("k", "1")])
         with gpus.acquire() as grant:
             assert "gpu-1" in str(grant)
-            assert store.counts().jobs == 1
+            assert store.ask(about.Counts()).jobs == 1
         store.close()
         with gpus.acquire():
             pass
     store = open_store(url)
-    assert store.counts().jobs == 1
+    assert store.ask(about.Counts()).jobs == 1
     store.close()
 
 
@@ -316,7 +324,7 @@ def test_full_durability_is_asked_for_in_the_url(url):
     store.close()
     store = open_store(url)
     assert store._home.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (1,)
-    assert store.counts().jobs == 1
+    assert store.ask(about.Counts()).jobs == 1
     store.close()
 
 
@@ -343,9 +351,9 @@ def test_a_file_that_is_replaced_is_a_pool_that_is_gone(url, tmp_path):
     with pytest.raises(PoolGone, match="deleted"):
         store.dispatch("b2", [order("k", "2")])
     with pytest.raises(PoolGone):
-        store.counts()
+        store.ask(about.Counts())
     store.open(SETTINGS)
-    assert store.counts().jobs == 0
+    assert store.ask(about.Counts()).jobs == 0
     Hand(store)
     assert heard.wait(HANG)
     store.close()
@@ -382,7 +390,7 @@ def test_one_call_that_fails_spoils_no_other(store):
     for thread in threads:
         thread.join(HANG)
     assert sorted(map(str, results)) == ["'mine'", "fine", "good"]
-    assert store.counts().jobs == 0
+    assert store.ask(about.Counts()).jobs == 0
 
 
 def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
@@ -403,7 +411,7 @@ def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
     over.set()
     holder.join(HANG)
     store.dispatch("b2", [order("k", "2")])
-    assert store.counts().dispatched == 1
+    assert store.ask(about.Counts()).dispatched == 1
 
 
 # --- fork -------------------------------------------------------------------------------------------------------------
@@ -421,10 +429,10 @@ def test_a_forked_child_begins_anew(store):
             store.dispatch("child", [order("k", "2")])
             child = Hand(store, "child", claims=False)
             is_new = store._home.sessions.number != session
-            dead = {member.id: member.is_dead for member in store.beat().members}
+            dead = {member.id: member.is_dead for member in store.ask(about.Members()).members}
             code = 0 if is_new and dead == {"w": False, "child": False} and child.work().takes == () else 2
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert [ids(take) for take in hand.work().takes] == [["1", "2"]]
-    assert {member.id: member.is_dead for member in store.beat().members} == {"w": False, "child": True}
+    assert {member.id: member.is_dead for member in store.ask(about.Members()).members} == {"w": False, "child": True}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from millpond.keyed import _questions as about
 from millpond.keyed._envelope import opened
 from millpond.keyed._records import SECOND
 
@@ -97,7 +98,7 @@ def run(start, script, url, *args):
 def drain(store, name="after"):
     """Take over from everybody who is dead, and return the ids of all jobs that are left, in order, by key."""
     hand = Hand(store, name, claims=False)
-    beat = store.beat()
+    beat = store.ask(about.Members())
     dead = {member.id: member.lease_end for member in beat.members if member.is_dead}
     claimed = store.claim(name, range(SLOTS), dead)
     assert len(claimed.got) == SLOTS and not claimed.contested
@@ -155,12 +156,12 @@ def test_a_worker_that_is_killed_loses_no_job(store, url, start):
         before = f"w{turn}"
         claimer = Hand(store, f"claimer{turn}", claims=False)
         claimed = store.claim(claimer.name, range(SLOTS), {before: 0})
-        assert not claimed.is_gone and before not in {member.id for member in store.beat().members}
+        assert not claimed.is_gone and before not in {member.id for member in store.ask(about.Members()).members}
         store.leave(claimer.name)
         check_rows(store)
-    counts = store.counts()
+    counts = store.ask(about.Counts())
     left = drain(store)
-    letters = store.dead_letters()
+    letters = store.ask(about.DeadLetters())
     assert counts.done + sum(map(len, left.values())) + len(letters) == total
     for jobs in left.values():
         numbers = [int(job.split("-")[1]) for job in jobs]
@@ -174,14 +175,14 @@ def test_what_a_killed_process_had_is_taken_over_at_once(store, url, start):
     heard, hand = threading.Event(), Hand(store, "heir", claims=False)
     ear = store.listen("heir", heard.set)
     heard.clear()
-    assert [member.is_dead for member in store.beat().members] == [False, False]
+    assert [member.is_dead for member in store.ask(about.Members()).members] == [False, False]
     holder.kill()
     assert heard.wait(HANG), "nobody told the heir"
-    (victim,) = [member for member in store.beat().members if member.is_dead]
+    (victim,) = [member for member in store.ask(about.Members()).members if member.is_dead]
     claimed = store.claim("heir", range(SLOTS), {victim.id: victim.lease_end})
     takes = hand.work().takes
     assert len(claimed.got) == SLOTS and claimed.recovered == 10 and len(takes) == 10
-    assert victim.lease_end > store.counts().now, "its lease was not waited for"
+    assert victim.lease_end > store.ask(about.Counts()).now, "its lease was not waited for"
     assert {take.losses for take in takes} == {1}
     ear.close()
 
@@ -192,12 +193,12 @@ def test_a_stopped_process_is_not_dead_but_its_lease_ends(store, url, start):
     assert holder.line() == "1"
     holder.stop()
     hand = Hand(store, "heir", claims=False)
-    (sleeper,) = [member for member in store.beat().members if member.id == "sleeper"]
+    (sleeper,) = [member for member in store.ask(about.Members()).members if member.id == "sleeper"]
     assert not sleeper.is_dead
     assert store.claim("heir", range(SLOTS), {"sleeper": sleeper.lease_end}).got == ()
     store.skew += 61 * SECOND
     store.renew("heir")
-    assert not any(member.is_dead for member in store.beat().members)
+    assert not any(member.is_dead for member in store.ask(about.Members()).members)
     assert len(store.claim("heir", range(SLOTS), {"sleeper": sleeper.lease_end}).got) == SLOTS
     assert len(hand.work().takes) == 1
     holder.signal(signal.SIGCONT)
@@ -221,12 +222,12 @@ def test_a_process_that_says_goodbye_leaves_nothing(store, url, start):
     )
     heard = threading.Event()
     ear = store.listen("w", heard.set)
-    until(lambda: store.beat().members)
+    until(lambda: store.ask(about.Members()).members)
     until(lambda: store._home.sessions.others())  # one that was never met is not missed
     heard.clear()
     assert listener.ask() == "closed"
     assert heard.wait(HANG)
-    assert [member.is_dead for member in store.beat().members] == [True]
+    assert [member.is_dead for member in store.ask(about.Members()).members] == [True]
     ear.close()
     rows = store._home.read(
         lambda t: (
@@ -254,4 +255,4 @@ def test_a_session_that_was_buried_by_mistake_comes_back(store):
     home.write(lambda t: t.execute("DELETE FROM session"))
     home.sessions.look_after_own()
     assert home.read(lambda t: t.execute("SELECT number FROM session").fetchall()) == [(number,)]
-    assert not store.beat().members[0].is_dead and hand.work().is_gone is False
+    assert not store.ask(about.Members()).members[0].is_dead and hand.work().is_gone is False

@@ -584,7 +584,7 @@ def test_a_job_of_a_newer_version_waits_for_a_worker_that_knows_it_and_order_hol
     do, new = pool.declare_job("do"), pool.declare_job("new")
     receipts = [do.dispatch("k", 0), new.dispatch("k", 1), do.dispatch("k", 2), new.dispatch("k", 3)]
     assert receipts[0].result(HANG) == 0
-    until(lambda: [each.state for each in pool.keys()] == ["shelved"])  # noqa: SIM118
+    until(lambda: [each.state for each in pool.keys()] == ["parked"])  # noqa: SIM118
     assert do.dispatch("other", 1).result(HANG) == 1
     lab.child(
         """

@@ -133,7 +133,7 @@ class State:
             tuple(sorted((name, max(one.due - now, 0)) for name, one in tables.delayed.rows.items())),
             tuple((box.unknown, box.name, max(box.since + unknown - now, 0)) for box in boxes if box.state == PARKED),
             tuple(box.name for box in boxes if box.state == PAUSED),
-            (tuple(sorted(tables.paused)), tuple(sorted(tables.cancelled)), tuple(tables.messages.rows)),
+            (tuple(sorted(tables.pauses.rows)), tuple(sorted(tables.cancelled)), tuple(tables.messages.rows)),
             tuple(opened(letter.job).id for letter in tables.dead.rows.values()),
             tuple((one.id, max(one.lease_end - now, 0), one.is_leaving) for one in tables.members.all()),
             tuple((slot.owner, min(now - slot.since, DRAIN)) for slot in tables.slots.rows),

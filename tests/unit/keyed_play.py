@@ -74,7 +74,7 @@ class Log:
 
 
 class Tampered:
-    """A store whose verbs can be made to fail before or after they take effect."""
+    """A store whose verbs can be made to fail before or after they take effect. A question has the name of its class."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -90,16 +90,17 @@ class Tampered:
             return value
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.calls.append(name)
+            verb = type(args[0]).__name__ if name == "ask" else name
+            self.calls.append(verb)
             if self.always_before is not None:
-                self.always_before(name)
-            if (hook := self.before.get(name)) is not None:
+                self.always_before(verb)
+            if (hook := self.before.get(verb)) is not None:
                 hook(*args, **kwargs)
             result = value(*args, **kwargs)
-            if (hook := self.after.get(name)) is not None:
+            if (hook := self.after.get(verb)) is not None:
                 hook(*args, **kwargs)
             if self.always_after is not None:
-                self.always_after(name)
+                self.always_after(verb)
             return result
 
         return call

@@ -27,6 +27,7 @@ __all__ = [
     "AsyncReceipt",
     "DeadLetterView",
     "Job",
+    "JobView",
     "Jump",
     "KeyInfo",
     "KeyedAdmin",
@@ -34,6 +35,8 @@ __all__ = [
     "KeyedPool",
     "KeyedResident",
     "KeyedStatistics",
+    "Page",
+    "PauseView",
     "Receipt",
     "Rendezvous",
     "Resident",
@@ -53,6 +56,7 @@ __getattr__, __dir__ = lazy(
         "AsyncReceipt": "millpond.keyed._async_handle",
         "DeadLetterView": "millpond.keyed._views",
         "Job": "millpond.keyed._job",
+        "JobView": "millpond.keyed._views",
         "Jump": "millpond.keyed._core",
         "KeyInfo": "millpond.keyed._views",
         "KeyedAdmin": "millpond.keyed._admin",
@@ -60,6 +64,8 @@ __getattr__, __dir__ = lazy(
         "KeyedPool": "millpond.keyed._pool",
         "KeyedResident": "millpond.keyed._handle",
         "KeyedStatistics": "millpond.keyed._views",
+        "Page": "millpond.keyed._page",
+        "PauseView": "millpond.keyed._views",
         "Receipt": "millpond.keyed._handle",
         "Rendezvous": "millpond.keyed._core",
         "Resident": "millpond.keyed._job",
@@ -78,11 +84,14 @@ if TYPE_CHECKING:
     from millpond.keyed._core import Jump, Rendezvous
     from millpond.keyed._handle import KeyedJob, KeyedResident, Receipt
     from millpond.keyed._job import Job, Resident, Retry
+    from millpond.keyed._page import Page
     from millpond.keyed._pool import KeyedPool
     from millpond.keyed._views import (
         DeadLetterView,
+        JobView,
         KeyedStatistics,
         KeyInfo,
+        PauseView,
         ResidentView,
         SlotView,
         WorkerView,

@@ -10,12 +10,18 @@ from typing import Any, TypeAlias
 
 from millpond.errors import NotFound
 from millpond.keyed import _commands as do
-from millpond.keyed import _views
+from millpond.keyed import _cursor, _views
+from millpond.keyed import _questions as about
 from millpond.keyed._async_port import AsyncPort
+from millpond.keyed._async_search import AsyncSearch, Wanted
+from millpond.keyed._checks import check_text, user_and_host
+from millpond.keyed._page import Page
+from millpond.keyed._records import key_of
 from millpond.keyed._settings import LIFTED, checked_settings
-from millpond.keyed._views import DeadLetterView
+from millpond.keyed._views import DeadLetterView, JobView, PauseView
 
 CHUNK = 500
+LONGEST_REASON = 500
 Letters: TypeAlias = Iterable[DeadLetterView | int | str]
 """Dead letters: as they are, by number, or by the id of their job."""
 
@@ -26,17 +32,34 @@ class AsyncKeyedAdmin:
     def __init__(self, port: AsyncPort) -> None:
         self._port = port
 
-    async def pause(self, key: str | None = None) -> None:
-        """Let no job of this key begin; without a key, nothing in the whole pool. What runs goes on."""
-        await self._port.open()
-        command = do.Pause() if key is None else do.Pause(*self._port.home.address(key))
+    async def pause(self, key: str | None = None, *, reason: str = "", by: str = "") -> None:
+        """Let nothing of this key begin; without a key, nothing in the whole pool. Jobs that run go on.
+
+        Residents of the key are stopped, and begin again when it is resumed. Say why, for those who will ask: see
+        `paused`. `by`: who wants it; without it, the user and the host of this process.
+        """
+        command = await self._switch(key, check_text(reason, "a reason", LONGEST_REASON, empty=True), by)
         await self._port.ask(lambda store: store.apply(command))
+
+    async def _switch(self, key: str | None, reason: str, by: str) -> do.Pause:
+        await self._port.open()
+        who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
+        if key is None:
+            return do.Pause(0, "", who, reason)
+        return do.Pause(self._port.home.address(key)[0], self._port.home.checked_key(key), who, reason)
 
     async def resume(self, key: str | None = None) -> None:
         """Undo `pause`; without a key also `shutdown`."""
         await self._port.open()
-        command = do.Resume() if key is None else do.Resume(*self._port.home.address(key))
+        home = self._port.home
+        command = do.Resume() if key is None else do.Resume(home.address(key)[0], home.checked_key(key))
         await self._port.ask(lambda store: store.apply(command))
+
+    async def paused(self, *, after: str = "", limit: int | None = None) -> Page[PauseView]:
+        """Return the keys that are paused, who did that, since when, and why; the whole pool first, if it is."""
+        start = _cursor.read("paused", after) if after else ""
+        page = await self._port.look(about.Pauses(start, _cursor.check_limit(limit)))
+        return Page((_views.pause(each) for each in page), _cursor.written("paused", page.next))
 
     async def purge(self, key: str) -> int:
         """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
@@ -84,10 +107,55 @@ class AsyncKeyedAdmin:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""
         await self._port.ask(lambda store: store.apply(do.Shut()))
 
-    async def dead_letters(self, key: str | None = None) -> list[DeadLetterView]:
-        """Return the jobs that will not be run any more, the oldest first."""
-        found = _views.dead_letters(await self._port.ask(lambda store: store.dead_letters()))
-        return [each for each in found if key is None or each.key == key]
+    async def dead_letters(
+        self, key: str | None = None, *, after: str = "", limit: int | None = None
+    ) -> Page[DeadLetterView]:
+        """Return the jobs that will not be run any more, the oldest first: all of them, those of a key, or `limit`."""
+        start = _cursor.read("dead letters", after) if after else ""
+        most = _cursor.check_limit(limit)
+        found: Page[DeadLetterView] = Page()
+        while True:
+            page = await self._port.look(about.DeadLetters(start, CHUNK))
+            for each, mark in zip(page, page.marks, strict=True):
+                if key is None or key_of(each.mailbox) == key:
+                    if most is not None and len(found) == most:
+                        found.next = _cursor.written("dead letters", start)
+                        return found
+                    found.append(_views.dead_letter(each))
+                start = mark
+            start = page.next
+            if not start:
+                return found
+
+    async def cancel(self, jobs: Iterable[JobView | str], *, key: str | None = None) -> int:
+        """Take jobs back, as they are or by id; return how many had not ended. One that runs is asked to stop.
+
+        Give the `key` of ids, if they have the same: without it every job of the pool is looked at to find them.
+        """
+        if isinstance(jobs, str):
+            raise TypeError(f"give a list of jobs or ids, not the text {jobs!r}")
+        await self._port.open()
+        home = self._port.home
+        keys: dict[str, str] = {}
+        unknown: set[str] = set()
+        for each in jobs:
+            if isinstance(each, JobView):
+                keys[each.id] = each.key
+            elif not isinstance(each, str):
+                raise TypeError(f"a job is given as it is or by its id, not {each!r}")
+            elif key is not None:
+                keys[each] = home.checked_key(key)
+            else:
+                unknown.add(each)
+        if unknown:
+            search = AsyncSearch(self._port, Wanted(ids=frozenset(unknown)), len(unknown))
+            await search.run(None)
+            keys.update((job.id, job.key) for job in search.found)
+        count = 0
+        for job, its_key in keys.items():
+            command = do.Cancel(*home.address(its_key), job)
+            count += await self._port.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
+        return count
 
     async def replay(self, letters: Letters | None = None, *, key: str | None = None) -> int:
         """Put dead letters back into the mailboxes of their keys: these, those of a key, or all; return how many."""
@@ -132,8 +200,8 @@ class AsyncKeyedAdmin:
     async def drop(self, *, force: bool = False) -> None:
         """Forget the pool, with everything that it knows. Refused while it has workers or jobs, unless `force`."""
         if not force:
-            counts = await self._port.ask(lambda store: store.counts())
-            beat = await self._port.ask(lambda store: store.beat())
+            counts = await self._port.look(about.Counts())
+            beat = await self._port.look(about.Members())
             if counts.jobs or counts.delayed or counts.residents or counts.dead or beat.members:
                 raise ValueError(
                     f"pool {self._port.home.name!r} has {counts.jobs} jobs, {counts.delayed} delayed ones, "

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from millpond.errors import PoolClosed
 from millpond.keyed._home import Home
 from millpond.keyed._outbox import Outbox
+from millpond.keyed._questions import A, Question
 from millpond.keyed._records import Order, Verdicts
 from millpond.keyed._replies import Replies
 from millpond.keyed._store import Store
@@ -50,6 +51,10 @@ class AsyncPort:
     async def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""
         return await asyncio.get_running_loop().run_in_executor(None, lambda: self.home.ask(question, once=once))
+
+    async def look(self, question: Question[A]) -> A:
+        """Ask the store something."""
+        return await self.ask(lambda store: store.ask(question))
 
     async def dispatch(self, orders: Sequence[Order]) -> Verdicts:
         """Hand jobs to the store."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from typing import Any
 
 
-def check_text(value: Any, what: str, longest: int) -> str:
+def check_text(value: Any, what: str, longest: int, *, empty: bool = False) -> str:
     """Return `value` as a plain string if it is a text of 1 to `longest` characters; else say what is wrong."""
     if not isinstance(value, str):
         raise TypeError(f"{what} is a string, not {value!r}; use str() or a stable text of it")
-    if not value or len(value) > longest:
-        raise ValueError(f"{what} has 1 to {longest} characters, not {len(value)}")
+    if (not value and not empty) or len(value) > longest:
+        raise ValueError(f"{what} has {0 if empty else 1} to {longest} characters, not {len(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -23,3 +26,12 @@ def check_seconds(value: Any, what: str, least: float = 0.0, most: float = 1e9) 
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{what} must be seconds from {least:g} to {most:g}, not {value!r}")
     return float(value)
+
+
+def user_and_host() -> str:
+    """Return who asks for something, for those who will ask who it was."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

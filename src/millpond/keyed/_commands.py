@@ -44,17 +44,19 @@ class Purge(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Let no job of a key (or of the pool, with an empty mailbox) begin."""
+    """Let nothing of a key (or of the pool, with an empty key) begin. Residents of the key that run are stopped."""
 
     slot: int = 0
-    mailbox: str = ""
+    key: str = ""
+    by: str = ""
+    reason: str = ""
 
 
 class Resume(NamedTuple):
     """Undo `Pause`; for the pool also `Shut`."""
 
     slot: int = 0
-    mailbox: str = ""
+    key: str = ""
 
 
 class Shut(NamedTuple):

@@ -13,15 +13,16 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
 from millpond.keyed import _commands as do
-from millpond.keyed import _views
+from millpond.keyed import _questions as about
 from millpond.keyed._checks import check_text
 from millpond.keyed._definition import Definition
+from millpond.keyed._envelope import opened, stamped
 from millpond.keyed._home import Home
 from millpond.keyed._outbox import BATCH
 from millpond.keyed._outcome import refusal
 from millpond.keyed._payload import decode
 from millpond.keyed._port import Port
-from millpond.keyed._records import SECOND, Order, Special, Verdicts
+from millpond.keyed._records import SECOND, KeyView, Order, Special, Verdicts, key_of
 from millpond.keyed._replies import PROGRESS
 
 P = ParamSpec("P")
@@ -31,6 +32,8 @@ R_co = TypeVar("R_co", covariant=True)
 OnBusy = Literal["queue", "reject", "replace", "coalesce"]
 _ON_BUSY = get_args(OnBusy)
 LONGEST_ID = 200
+PAGE = 1000
+"""Residents that are read in one call."""
 UNIQUE_FOR = 24 * 3600.0
 """Seconds for which an id that was given is remembered."""
 
@@ -96,7 +99,7 @@ class Receipt(Generic[R_co]):
         if outcome is not None and outcome[0] != PROGRESS:
             return _ended(outcome[0])
         slot, mailbox = self._port.home.address(self.key)
-        place = self._port.ask(lambda store: store.where(slot, mailbox, self.id))
+        place = self._port.look(about.Where(slot, mailbox, self.id))
         if place in ("gone", "dead"):  # it may have ended between the two questions
             outcome = self._outcome()
         return place if outcome is None or outcome[0] == PROGRESS else _ended(outcome[0])
@@ -107,7 +110,7 @@ class Receipt(Generic[R_co]):
         return decode(outcome[1]) if outcome is not None and outcome[0] == PROGRESS else None
 
     def _outcome(self) -> tuple[str, bytes] | None:
-        outcomes = self._port.ask(lambda store: store.outcomes([self.id]))
+        outcomes = self._port.look(about.Outcomes((self.id,)))
         return outcomes[0]
 
     def cancel(self) -> bool:
@@ -322,8 +325,11 @@ class KeyedResident(Generic[P]):
     def start(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Let it run for this key. False: it does already, with these arguments. With others it is replaced."""
         self._port.open()
+        return self._start(key, self._port.home.resident(self._definition, key, args, kwargs))
+
+    def _start(self, key: str, body: bytes) -> bool:
         home = self._port.home
-        command = do.Start(*home.address(key, self.name), home.resident(self._definition, key, args, kwargs))
+        command = do.Start(*home.address(key, self.name), body)
         answer = self._port.ask(lambda store: store.apply(command))
         if answer == "closed":
             raise PoolClosed(f"pool {home.name!r} was shut down: admin.resume() opens it again")
@@ -337,13 +343,27 @@ class KeyedResident(Generic[P]):
         """Make the residents of this name equal to `wanted`: see `reconcile` of the pool."""
         changes = 0
         self._port.open()
-        for key, arguments in wanted.items():
-            self.check(key, **arguments)  # type: ignore[call-arg]  # all of them, before anything is done
-        for view in _views.residents(self._port.ask(lambda store: store.residents())):
-            if view.name == self.name and view.key not in wanted:
-                changes += self.stop(view.key)
-        for key, arguments in wanted.items():
-            changes += self.start(key, **arguments)  # type: ignore[call-arg]
+        home = self._port.home
+        bodies = {
+            home.checked_key(key): home.resident(self._definition, key, (), arguments)
+            for key, arguments in wanted.items()  # all of them, before anything is done
+        }
+        after = ""
+        while True:
+            page = self._port.look(about.Keys("r", after, PAGE))
+            for view in page:
+                key = key_of(view.mailbox)
+                if not view.mailbox.startswith(f"r:{self.name}:"):
+                    continue
+                if key not in wanted:
+                    changes += self.stop(key)
+                elif key in bodies and _is_right(view, bodies[key]):
+                    del bodies[key]  # it is right as it is
+            after = page.next
+            if not after:
+                break
+        for key, body in bodies.items():
+            changes += self._start(key, body)
         return changes
 
     def stop(self, key: str, *, timeout: float | None = None) -> bool:
@@ -354,8 +374,7 @@ class KeyedResident(Generic[P]):
         if answer == "stopping" and timeout is not None:
             for step in range(1 + round(timeout / 0.05)):
                 self._port.sleep(0.05 if step else 0.005)
-                views = self._port.ask(lambda store: store.residents())
-                if all(view.mailbox != mailbox for view, _ in views):
+                if self._port.look(about.Key(slot, mailbox)) is None:
                     return True
             raise TimeoutError(f"resident {self.name!r} of key {key!r} has not ended in {timeout} s; it was told to")
         return answer != "gone"
@@ -376,6 +395,11 @@ class KeyedResident(Generic[P]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"
+
+
+def _is_right(view: KeyView, body: bytes) -> bool:
+    """Return whether a resident is as it is wanted, and was not told to end."""
+    return not view.is_ending and opened(view.last).payload == opened(stamped(0, body)).payload
 
 
 def _ended(status: str) -> str:

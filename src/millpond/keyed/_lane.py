@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from millpond._clock import elapsed
 from millpond._events import Observer, emit, logger
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed import _questions as about
 from millpond.keyed._core import Placement
 from millpond.keyed._news import tell
 from millpond.keyed._plan import ROUND, Sightings, farewell, plan
@@ -182,7 +183,7 @@ class Lane:
                 self._doubt()  # we are no member any more, or the clock of the store jumped: a renewal will tell
             self._heed(tenure, runner, work)
             if work.version != self._version and not tenure.is_over and not self.is_closing and not work.is_gone:
-                self._steer(tenure, runner, self._store.beat())
+                self._steer(tenure, runner, self._store.ask(about.Members()))
             if self._tenure is not tenure or self._ended.is_set():
                 return
             if not self._settles and not (work.is_more and is_serving and runner.room()):
@@ -195,7 +196,7 @@ class Lane:
         """
         beat, self._beat = self._beat, None
         is_more, self._is_more = self._is_more, False
-        return self._store.beat() if is_more and beat is None else beat
+        return self._store.ask(about.Members()) if is_more and beat is None else beat
 
     def _heed(self, tenure: Tenure, runner: Runner, work: Work) -> None:
         """Do what the answer says."""
@@ -246,7 +247,7 @@ class Lane:
 
     def _reassure(self, tenure: Tenure) -> None:
         """After an answer was lost: have given back what the store gave us and we never got."""
-        _, owners = self._store.owners()
+        _, owners = self._store.ask(about.Owners())
         own = [slot for slot, owner in enumerate(owners) if owner == tenure.id]
         claimed = self._store.claim(tenure.id, own, {}, self._known(tenure), tenure.call)
         self._is_unsure = False
@@ -269,7 +270,7 @@ class Lane:
             return
         dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
         if beat.version != self._version or dead:
-            _, owners = self._store.owners()
+            _, owners = self._store.ask(about.Owners())
             todo = plan(tenure.id, beat.members, dead, owners, self._placement)
             if todo.gives:
                 self._give(tenure, runner, todo.gives, "rebalanced")
@@ -322,7 +323,7 @@ class Lane:
 
     def _give_rest(self, tenure: Tenure, runner: Runner, beat: Beat) -> None:
         """Give away what a leaving worker owns: at once, and at every heartbeat should that have failed."""
-        _, owners = self._store.owners()
+        _, owners = self._store.ask(about.Owners())
         moves = farewell(tenure.id, beat.members, owners, self._placement)
         if moves:
             self._give(tenure, runner, moves, "left")

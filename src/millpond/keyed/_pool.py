@@ -7,26 +7,34 @@ The synchronous twin, `_pool.py`, is generated from this file by `tools/twins.py
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from millpond._events import Observer
-from millpond.keyed import _serve, _views
+from millpond.keyed import _cursor, _serve, _views
+from millpond.keyed import _questions as about
 from millpond.keyed._admin import KeyedAdmin
 from millpond.keyed._core import Placement
 from millpond.keyed._definition import Policy, define
 from millpond.keyed._handle import KeyedJob, KeyedResident
 from millpond.keyed._home import Home, shown
 from millpond.keyed._job import Job, Resident
+from millpond.keyed._page import Page
 from millpond.keyed._port import Port, Working
+from millpond.keyed._records import KeyView
 from millpond.keyed._schedule import Controller, Keys, Schedule
+from millpond.keyed._search import STATES, Search, Start, Wanted
 from millpond.keyed._settings import checked_settings
 from millpond.keyed._times import MISSED, Cron, Every, Missed, Times
-from millpond.keyed._views import KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
+from millpond.keyed._views import JobView, KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
 
 P = ParamSpec("P")
 R = TypeVar("R")
+JobState = Literal["waiting", "running", "retry", "paused", "parked", "delayed", "dead"]
+PAGE = 1000
+"""Keys that are read in one call."""
 
 
 class JobDecorator(Protocol):
@@ -277,34 +285,86 @@ class KeyedPool:
 
     def workers(self) -> list[WorkerView]:
         """Return the workers, the oldest first."""
-        beat = self._port.ask(lambda store: store.beat())
-        _, owners = self._port.ask(lambda store: store.owners())
+        beat = self._port.look(about.Members())
+        _, owners = self._port.look(about.Owners())
         return _views.workers(beat, owners)
 
     def slots(self) -> list[SlotView]:
         """Return who owns what, since when, and why."""
-        return _views.slots(self._port.ask(lambda store: store.slots()))
+        return _views.slots(self._port.look(about.Slots()))
 
-    def keys(self) -> list[KeyInfo]:
-        """Return the keys that have jobs, the one with the oldest first."""
-        found = self._port.ask(lambda store: store.keys("j"))
-        table = self._port.ask(lambda store: store.slots())
-        now = self._port.ask(lambda store: store.beat()).now
-        return _views.keys(found, table, now)
+    def keys(self, *, after: str = "", limit: int | None = None) -> Page[KeyInfo]:
+        """Return the keys that have jobs: all of them, the one with the oldest job first; or `limit` of them.
+
+        With `limit`, they come in the order in which the store has them; `next` of the page is the `after=` of the next
+        one. All of a large pool are many: take pages.
+        """
+        page = self._page("keys", "j", after, limit)
+        found = Page((_views.key(each, page.now) for each in page), page.next)
+        if limit is None:
+            found.sort(key=lambda one: (-one.oldest_age, one.key))
+        return found
+
+    def _page(self, what: str, lane: str, after: str, limit: int | None) -> Page[KeyView]:
+        """Return some mailboxes of a lane, or all of them, in several calls: none of them holds others up for long."""
+        start = _cursor.read(what, after) if after else ""
+        rest = _cursor.check_limit(limit)
+        found: Page[KeyView] = Page()
+        while True:
+            page = self._port.look(about.Keys(lane, start, PAGE if rest is None else min(rest, PAGE)))
+            found += page
+            found.now, start = page.now, page.next
+            rest = None if rest is None else rest - len(page)
+            if not start or rest == 0:
+                found.next = _cursor.written(what, start)
+                return found
+
+    def jobs(
+        self,
+        *,
+        id: str | None = None,  # noqa: A002  (what it is called everywhere)
+        key: str | None = None,
+        name: str | None = None,
+        state: JobState | None = None,
+        after: str = "",
+        limit: int | None = 100,
+    ) -> Page[JobView]:
+        """Return jobs that have not ended, and dead ones: those of a key in their order.
+
+        Find them by id, key, name and state: `waiting`, `running`, `retry`, `paused`, `parked`, `delayed`, `dead`.
+        `next` of the page is the `after=` of the next one. Without a key, finding an id means to look at all jobs.
+        """
+        if state is not None and state not in STATES:
+            raise ValueError(f"state is one of {', '.join(STATES)}, not {state!r}")
+        for what, given in (("id", id), ("name", name)):
+            if given is not None and not isinstance(given, str):
+                raise TypeError(f"{what}= is text, not {given!r}")
+        self._port.open()
+        plain = None if key is None else self._home.checked_key(key)
+        start = Start(*_cursor.read("jobs", after)) if after else None
+        most = _cursor.check_limit(limit)
+        wanted = Wanted(None if id is None else frozenset((id,)), plain, name, state)
+        search = Search(self._port, wanted, sys.maxsize if most is None else most)
+        more = search.run(start)
+        return Page(search.found, _cursor.written("jobs", more))
 
     def owner(self, key: str) -> SlotView:
         """Return the slot of a key: who owns it, since when, and why."""
         self._port.open()
         return self.slots()[self._home.address(key)[0]]
 
-    def residents(self) -> list[ResidentView]:
-        """Return the residents, by name and key."""
-        return _views.residents(self._port.ask(lambda store: store.residents()))
+    def residents(self, *, after: str = "", limit: int | None = None) -> Page[ResidentView]:
+        """Return the residents: all of them, by name and key; or `limit` of them, see `keys`."""
+        page = self._page("residents", "r", after, limit)
+        found = Page((_views.resident(each) for each in page), page.next)
+        if limit is None:
+            found.sort(key=lambda one: (one.name, one.key))
+        return found
 
     def statistics(self) -> KeyedStatistics:
         """Return how the pool stands, and what it has done since it was created."""
-        counts = self._port.ask(lambda store: store.counts())
-        beat = self._port.ask(lambda store: store.beat())
+        counts = self._port.look(about.Counts())
+        beat = self._port.look(about.Members())
         return _views.statistics(counts, len(beat.members))
 
     # --- the end -------------------------------------------------------------------------------------------------

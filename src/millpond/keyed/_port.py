@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from millpond.errors import PoolClosed
 from millpond.keyed._home import Home
 from millpond.keyed._outbox import Outbox
+from millpond.keyed._questions import A, Question
 from millpond.keyed._records import Order, Verdicts
 from millpond.keyed._replies import Replies
 from millpond.keyed._store import Store
@@ -46,6 +47,10 @@ class Port:
     def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""
         return self.home.ask(question, once=once)
+
+    def look(self, question: Question[A]) -> A:
+        """Ask the store something."""
+        return self.ask(lambda store: store.ask(question))
 
     def dispatch(self, orders: Sequence[Order]) -> Verdicts:
         """Hand jobs to the store."""

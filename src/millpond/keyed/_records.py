@@ -24,6 +24,10 @@ BATCH_RETENTION: Final = 120 * SECOND
 """How long a store remembers what it answered to a dispatch, should it be sent again."""
 DEAD_RETRY: Final = 10 * SECOND
 """How long a key waits when its dead job finds the dead letters full."""
+LONGEST_ERROR: Final = 1000
+"""Bytes that are kept of how a job has failed which is tried again."""
+LOOKED_AT: Final = 4096
+"""With more keys ready than this, the oldest job is looked for among those that are next in their slots."""
 
 Lane: TypeAlias = Literal["j", "r"]
 
@@ -124,7 +128,7 @@ class Settle(NamedTuple):
     failures: int = 0
     """`retry`: how often the job has failed."""
     reason: bytes = b""
-    """`bury`: why, as a person reads it; `shelve`: the name that is not known."""
+    """`bury`, `retry`: why, as a person reads it; `shelve`: the name that is not known."""
     outcomes: tuple[Outcome, ...] = ()
     notes: int = 0
     """Notifications up to this number were handled."""
@@ -205,12 +209,34 @@ class Slot(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
+    """A job that will not be run any more, unless somebody wants it to."""
+
     number: int
     slot: int
     mailbox: str
     at: int
     reason: bytes
     job: bytes
+    attempts: int = 0
+    """How often it was begun."""
+
+
+class Delayed(NamedTuple):
+    """A job that enters its mailbox later."""
+
+    due: int
+    slot: int
+    mailbox: str
+    body: bytes
+
+
+class Paused(NamedTuple):
+    """A key of which nothing may begin; an empty one stands for the whole pool."""
+
+    key: str
+    since: int
+    by: str
+    reason: str
 
 
 class KeyView(NamedTuple):
@@ -223,12 +249,27 @@ class KeyView(NamedTuple):
     oldest: int
     """When its oldest job came."""
     state: str
-    """`ready`, `running`, `retry`, `held` (paused) or `shelved` (nobody knows its job)."""
+    """`ready`, `running`, `retry`, `paused` or `parked` (nobody knows its job)."""
     worker: str
     """Who runs it, or owns its slot."""
     token: int
+    """Of its take, which is about the time at which it began."""
+    taken: int
+    """Jobs at its head that the worker has."""
     failures: int
     losses: int
+    error: bytes
+    """How its first job has failed the last time."""
+    due: int
+    """When its first job is tried again; 0: it does not wait for that."""
+    owned: int
+    """Since when its slot is where it is."""
+    why: str
+    """Why it is."""
+    last: bytes = b""
+    """Of a resident: its job (the last one, should it be about to be replaced)."""
+    is_ending: bool = False
+    """Of a resident: it was told to end, and nothing comes behind it."""
 
 
 class Counts(NamedTuple):
@@ -243,7 +284,7 @@ class Counts(NamedTuple):
     dead: int
     residents: int
     oldest: int
-    """When the oldest job came that is ready and at the head of its key; 0: there is none."""
+    """When the oldest job came that is ready and at the head of its key; 0: there is none. See `LOOKED_AT`."""
     dispatched: int
     done: int
     retried: int
@@ -261,3 +302,8 @@ Verdicts: TypeAlias = Mapping[int, str]
 was dispatched before), `into:<id>` (another waiting job does for it): nothing added. None: it is in."""
 Moves: TypeAlias = Sequence[tuple[int, str]]
 """Slots, each with who gets it; nobody: it is free."""
+
+
+def key_of(mailbox: str) -> str:
+    """Return the key of a mailbox."""
+    return mailbox[2:] if mailbox[0] == "j" else mailbox.split(":", 2)[2]

@@ -11,6 +11,7 @@ from concurrent.futures import Future, InvalidStateError
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError, NotFound
+from millpond.keyed import _questions as about
 from millpond.keyed._home import Home
 from millpond.keyed._store import Ear, PoolGone
 
@@ -149,7 +150,7 @@ class Replies:
         now, doubts = elapsed(), DOUBTS
         for start in range(0, len(ids), AT_ONCE):
             part = ids[start : start + AT_ONCE]
-            for job, outcome in zip(part, store.outcomes(part), strict=True):
+            for job, outcome in zip(part, store.ask(about.Outcomes(tuple(part))), strict=True):
                 wait = self._waits.get(job)
                 if outcome is not None and outcome[0] == PROGRESS:
                     if wait is not None:
@@ -180,7 +181,7 @@ class Replies:
     def _doubt(self, job: str, wait: _Wait) -> None:
         """See whether a job that has waited long is still there: an outcome that has expired will not come again."""
         wait.since = elapsed()
-        if self._home.store.where(wait.slot, wait.mailbox, job) not in ("gone", "dead"):
+        if self._home.store.ask(about.Where(wait.slot, wait.mailbox, job)) not in ("gone", "dead"):
             wait.is_doubtful = False
             wait.patience = min(LONGEST_DOUBT, 2 * wait.patience)
         elif not wait.is_doubtful:

@@ -26,7 +26,7 @@ from millpond.keyed._outcome import encode as encode_failure
 from millpond.keyed._outcome import failure
 from millpond.keyed._payload import DoesNotFit
 from millpond.keyed._payload import encode as encode_result
-from millpond.keyed._records import SECOND, Outcome, Settle, Signal, Take
+from millpond.keyed._records import LONGEST_ERROR, SECOND, Outcome, Settle, Signal, Take
 from millpond.keyed._tenure import Tenure
 from millpond.keyed._visit import Visit
 
@@ -190,6 +190,8 @@ class Runner:
                 visit.resident.deliver(signal.note, signal.data)
             else:
                 visit.early.append((signal.note, signal.data))
+        elif signal.kind == "pause":
+            visit.stop("paused")
         elif visit.running == signal.id:
             visit.stop("stopped" if signal.mailbox[0] == "r" else "cancelled")
         else:
@@ -342,7 +344,7 @@ class Runner:
             return self._stopped(visit, envelope)
         except Retry as error:
             pause = definition.policy.pause(job.attempt) if error.delay is None else error.delay
-            return self._again(visit, job, pause)
+            return self._again(visit, pause, error)
         except BaseException as error:  # SystemExit, too: it is the handler's, not ours
             is_stopped = visit.lost.is_set
             return self._stopped(visit, envelope) if is_stopped else self._fail(visit, definition, job, envelope, error)
@@ -407,13 +409,13 @@ class Runner:
             pause = policy.pause(job.attempt)
             about: dict[str, Any] = {"key": job.key, "id": job.id, "job": job.name, "error": repr(error)}
             tell(self._observer, "job_retried", self.pool, delay=pause, **about)
-            return self._again(visit, job, pause)
+            return self._again(visit, pause, error)
         return self._bury(visit, envelope, job.attempt, error)
 
-    def _again(self, visit: Visit, job: Job, pause: float) -> Settle:
+    def _again(self, visit: Visit, pause: float, error: BaseException) -> Settle:
         take = visit.take
         failures = take.failures + 1 if visit.done == 0 else 1
-        return Settle(take.slot, take.mailbox, take.token, 0, "retry", round(pause * SECOND), failures)
+        return Settle(take.slot, take.mailbox, take.token, 0, "retry", round(pause * SECOND), failures, _words(error))
 
     def _bury(self, visit: Visit, envelope: Envelope, attempts: int, error: BaseException) -> Settle:
         """Say that a job has failed for good."""
@@ -477,7 +479,7 @@ class Runner:
             else:
                 failures = 1 if elapsed() - began > LONG_LIFE else take.failures + 1
                 pause = definition.policy.pause(failures) if definition is not None else 1.0
-                how = how._replace(how="retry", delay=round(pause * SECOND), failures=failures)
+                how = how._replace(how="retry", delay=round(pause * SECOND), failures=failures, reason=_words(error))
                 about = {"key": key, "resident": name, "error": repr(error)}
                 tell(self._observer, "resident_failed", self.pool, cause=error, delay=pause, **about)
         finally:
@@ -490,6 +492,11 @@ class Runner:
         visit.notes = max(visit.notes, number)
         take = visit.take
         self._settle(Settle(take.slot, take.mailbox, take.token, 0, "keep", notes=visit.notes))
+
+
+def _words(error: BaseException) -> bytes:
+    """Return what a person reads of an error after which something is tried again."""
+    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace")[:LONGEST_ERROR]
 
 
 def _nobody(value: Any) -> None:

@@ -8,7 +8,7 @@ no such pool any more: who gets it opens the pool again.
 
 What may be sent again after an `EngineUnavailable`, because twice is as good as once: `dispatch` with the same batch,
 `work` with the same call (a take that was lost is given back by `claim` with `known`), `renew`, `claim`, `give`,
-`leave`, all readings; `apply` as its command allows (a `Notify` may then arrive twice).
+`leave`, `ask`; `apply` as its command allows (a `Notify` may then arrive twice).
 
 Hints are hints. `listen` calls back when there *may* be something: for a worker something to take, a signal, or a
 change of members; for a producer an outcome. A hint may be lost or come in vain, so everybody also looks by itself,
@@ -22,18 +22,15 @@ from typing import NamedTuple, Protocol
 
 from millpond.errors import EngineError
 from millpond.keyed._commands import Command
+from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
     Beat,
     Claimed,
-    Counts,
-    DeadLetter,
     Joiner,
-    KeyView,
     Moves,
     Order,
     Settings,
     Settle,
-    Slot,
     Verdicts,
     Work,
 )
@@ -88,7 +85,6 @@ class Store(Protocol):
 
     # producers
     def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts: ...
-    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]: ...
     def apply(self, command: Command) -> str: ...
 
     # workers
@@ -119,16 +115,7 @@ class Store(Protocol):
     ) -> Work: ...
 
     # looking in
-    def beat(self) -> Beat: ...
-    def owners(self) -> tuple[int, list[str]]:
-        """Return the version, and the owner of every slot ("" for nobody) as of that version or later."""
-
-    def slots(self) -> list[Slot]: ...
-    def keys(self, lane: str = "j") -> list[KeyView]: ...
-    def residents(self) -> list[tuple[KeyView, bytes]]: ...
-    def dead_letters(self) -> list[DeadLetter]: ...
-    def where(self, slot: int, mailbox: str, job: str) -> str: ...
-    def counts(self) -> Counts: ...
+    def ask(self, question: Question[A]) -> A: ...
 
     # hints, end
     def listen(self, name: str, heard: Callable[[], None]) -> Ear:

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from millpond.keyed._envelope import came, opened
-from millpond.keyed._records import SECOND, Beat, Counts, DeadLetter, KeyView, Slot
+from millpond.keyed._envelope import came, opened, stamped
+from millpond.keyed._records import SECOND, Beat, Counts, DeadLetter, Delayed, KeyView, Paused, Slot, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class KeyInfo:
     """Jobs that have not ended, the running one included."""
     oldest_age: float
     state: str
-    """`ready`, `running`, `retry` (waits to be tried again), `held` (paused) or `shelved` (no worker knows its job)."""
+    """`ready`, `running`, `retry` (waits to be tried again), `paused` or `parked` (no worker knows its job)."""
     worker: str
     """Who runs it, or owns it."""
     owner_since: float
@@ -74,11 +74,53 @@ class ResidentView:
     id: str
     arguments: dict[str, Any]
     state: str
-    """`running`, `ready`, `retry` (it failed and waits), `held` or `shelved`."""
+    """`running`, `ready`, `retry` (it failed and waits), `paused` or `parked` (no worker knows it)."""
     worker: str
     started_at: float
     """When it was asked for."""
     failures: int
+    error: str
+    """How it has failed the last time."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job that has not ended, or is dead."""
+
+    id: str
+    key: str
+    name: str
+    state: str
+    """`waiting`, `running` (a worker has it), `retry` (it failed and is tried again), `paused`, `parked` (no worker
+    knows it), `delayed` or `dead`."""
+    dispatched_at: float | None
+    """When it entered its key; None: it has not yet."""
+    due_at: float | None
+    """When it enters its key, if it is delayed, or is tried again."""
+    worker: str
+    """Who runs it."""
+    running_since: float | None
+    """Since when that worker has it."""
+    attempts: int
+    """How often it was begun."""
+    error: str
+    """How it has failed the last time, or why it is dead; a traceback may follow the first line."""
+    died_at: float | None
+    number: int | None
+    """Its number among the dead letters."""
+    arguments: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PauseView:
+    """A key, or the whole pool, of which nothing may begin."""
+
+    key: str | None
+    """None: the whole pool."""
+    since: float
+    by: str
+    """Who paused it: user and host, unless somebody said otherwise."""
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +135,8 @@ class DeadLetterView:
     """The first line says why; a traceback may follow."""
     dispatched_at: float
     died_at: float
+    attempts: int
+    """How often it was begun."""
     arguments: Any
 
 
@@ -149,67 +193,113 @@ def slots(found: Iterable[Slot]) -> list[SlotView]:
     ]
 
 
-def keys(found: Iterable[KeyView], table: list[Slot], now: int) -> list[KeyInfo]:
-    """Return keys, with what their slots tell."""
-    return [
-        KeyInfo(
-            each.mailbox[2:],
-            each.slot,
-            each.depth,
-            max(0, now - each.oldest) / SECOND,
-            each.state,
-            each.worker,
-            table[each.slot].since / SECOND,
-            table[each.slot].why,
-            each.failures,
-            each.losses,
-        )
-        for each in found
-    ]
+def key(each: KeyView, now: int) -> KeyInfo:
+    """Return a key that has jobs."""
+    return KeyInfo(
+        key_of(each.mailbox),
+        each.slot,
+        each.depth,
+        max(0, now - each.oldest) / SECOND,
+        each.state,
+        each.worker,
+        each.owned / SECOND,
+        each.why,
+        each.failures,
+        each.losses,
+    )
 
 
-def residents(found: Iterable[tuple[KeyView, bytes]]) -> list[ResidentView]:
-    """Return residents."""
-    views = []
-    for view, raw in found:
-        name, _, key = view.mailbox[2:].partition(":")
-        envelope = opened(raw)
-        arguments = _arguments(envelope.payload)
-        views.append(
-            ResidentView(
-                name,
-                key,
-                envelope.id,
-                arguments if isinstance(arguments, dict) else {},
-                view.state,
-                view.worker,
-                view.oldest / SECOND,
-                view.failures,
-            )
-        )
-    return sorted(views, key=lambda one: (one.name, one.key))
+def resident(view: KeyView) -> ResidentView:
+    """Return a resident."""
+    envelope = opened(view.last)
+    arguments = _arguments(envelope.payload)
+    return ResidentView(
+        view.mailbox.split(":", 2)[1],
+        key_of(view.mailbox),
+        envelope.id,
+        arguments if isinstance(arguments, dict) else {},
+        view.state,
+        view.worker,
+        view.oldest / SECOND,
+        view.failures,
+        view.error.decode(errors="replace"),
+    )
 
 
-def dead_letters(found: Iterable[DeadLetter]) -> list[DeadLetterView]:
-    """Return dead letters."""
-    views = []
-    for each in found:
-        envelope = opened(each.job)
-        key = each.mailbox.split(":", 2 if each.mailbox[0] == "r" else 1)[-1]
-        reason = each.reason.decode(errors="replace")
-        views.append(
-            DeadLetterView(
-                each.number,
-                key,
-                envelope.id,
-                envelope.name,
-                reason,
-                came(each.job) / SECOND,
-                each.at / SECOND,
-                _arguments(envelope.payload),
-            )
-        )
-    return views
+def job(view: KeyView, raw: bytes, index: int) -> JobView:
+    """Return a job by its place in a mailbox."""
+    envelope, is_taken = opened(raw), index < view.taken
+    state, due, attempts, error = "waiting", None, 0, ""
+    if is_taken:
+        state = "running"
+    elif view.state == "paused" or (view.state in ("retry", "parked") and not index):
+        state = view.state
+    if not index:
+        attempts = view.failures + view.losses + (state == "running")
+        due, error = view.due / SECOND if view.due else None, view.error.decode(errors="replace")
+    return JobView(
+        envelope.id,
+        key_of(view.mailbox),
+        envelope.name,
+        state,
+        came(raw) / SECOND,
+        due,
+        view.worker if is_taken else "",
+        view.token / SECOND if is_taken else None,
+        attempts,
+        error,
+        None,
+        None,
+        _arguments(envelope.payload),
+    )
+
+
+def delayed_job(one: Delayed) -> JobView:
+    """Return a job that enters its key later."""
+    envelope = opened(stamped(0, one.body))
+    key, arguments = key_of(one.mailbox), _arguments(envelope.payload)
+    due = one.due / SECOND
+    return JobView(envelope.id, key, envelope.name, "delayed", None, due, "", None, 0, "", None, None, arguments)
+
+
+def dead_job(one: DeadLetterView) -> JobView:
+    """Return a dead letter as a job."""
+    return JobView(
+        one.id,
+        one.key,
+        one.name,
+        "dead",
+        one.dispatched_at,
+        None,
+        "",
+        None,
+        one.attempts,
+        one.reason,
+        one.died_at,
+        one.number,
+        one.arguments,
+    )
+
+
+def dead_letter(each: DeadLetter) -> DeadLetterView:
+    """Return a dead letter."""
+    envelope = opened(each.job)
+    return DeadLetterView(
+        each.number,
+        key_of(each.mailbox),
+        envelope.id,
+        envelope.name,
+        each.reason.decode(errors="replace"),
+        came(each.job) / SECOND,
+        each.at / SECOND,
+        each.attempts,
+        _arguments(envelope.payload),
+    )
+
+
+def pause(one: Paused) -> PauseView:
+    """Return what is paused."""
+    return PauseView(one.key or None, one.since / SECOND, one.by, one.reason)
 
 
 def statistics(counts: Counts, workers: int) -> KeyedStatistics:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from millpond.keyed._envelope import opened
-from millpond.keyed._records import Joiner, Settings, Settle, Work
+from millpond.keyed._records import Joiner, Settings, Settle, Work, key_of
 from millpond.keyed.rules import Numbers, Rules
 from millpond.keyed.rules.tables import RUNNING
 from millpond.keyed.stores.memory import MemoryTables
@@ -75,7 +75,7 @@ def dump(rules: Reference) -> object:
     places = [[(key, list(place)) for key, place in some.items()] for some in (boxes.ready_in, boxes.parked_for)]
     counted = replace(tables.numbers, last_token=0, last_place=0, first_place=0)
     rows = (tables.delayed, tables.outcomes, tables.dead, tables.unique, tables.messages, tables.slots, tables.members)
-    rest = (tables.paused, tables.cancelled, {name: one for name, one in tables.signals.rows.items() if one})
+    rest = (tables.pauses.rows, tables.cancelled, {name: one for name, one in tables.signals.rows.items() if one})
     return repr(
         [list(boxes.all.values()), places, list(boxes.borrowed_by_name), counted, *(one.rows for one in rows), *rest]
     )
@@ -124,7 +124,7 @@ class Judge:
             dict(tables.members.calls),
             dump(self.rules) if is_stale else None,
             any(0 < end <= now for end in ends),
-            bool(tables.paused or tables.cancelled or any(tables.signals.rows.values())),
+            bool(tables.pauses or tables.cancelled or any(tables.signals.rows.values())),
         )
 
     def after(self, before: Sight, now: int, verb: str, arguments: Sequence[Any], answer: Any) -> None:
@@ -207,7 +207,7 @@ class Judge:
             assert take.jobs == tuple(self.tables.mailboxes.all[take.mailbox].jobs)[:taken], "K3: not the first jobs"
             assert is_borrowed or self.tables.slots.get(slot).owner == worker, f"K1: {worker} does not own {slot}"
             assert token > self.tokens.get(take.mailbox, 0), f"K1: token {token} of {take.mailbox} did not grow"
-            assert take.mailbox not in self.tables.paused, f"{take.mailbox} is paused"
+            assert key_of(take.mailbox) not in self.tables.pauses, f"{take.mailbox} is paused"
             assert not {opened(raw).id for raw in take.jobs} & self.tables.cancelled, "a cancelled job runs again"
             self.tokens[take.mailbox] = token
 
@@ -225,8 +225,9 @@ def finish(rules: Reference, now: int) -> None:
     tables = tables_of(rules)
     settings, boxes = tables.settings, tables.mailboxes
     tables.numbers.is_paused = tables.numbers.is_shut = 0
-    for mailbox in list(tables.paused):
-        rules.orders.resume(mailbox)
+    for key in list(tables.pauses.rows):
+        for slot in range(settings.slots):
+            rules.orders.resume(slot, key)
     ends = {one.id: one.lease_end for one in tables.members.all()}
     now = max([now, *ends.values()]) + 2 * settings.lease
     rules.join(now, Joiner("last", "last", names=NAMES))

@@ -14,10 +14,11 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from millpond.keyed import _commands as do
+from millpond.keyed import _questions as about
 from millpond.keyed._envelope import Envelope, came, encode, opened
 from millpond.keyed._records import (
     BATCH_RETENTION,
@@ -27,10 +28,12 @@ from millpond.keyed._records import (
     Claimed,
     Counts,
     DeadLetter,
+    Delayed,
     Joiner,
     KeyView,
     Order,
     Outcome,
+    Paused,
     Settings,
     Settle,
     Slot,
@@ -89,7 +92,7 @@ class Side:
     def __init__(self, name: str, store: Store, settings: Settings) -> None:
         self.name, self.store = name, store
         store.open(settings)
-        self.offset = store.beat().now - START
+        self.offset = store.ask(about.Members()).now - START
         self.maps: dict[str, dict[int, int]] = {"token": {}, "signal": {}, "note": {}, "version": {}, "dead": {}}
         self.ends: dict[int, int] = {}
 
@@ -106,6 +109,8 @@ class Side:
                 got = self.store.claim(worker, slots, dead, known, call)
             case Verb("dispatch", (batch, orders)):
                 got = dict(self.store.dispatch(batch, [self._order(one) for one in orders]))
+            case Verb("beat", ()):
+                got = self.store.ask(about.Members())
             case Verb("renew", (worker, leaving)):
                 got = self.store.renew(worker, leaving=leaving)
             case Verb("apply", (do.Replay(numbers) | do.Drop(numbers),)):
@@ -161,10 +166,7 @@ class Side:
                     self.number("note", note[0], other[0])
                     self.same(f"{what}: note", note[1], other[1])
             case KeyView():
-                self.same(what, wanted._replace(oldest=0, token=0), got._replace(oldest=0, token=0))
-                self.time(f"{what}: oldest", wanted.oldest, got.oldest)
-                if wanted.token:
-                    self.number("token", wanted.token, got.token)
+                self._key(what, wanted, got)
             case Slot():
                 self.same(what, wanted._replace(epoch=0, since=0), got._replace(epoch=0, since=0))
                 self.time(f"{what}: since", wanted.since, got.since)
@@ -174,6 +176,12 @@ class Side:
                 self.number("dead", wanted.number, got.number)
                 self.time(f"{what}: at", wanted.at, got.at)
                 self._jobs(what, [wanted.job], [got.job])
+            case Delayed():
+                self.same(what, wanted._replace(due=0), got._replace(due=0))
+                self.time(f"{what}: due", wanted.due, got.due)
+            case Paused():
+                self.same(what, wanted._replace(since=0), got._replace(since=0))
+                self.time(f"{what}: since", wanted.since, got.since)
             case Counts():
                 self.same(what, wanted._replace(now=0, oldest=0), got._replace(now=0, oldest=0))
                 self.time(f"{what}: oldest", wanted.oldest, got.oldest)
@@ -182,11 +190,18 @@ class Side:
             case list():
                 for number, (one, other) in enumerate(self._pairs(what, wanted, got)):
                     self.compare(f"{what}[{number}]", one, other)
-            case (KeyView(), bytes()):
-                self.compare(what, wanted[0], got[0])
-                self._jobs(what, [wanted[1]], [got[1]])
             case _:
                 self.same(what, wanted, got)
+
+    def _key(self, what: str, wanted: KeyView, got: KeyView) -> None:
+        odd: dict[str, Any] = {"oldest": 0, "token": 0, "due": 0, "owned": 0, "last": b""}
+        self.same(what, wanted._replace(**odd), got._replace(**odd))
+        self.time(f"{what}: oldest", wanted.oldest, got.oldest)
+        self.time(f"{what}: due", wanted.due, got.due)
+        self.time(f"{what}: owned", wanted.owned, got.owned)
+        self._jobs(what, [wanted.last] if wanted.last else [], [got.last] if got.last else [])
+        if wanted.token:
+            self.number("token", wanted.token, got.token)
 
     def _pairs(self, what: str, wanted: Sequence[Any], got: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
         if len(wanted) != len(got):
@@ -271,19 +286,34 @@ class Stage:
         tables, now = self.tables, self.now
         ids = [job for _, job in self.jobs]
         readings: list[tuple[str, Any, Callable[[Store], Any]]] = [
-            ("beat", self.rules.beat(now), lambda store: store.beat()),
-            ("slots", list(tables.slots.rows), lambda store: store.slots()),
-            ("owners", _reads.owners(tables)[1], lambda store: list(store.owners()[1])),
-            ("keys", _reads.keys(tables, "j"), lambda store: store.keys("j")),
-            ("keys r", _reads.keys(tables, "r"), lambda store: store.keys("r")),
-            ("residents", _reads.residents(tables), lambda store: store.residents()),
-            ("dead letters", _by_job(_reads.dead_letters(tables)), lambda store: _by_job(store.dead_letters())),
-            ("counts", _reads.counts(tables, now), lambda store: store.counts()),
-            ("outcomes", _reads.outcomes(tables, now, ids), lambda store: list(store.outcomes(ids))),
+            ("beat", self.rules.beat(now), lambda store: store.ask(about.Members())),
+            ("slots", list(tables.slots.rows), lambda store: store.ask(about.Slots())),
+            ("owners", _reads.owners(tables)[1], lambda store: list(store.ask(about.Owners())[1])),
+            ("keys", _reads.keys(tables, now, "j"), lambda store: _all(store, about.Keys("j", limit=2), _mailbox)),
+            ("residents", _reads.keys(tables, now, "r"), lambda store: _all(store, about.Keys("r", limit=1), _mailbox)),
+            (
+                "key",
+                [_reads.key(tables, f"j:{key}") for key in KEYS],
+                lambda store: [store.ask(about.Key(slot_of(key), f"j:{key}")) for key in KEYS],
+            ),
+            (
+                "jobs",
+                _raws([_reads.jobs(tables, f"j:{key}", 1, 3) for key in KEYS]),
+                lambda store: _raws(store.ask(about.Jobs(tuple((f"j:{key}", 1, 3) for key in KEYS)))),
+            ),
+            ("delayed", _reads.delayed(tables, now), lambda store: _all(store, about.DelayedJobs(limit=2), _body)),
+            ("pauses", _reads.paused(tables, now), lambda store: _all(store, about.Pauses(limit=2), _key)),
+            (
+                "dead letters",
+                _by_job(_reads.dead_letters(tables, now)),
+                lambda store: _by_job(_all(store, about.DeadLetters(limit=2), _number)),
+            ),
+            ("counts", _reads.counts(tables, now), lambda store: store.ask(about.Counts())),
+            ("outcomes", _reads.outcomes(tables, now, ids), lambda store: list(store.ask(about.Outcomes(tuple(ids))))),
             (
                 "where",
                 [_reads.where(tables, slot_of(key), f"j:{key}", job) for key, job in self.jobs],
-                lambda store: [store.where(slot_of(key), f"j:{key}", job) for key, job in self.jobs],
+                lambda store: [store.ask(about.Where(slot_of(key), f"j:{key}", job)) for key, job in self.jobs],
             ),
         ]
         for side in self.sides:
@@ -499,8 +529,8 @@ class Stage:
             self.read()  # so that their numbers are known
         command = (
             do.Purge(slot, mailbox),
-            do.Pause(slot, mailbox) if more % 5 else do.Pause(),
-            do.Resume(slot, mailbox) if more % 3 else do.Resume(),
+            do.Pause(slot, name, "somebody", f"because {more}") if more % 5 else do.Pause(),
+            do.Resume(slot, name) if more % 3 else do.Resume(),
             do.Replay((99, *letters)) if more % 2 else do.Drop(letters),
             self._configure(more) if more % 3 == 1 else do.Resume() if more % 4 else do.Shut(),
         )[what % 8 - 3]
@@ -516,6 +546,40 @@ class Stage:
             "drain": now.drain + SECOND if more % 7 == 0 else now.drain,
         }
         return do.Configure(tuple(changes.items()))
+
+
+def _all(store: Store, question: Any, order: Callable[[Any], Any]) -> list[Any]:
+    """Return all that there is, page by page, in an order that does not depend on the store."""
+    found: list[Any] = []
+    while True:
+        page = store.ask(question)
+        if len(page) > question.limit or len(page.marks) != len(page):
+            raise Differs(f"{question} was answered with {len(page)} items and {len(page.marks)} marks")
+        found += page
+        if not page.next:
+            return sorted(found, key=order)
+        question = replace(question, after=page.next)
+
+
+def _mailbox(view: KeyView) -> str:
+    return view.mailbox
+
+
+def _body(one: Delayed) -> str:
+    return opened(b"0" * STAMP + one.body).id
+
+
+def _key(one: Paused) -> str:
+    return one.key
+
+
+def _number(letter: DeadLetter) -> int:
+    return letter.number
+
+
+def _raws(found: Sequence[Sequence[bytes] | None]) -> list[list[bytes]]:
+    """Return jobs without the times at which they came."""
+    return [[bytes(raw[STAMP:]) for raw in jobs or ()] for jobs in found]
 
 
 def _by_job(letters: Sequence[DeadLetter]) -> list[DeadLetter]:

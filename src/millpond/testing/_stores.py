@@ -23,10 +23,11 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from millpond.keyed import _core
+from millpond.keyed import _questions as about
 from millpond.keyed._commands import (
     Cancel,
     Configure,
@@ -58,6 +59,7 @@ from millpond.keyed._records import (
     Take,
     Verdicts,
     Work,
+    key_of,
 )
 from millpond.keyed._store import PoolGone, Store
 from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES, SUSPECTS
@@ -72,9 +74,6 @@ DRAIN: Final = 300 * SECOND
 UNKNOWN: Final = 3600 * SECOND
 KEEP: Final = 600 * SECOND
 NAME: Final = "job"
-_READINGS: Final = frozenset(
-    ("beat", "owners", "slots", "keys", "residents", "dead_letters", "where", "counts", "outcomes")
-)
 _VERBS: Final = frozenset(("dispatch", "apply", "join", "renew", "leave", "give", "claim", "work"))
 
 
@@ -95,7 +94,7 @@ def check_tables(tables: MemoryTables) -> None:
     for box in boxes.all.values():
         left = box.taken - box.done
         assert box.state != RUNNING or 0 < left <= box.depth, f"I4: a take of {left} jobs of {box.name} is not there"
-        assert box.state != PAUSED or box.name in tables.paused, f"{box.name} is held and not paused"
+        assert box.state != PAUSED or key_of(box.name) in tables.pauses, f"{box.name} is held and not paused"
     jobs = sum(box.depth for box in boxes.all.values() if box.lane == "j")
     assert tables.numbers.jobs == jobs, f"jobs are {jobs}, counted were {tables.numbers.jobs}"
     assert tables.numbers.delayed == len(tables.delayed.rows), "the count of delayed jobs is off"
@@ -110,21 +109,30 @@ def check_tables(tables: MemoryTables) -> None:
 def _check_places(boxes: MemoryMailboxes) -> None:
     """I1: every mailbox that is not empty stands in one place, once, as it says; an empty one nowhere."""
     standing: list[tuple[tuple[int, object], MemoryMailbox]] = []
-    for state, places in ((READY, boxes.ready_in), (RUNNING, boxes.running_in), (PARKED, boxes.parked_for)):
+    places: Mapping[Any, Mapping[str, MemoryMailbox]]
+    for state, places in (
+        (READY, boxes.ready_in),
+        (RUNNING, boxes.running_in),
+        (PARKED, boxes.parked_for),
+        (PAUSED, boxes.paused_of),
+    ):
         for key, place in places.items():
             assert place, "an empty place is kept"
             standing += [((state, key), box) for box in place.values()]
     for here, box in standing:
         there: dict[int, object]
         there = {READY: (box.queue, box.slot), RUNNING: box.slot, PARKED: (box.lane, box.unknown)}
+        there[PAUSED] = key_of(box.name)
         assert boxes.all.get(box.name) is box, f"I1: {box.name} stands at {here} and is empty, or another"
         assert here == (box.state, there.get(box.state)), f"I1: {box.name} stands at {here}, and says {box.state}"
     names = Counter(box.name for _, box in standing)
     for box in boxes.all.values():
         assert box.depth == len(box.jobs) > 0, f"I1: {box.name} has {len(box.jobs)} jobs and says {box.depth}"
         assert box.state in range(len(STATES)), f"I1: {box.name} stands nowhere"
-        is_listed = box.state in (READY, RUNNING, PARKED)
+        is_listed = box.state in (READY, RUNNING, PARKED, PAUSED)
         assert names[box.name] == is_listed, f"I1: {box.name} stands in {names[box.name]} places"
+    lanes = Counter(box.lane for box in boxes.all.values())
+    assert boxes.counts == {"j": lanes["j"], "r": lanes["r"]}, f"{lanes} are there, {boxes.counts} were counted"
     suspects = Counter(box.worker for _, box in standing if box.state == RUNNING and box.queue == SUSPECTS)
     assert boxes.suspects == suspects, f"{suspects} run suspects, {boxes.suspects} were counted"
     assert all(count == 1 for count in suspects.values()), f"somebody runs several suspects: {suspects}"
@@ -134,7 +142,8 @@ def _check_places(boxes: MemoryMailboxes) -> None:
 
 def check_readings(store: Store) -> None:
     """Look at a store from outside, while nobody else uses it: its readings agree with one another."""
-    keys, residents, counts, slots = store.keys("j"), store.keys("r"), store.counts(), store.slots()
+    keys, residents = store.ask(about.Keys("j")), store.ask(about.Keys("r"))
+    counts, slots = store.ask(about.Counts()), store.ask(about.Slots())
     views = [*keys, *residents]
     names = [view.mailbox for view in views]
     assert len(names) == len(set(names)), f"I1: a mailbox is seen twice in {sorted(names)}"
@@ -143,19 +152,18 @@ def check_readings(store: Store) -> None:
         assert (view.token > 0) == (view.state == "running"), f"a token belongs to a run: {view}"
         assert view.state == "running" or view.worker == slots[view.slot].owner, f"whose is it: {view}"
     assert all(view.mailbox[0] == "j" for view in keys) and all(view.mailbox[0] == "r" for view in residents)
-    assert keys == sorted(keys, key=lambda view: (view.oldest, view.mailbox)), "keys come oldest first"
     assert counts.jobs == sum(view.depth for view in keys), f"jobs are {counts.jobs}, keys tell {keys}"
     states = Counter(view.state for view in keys)
     assert (counts.keys_ready, counts.keys_running) == (states["ready"], states["running"]), f"{counts}, {states}"
     assert counts.oldest == min((view.oldest for view in keys if view.state == "ready"), default=0), "oldest is off"
     assert counts.residents == len(residents), f"residents are {counts.residents}, keys tell {residents}"
-    assert counts.dead == len(store.dead_letters()), "dead letters do not agree with counts"
-    numbers = [letter.number for letter in store.dead_letters()]
+    assert counts.dead == len(store.ask(about.DeadLetters())), "dead letters do not agree with counts"
+    numbers = [letter.number for letter in store.ask(about.DeadLetters())]
     assert numbers == sorted(set(numbers)), f"dead letters are not in order: {numbers}"
-    assert [view for view, _ in store.residents()] == residents, "residents() and keys('r') differ"
-    version, owners = store.owners()
+    assert all(view.last for view in residents), f"a resident has no job: {residents}"
+    version, owners = store.ask(about.Owners())
     assert owners == [slot.owner for slot in slots], "owners() and slots() differ"
-    assert version == store.beat().version, "owners() and beat() differ in version"
+    assert version == store.ask(about.Members()).version, "owners() and beat() differ in version"
 
 
 def jobs_in(tables: MemoryTables) -> dict[str, str]:
@@ -285,7 +293,7 @@ class StoreBench:
 
     def ends(self) -> dict[str, int]:
         """Return when each lease ends."""
-        return {member.id: member.lease_end for member in self.store.beat().members}
+        return {member.id: member.lease_end for member in self.store.ask(about.Members()).members}
 
     def bury(self, survivor: Hand, *dead: Hand) -> Claimed:
         """Let the leases of some be over, and a survivor take over all that they had."""
@@ -296,7 +304,7 @@ class StoreBench:
 
     def view(self, mailbox: str) -> KeyView | None:
         """Return how a mailbox stands."""
-        return next((view for view in self.store.keys(mailbox[0]) if view.mailbox == mailbox), None)
+        return next((view for view in self.store.ask(about.Keys(mailbox[0])) if view.mailbox == mailbox), None)
 
     def state(self, mailbox: str) -> str:
         """Return where a mailbox stands."""
@@ -305,11 +313,11 @@ class StoreBench:
 
     def where(self, key: str, job: str) -> str:
         """Return where a job is."""
-        return self.store.where(self.slot(key), f"j:{key}", job)
+        return self.store.ask(about.Where(self.slot(key), f"j:{key}", job))
 
     def outcome(self, job: str) -> str:
         """Return how a job ended."""
-        (found,) = self.store.outcomes([job])
+        (found,) = self.store.ask(about.Outcomes((job,)))
         return found[0] if found is not None else ""
 
     def cancel(self, key: str, job: str) -> str:
@@ -394,12 +402,12 @@ def ids(take: Take) -> list[str]:
 def snapshot(store: Store) -> tuple[Any, ...]:
     """Return all that a store tells of its pool, but not the time."""
     return (
-        store.beat()._replace(now=0),
-        store.slots(),
-        store.keys("j"),
-        store.residents(),
-        store.dead_letters(),
-        store.counts()._replace(now=0),
+        store.ask(about.Members())._replace(now=0),
+        store.ask(about.Slots()),
+        store.ask(about.Keys("j")),
+        store.ask(about.Keys("r")),
+        store.ask(about.DeadLetters()),
+        store.ask(about.Counts())._replace(now=0),
     )
 
 
@@ -420,10 +428,10 @@ def verb_open_finds_what_was_made(bench: StoreBench) -> None:
     first = bench.bare.open(Settings(slots=16, max_jobs=7, placement="jump", max_losses=2))
     again = bench.bare_other.open(Settings(slots=4))
     assert first.incarnation and again == first, f"the pool was made as {first}, and found as {again}"
-    assert bench.store.beat().incarnation == first.incarnation
-    assert len(bench.store.slots()) == 16
+    assert bench.store.ask(about.Members()).incarnation == first.incarnation
+    assert len(bench.store.ask(about.Slots())) == 16
     check_readings(bench.store)
-    counts = bench.store.counts()
+    counts = bench.store.ask(about.Counts())
     assert counts[1:-2] == (0,) * len(counts[1:-2]) and not counts.is_paused and not counts.is_shut
 
 
@@ -444,10 +452,10 @@ def verb_drop_forgets_the_pool(bench: StoreBench) -> None:
         lambda store: store.claim("a", [0], {}),
         lambda store: store.give("a", [(0, "")], "why"),
         lambda store: store.leave("a"),
-        lambda store: store.beat(),
-        lambda store: store.owners(),
-        lambda store: store.counts(),
-        lambda store: store.keys(),
+        lambda store: store.ask(about.Members()),
+        lambda store: store.ask(about.Owners()),
+        lambda store: store.ask(about.Counts()),
+        lambda store: store.ask(about.Keys()),
     ]
     for number, call in enumerate(calls):
         for store in (bench.bare, bench.bare_other):
@@ -458,7 +466,8 @@ def verb_drop_forgets_the_pool(bench: StoreBench) -> None:
             raise AssertionError(f"call {number} on a pool that was dropped answered {answer!r}")
     again = bench.bare.open(bench.settings)
     assert again.incarnation != was, "a pool that was made anew has the old incarnation"
-    assert bench.store.renew("a") is None and not bench.store.keys() and not bench.store.beat().members
+    assert bench.store.renew("a") is None and not bench.store.ask(about.Keys())
+    assert not bench.store.ask(about.Members()).members
     assert a.work(end(take)).is_gone
     check_readings(bench.store)
 
@@ -492,7 +501,7 @@ def verb_dispatch_keeps_the_order(bench: StoreBench) -> None:
         assert bench.send(*orders[first : first + 13]) == {}
     takes = a.take()
     assert {mailbox: ids(take) for mailbox, take in takes.items()} == sent
-    assert bench.store.counts().dispatched == 60
+    assert bench.store.ask(about.Counts()).dispatched == 60
 
 
 def verb_dispatch_takes_any_key_and_payload(bench: StoreBench) -> None:
@@ -509,7 +518,7 @@ def verb_dispatch_takes_any_key_and_payload(bench: StoreBench) -> None:
         assert opened(take.jobs[0]).payload == payload
     assert bench.where("a|b", "id 2 ü|:{}") == "running"
     assert a.settle(*map(end, takes.values())).stale == ()
-    assert not bench.store.keys()
+    assert not bench.store.ask(about.Keys())
 
 
 def verb_dispatch_says_what_is_full(bench: StoreBench) -> None:
@@ -520,7 +529,7 @@ def verb_dispatch_says_what_is_full(bench: StoreBench) -> None:
     assert bench.put("n", "n1", delay=SECOND) == {}
     answer = bench.send(bench.order("n", "n2"), bench.order("n", "n3"), bench.order("o", "o1"))
     assert answer == {1: "pool", 2: "pool"}, f"delayed jobs count as the rest: {answer}"
-    assert bench.store.counts().jobs == 5 and bench.store.counts().dispatched == 6
+    assert bench.store.ask(about.Counts()).jobs == 5 and bench.store.ask(about.Counts()).dispatched == 6
     assert bench.where("k", "2") == "waiting" and bench.where("k", "3") == "gone"
     a = bench.hand("a")
     takes = a.take()
@@ -554,7 +563,7 @@ def verb_dispatch_lets_a_replacement_in_though_it_is_full(bench: StoreBench) -> 
     a.settle(end(takes["j:m"], 0, "bury", reason=b"broken"), end(takes["j:k"], 0))
     assert bench.put("m", "m2") == {}
     assert bench.store.apply(Replay((1,))) == "1", "what is replayed is let in"
-    assert bench.store.counts().jobs == 3
+    assert bench.store.ask(about.Counts()).jobs == 3
     assert bench.put("k", "3", on_busy="replace") == {}, "a replacement never adds"
     assert bench.put("k", "4") == {0: "pool"}
 
@@ -585,7 +594,7 @@ def verb_configure_changes_what_holds(bench: StoreBench) -> None:
     assert configure(lease=2 * LEASE, max_jobs=1 << 40, payload_limit=512 << 20) == "done"
     changed = more._replace(max_per_key=0, max_losses=1, lease=2 * LEASE, max_jobs=1 << 40, payload_limit=512 << 20)
     assert store.open(was).settings == bench.other.open(was).settings == changed
-    before = store.beat().now
+    before = store.ask(about.Members()).now
     c = bench.hand("c", own=False)
     assert bench.ends()[c.id] >= before + 2 * LEASE
 
@@ -678,7 +687,7 @@ def verb_dispatch_later(bench: StoreBench) -> None:
     assert bench.send(*(bench.order("k", name, delay=10 * SECOND) for name in names)) == {}
     at = a.work().now + 8 * SECOND
     bench.send(bench.order("k", "at", at=at), bench.order("k", "past", at=1), bench.order("k", "now", delay=0))
-    counts = bench.store.counts()
+    counts = bench.store.ask(about.Counts())
     assert (counts.delayed, counts.jobs) == (6, 2)
     assert bench.where("k", "z") == "delayed"
     take = a.one("k")
@@ -686,10 +695,10 @@ def verb_dispatch_later(bench: StoreBench) -> None:
     bench.put("k", "1")
     bench.skip(9 * SECOND)
     a.work(end(take, 1, "keep"), want=0)
-    assert bench.store.counts().delayed == 5
+    assert bench.store.ask(about.Counts()).delayed == 5
     bench.skip(2 * SECOND)
     a.work(want=0)
-    assert bench.store.counts().delayed == 0
+    assert bench.store.ask(about.Counts()).delayed == 0
     a.settle(end(take))
     assert ids(a.one("k")) == ["1", "at", *names], "the order of what was due at one time"
 
@@ -703,7 +712,7 @@ def verb_dispatch_of_a_delayed_id_again(bench: StoreBench) -> None:
     bench.skip(3 * SECOND)
     take = a.one("k")
     assert opened(take.jobs[0]).payload == b"1"
-    assert bench.store.counts().dispatched == 1
+    assert bench.store.ask(about.Counts()).dispatched == 1
 
 
 def verb_dispatch_to_a_pool_that_is_shut(bench: StoreBench) -> None:
@@ -711,16 +720,16 @@ def verb_dispatch_to_a_pool_that_is_shut(bench: StoreBench) -> None:
     bench.open()
     a = bench.hand("a")
     bench.put("k", "1")
-    version = bench.store.beat().version
+    version = bench.store.ask(about.Members()).version
     assert bench.store.apply(Shut()) == ""
-    beat = bench.store.beat()
-    assert beat.is_shut and beat.version > version and bench.store.counts().is_shut
+    beat = bench.store.ask(about.Members())
+    assert beat.is_shut and beat.version > version and bench.store.ask(about.Counts()).is_shut
     assert bench.put("k", "2") == {0: "closed"}
     assert bench.start("k") == "closed"
     work = a.work()
     assert not work.takes and not work.is_more and not work.is_gone
     bench.store.apply(Resume())
-    assert not bench.store.beat().is_shut
+    assert not bench.store.ask(about.Members()).is_shut
     assert ids(a.one("k")) == ["1"]
     assert bench.put("k", "3") == {}
 
@@ -732,15 +741,46 @@ def verb_outcomes_are_kept_for_as_long_as_was_said(bench: StoreBench) -> None:
     bench.put("k", "1", "2")
     take = a.one("k")
     some = (Outcome("1", "done", b"\0one", LEASE), Outcome("2", "failed", b"two", 3 * LEASE), Outcome("3", "x", b"", 0))
-    assert bench.store.outcomes(["1", "2"]) == [None, None]
+    assert bench.store.ask(
+        about.Outcomes(
+            (
+                "1",
+                "2",
+            )
+        )
+    ) == [None, None]
     a.settle(end(take, outcomes=some))
-    asked = bench.store.outcomes(["2", "nobody", "3", "1", "2"])
+    asked = bench.store.ask(
+        about.Outcomes(
+            (
+                "2",
+                "nobody",
+                "3",
+                "1",
+                "2",
+            )
+        )
+    )
     assert asked == [("failed", b"two"), None, None, ("done", b"\0one"), ("failed", b"two")], f"{asked}"
     bench.skip(LEASE)
-    assert bench.store.outcomes(["1", "2"]) == [None, ("failed", b"two")]
+    assert bench.store.ask(
+        about.Outcomes(
+            (
+                "1",
+                "2",
+            )
+        )
+    ) == [None, ("failed", b"two")]
     bench.skip(2 * LEASE)
-    assert bench.store.outcomes(["1", "2"]) == [None, None]
-    assert bench.store.outcomes([]) == []
+    assert bench.store.ask(
+        about.Outcomes(
+            (
+                "1",
+                "2",
+            )
+        )
+    ) == [None, None]
+    assert bench.store.ask(about.Outcomes(())) == []
 
 
 def verb_join_makes_a_member(bench: StoreBench) -> None:
@@ -753,19 +793,19 @@ def verb_join_makes_a_member(bench: StoreBench) -> None:
     assert one[:5] == ("a", "host:a", 3, 7, ("x", "ü")) and two.id == "b"
     assert one.lease_end == one.joined + LEASE and not one.is_leaving and not one.is_dead
     assert a.beat.now == one.joined
-    assert bench.store.beat()._replace(now=0) == b.beat._replace(now=0)
+    assert bench.store.ask(about.Members())._replace(now=0) == b.beat._replace(now=0)
 
 
 def verb_renew_prolongs_the_lease(bench: StoreBench) -> None:
     """A renewal counts from now; the pool's version stays, but for who begins to leave."""
     bench.open()
     a = bench.hand("a")
-    version = bench.store.beat().version
+    version = bench.store.ask(about.Members()).version
     for microseconds in (10 * SECOND, -30 * SECOND, 5 * LEASE):
         bench.skip(microseconds)
         beat = a.renew()
         assert beat is not None and bench.ends() == {"a": beat.now + LEASE}, f"after {microseconds} µs"
-    assert bench.store.beat().version == version, "a heartbeat changes nothing"
+    assert bench.store.ask(about.Members()).version == version, "a heartbeat changes nothing"
     first, second = a.renew(leaving=True), a.renew()
     assert first is not None and second is not None
     assert first.members[0].is_leaving and second.members[0].is_leaving and first.version == second.version > version
@@ -776,12 +816,13 @@ def verb_leave_frees_all_slots(bench: StoreBench) -> None:
     """Who leaves is no member, and owns nothing; twice is as good as once."""
     bench.open()
     a, b = bench.hand("a"), bench.hand("b", own=False)
-    version = bench.store.beat().version
+    version = bench.store.ask(about.Members()).version
     for store in (bench.store, bench.other):
         store.leave("a")
-        assert [member.id for member in store.beat().members] == ["b"] and set(store.owners()[1]) == {""}
-    assert bench.store.beat().version > version
-    assert {(slot.why, slot.before) for slot in bench.store.slots()} == {("left", "a")}
+        assert [member.id for member in store.ask(about.Members()).members] == ["b"]
+        assert set(store.ask(about.Owners())[1]) == {""}
+    assert bench.store.ask(about.Members()).version > version
+    assert {(slot.why, slot.before) for slot in bench.store.ask(about.Slots())} == {("left", "a")}
     assert a.renew() is None and a.work().is_gone and a.claim([0]).is_gone
     assert b.claim().got == tuple(range(SLOTS))
 
@@ -794,10 +835,10 @@ def verb_leave_of_the_dead(bench: StoreBench) -> None:
     bench.skip(LEASE)
     b.renew()
     b.claim([0], dead={"a": ends["a"]})
-    version = bench.store.beat().version
+    version = bench.store.ask(about.Members()).version
     bench.store.leave(a.id)
-    assert bench.store.owners()[1] == ["b"] + [""] * (SLOTS - 1)
-    assert bench.store.beat().version > version, "owners changed, so the version grows"
+    assert bench.store.ask(about.Owners())[1] == ["b"] + [""] * (SLOTS - 1)
+    assert bench.store.ask(about.Members()).version > version, "owners changed, so the version grows"
 
 
 def verb_give_passes_slots_on(bench: StoreBench) -> None:
@@ -805,19 +846,19 @@ def verb_give_passes_slots_on(bench: StoreBench) -> None:
     bench.open()
     a, b, c = bench.hand("a"), bench.hand("b", own=False), bench.hand("c", own=False)
     c.renew(leaving=True)
-    version = bench.store.beat().version
-    before = bench.store.slots()
+    version = bench.store.ask(about.Members()).version
+    before = bench.store.ask(about.Slots())
     assert bench.store.give("b", [(0, "b")], "greed") == 0
-    assert bench.store.beat().version == version, "nothing moved, nothing is told"
+    assert bench.store.ask(about.Members()).version == version, "nothing moved, nothing is told"
     assert bench.store.give("a", [(0, "b"), (1, "c"), (2, "nobody"), (3, "")], "balance") == 4
     assert bench.store.give("a", [(0, "b"), (1, "c"), (2, "nobody"), (3, "")], "balance") == 0
-    version_now, owners = bench.store.owners()
+    version_now, owners = bench.store.ask(about.Owners())
     assert owners == ["b", "", "", "", "a", "a", "a", "a"] and version_now > version
-    slots = bench.store.slots()
+    slots = bench.store.ask(about.Slots())
     assert slots[0][:1] + slots[0][3:] == ("b", "balance", "a") and slots[0].since > before[0].since
     assert all(slots[number].epoch > before[number].epoch for number in range(4)), "epochs grow"
     assert slots[4:] == before[4:]
-    assert bench.store.counts().moved == SLOTS + 4
+    assert bench.store.ask(about.Counts()).moved == SLOTS + 4
     assert b.claim().got == (1, 2, 3) and a.claim([0]).got == ()
 
 
@@ -825,11 +866,11 @@ def verb_claim_takes_what_nobody_owns(bench: StoreBench) -> None:
     """Free slots go to whoever claims first; those of the living do not."""
     bench.open()
     a, b = bench.hand("a", own=False), bench.hand("b", own=False)
-    version = bench.store.beat().version
+    version = bench.store.ask(about.Members()).version
     assert a.claim([1, 2]) == Claimed((1, 2), (), 0, is_gone=False)
-    slots = bench.store.slots()
+    slots = bench.store.ask(about.Slots())
     assert slots[1][:1] + slots[1][3:] == ("a", "free", "") and slots[0].epoch == 0
-    assert bench.store.beat().version > version
+    assert bench.store.ask(about.Members()).version > version
     with unchanged(bench, "a claim of one's own is a check"):
         assert a.claim([1, 2]) == Claimed((), (), 0, is_gone=False)
     assert b.claim([2, 3]) == Claimed((3,), (), 0, is_gone=False)
@@ -904,18 +945,18 @@ def verb_work_settles_in_every_way(bench: StoreBench) -> None:
         end(takes["shelve"], 1, "shelve", reason=b"job"),
     )
     assert work.stale == () and not work.takes
-    views = bench.store.keys()
+    views = bench.store.ask(about.Keys())
     states = {view.mailbox[2:]: (view.state, view.depth, view.failures) for view in views}
     assert states == {
         "keep": ("running", 2, 0),
         "end": ("ready", 2, 0),
         "retry": ("retry", 2, 4),
         "bury": ("ready", 1, 0),
-        "shelve": ("shelved", 2, 0),
+        "shelve": ("parked", 2, 0),
     }, f"{states}"
-    (letter,) = bench.store.dead_letters()
+    (letter,) = bench.store.ask(about.DeadLetters())
     assert (letter.mailbox, letter.reason, opened(letter.job).id) == ("j:bury", b"broken", "bury2")
-    counts = bench.store.counts()
+    counts = bench.store.ask(about.Counts())
     assert (counts.done, counts.retried, counts.buried, counts.dead) == (5, 1, 1, 1)
     assert [bench.where(key, f"{key}1") for key in takes] == ["gone"] * 5
     assert bench.where("bury", "bury2") == "dead" and bench.where("keep", "keep2") == "running"
@@ -982,7 +1023,7 @@ def verb_apply_cancel(bench: StoreBench) -> None:
     assert bench.where("k", "2") == "waiting"
     assert ids(a.one("k")) == ["4"], "a cancelled job does not run again"
     assert bench.outcome("2") == "cancelled"
-    assert bench.store.counts().jobs == 1 and bench.store.counts().done == 1
+    assert bench.store.ask(about.Counts()).jobs == 1 and bench.store.ask(about.Counts()).done == 1
 
 
 def verb_apply_cancel_in_the_middle(bench: StoreBench) -> None:
@@ -1014,7 +1055,7 @@ def verb_apply_cancel_of_what_the_dead_run(bench: StoreBench) -> None:
     assert bench.cancel("k", "1") == "asked" and bench.notify("k", b"1") == "sent" and bench.stop("k") == "stopping"
     b.claim()
     assert {mailbox: ids(take) for mailbox, take in b.take(residents=1).items()} == {"j:k": ["2"]}
-    assert bench.outcome("1") == "cancelled" and not bench.store.residents()
+    assert bench.outcome("1") == "cancelled" and not bench.store.ask(about.Keys("r"))
 
 
 def verb_apply_cancel_is_for_once(bench: StoreBench) -> None:
@@ -1054,7 +1095,7 @@ def verb_apply_cancel_frees_a_key_that_waits(bench: StoreBench) -> None:
     bench.skip(2 * UNKNOWN)
     a.renew()
     a.work()
-    assert not bench.store.dead_letters() and bench.store.counts().keys_running == 3
+    assert not bench.store.ask(about.DeadLetters()) and bench.store.ask(about.Counts()).keys_running == 3
 
 
 def verb_apply_purge(bench: StoreBench) -> None:
@@ -1068,7 +1109,7 @@ def verb_apply_purge(bench: StoreBench) -> None:
     take = a.one("k", per=1)
     assert bench.purge("k") == "3"
     assert [bench.outcome(one) for one in ("1", "2", "3", "later")] == ["", "purged", "purged", "purged"]
-    assert bench.store.counts().delayed == 1 and bench.view("j:k") is not None
+    assert bench.store.ask(about.Counts()).delayed == 1 and bench.view("j:k") is not None
     bench.put("k", "4")
     assert a.settle(end(take)).stale == ()
     assert ids(a.one("k")) == ["4"]
@@ -1084,23 +1125,23 @@ def verb_apply_pause(bench: StoreBench) -> None:
     a, b = bench.hand("a"), bench.hand("b", own=False)
     key, other = bench.neighbours(2)
     slot = bench.slot(key)
-    assert bench.store.apply(Pause(slot, f"j:{key}")) == ""
+    assert bench.store.apply(Pause(slot, key)) == ""
     bench.put(key, "1")
     bench.put(other, "o")
     assert list(a.take()) == [f"j:{other}"]
-    assert bench.state(f"j:{key}") == "held"
+    assert bench.state(f"j:{key}") == "paused"
     bench.put(key, "2")
     bench.store.give("a", [(slot, "b")], "while it is held")
     assert not b.take()
-    assert bench.store.apply(Resume(slot, f"j:{key}")) == ""
+    assert bench.store.apply(Resume(slot, key)) == ""
     assert not a.take()
     take = b.one(key)
     assert ids(take) == ["1", "2"]
-    bench.store.apply(Pause(slot, f"j:{key}"))
+    bench.store.apply(Pause(slot, key))
     b.settle(end(take, 1))
-    assert not b.take() and bench.state(f"j:{key}") == "held"
+    assert not b.take() and bench.state(f"j:{key}") == "paused"
     assert bench.purge(key) == "1" and not bench.state(f"j:{key}")
-    bench.store.apply(Resume(slot, f"j:{key}"))
+    bench.store.apply(Resume(slot, key))
     assert not b.take()
 
 
@@ -1111,14 +1152,14 @@ def verb_apply_pause_of_the_pool(bench: StoreBench) -> None:
     bench.put("k", "1", "2")
     take = a.one("k", per=1)
     bench.store.apply(Pause())
-    assert bench.store.counts().is_paused
+    assert bench.store.ask(about.Counts()).is_paused
     bench.put("m", "m1")
     work = a.work(end(take))
     assert not work.takes and not work.is_more and not work.is_gone
-    version = bench.store.beat().version
+    version = bench.store.ask(about.Members()).version
     bench.store.apply(Resume())
-    assert bench.store.beat().version > version, "workers look again"
-    assert set(a.take()) == {"j:k", "j:m"} and not bench.store.counts().is_paused
+    assert bench.store.ask(about.Members()).version > version, "workers look again"
+    assert set(a.take()) == {"j:k", "j:m"} and not bench.store.ask(about.Counts()).is_paused
 
 
 def verb_apply_replay_and_drop(bench: StoreBench) -> None:
@@ -1128,17 +1169,17 @@ def verb_apply_replay_and_drop(bench: StoreBench) -> None:
     bench.put("k", "1", "2", "3", "4")
     for _ in range(3):
         a.settle(end(a.one("k"), 0, "bury", reason=b"no"))
-    numbers = [letter.number for letter in bench.store.dead_letters()]
+    numbers = [letter.number for letter in bench.store.ask(about.DeadLetters())]
     assert numbers == [1, 2, 3]
     assert bench.store.apply(Drop((2, 9))) == "1" and bench.store.apply(Drop((2,))) == "0"
     assert bench.store.apply(Replay((3, 1, 1, 2))) == "2" and bench.store.apply(Replay((3, 1))) == "0"
-    assert not bench.store.dead_letters()
+    assert not bench.store.ask(about.DeadLetters())
     assert ids(a.one("k")) == ["4", "1", "3"]
     a.settle(Settle(bench.slot("k"), "j:k", 1, 0))
-    assert bench.store.counts().buried == 3
+    assert bench.store.ask(about.Counts()).buried == 3
     bench.put("m", "m1")
     a.settle(end(a.one("m"), 0, "bury"))
-    assert [letter.number for letter in bench.store.dead_letters()] == [4], "a number is not given twice"
+    assert [letter.number for letter in bench.store.ask(about.DeadLetters())] == [4], "a number is not given twice"
 
 
 def verb_apply_replay_forgets_the_outcome(bench: StoreBench) -> None:
@@ -1166,8 +1207,8 @@ def verb_apply_start_and_stop(bench: StoreBench) -> None:
     assert bench.start("k", b"3") == "replaced" and bench.start("k", b"3") == "same"
     assert [one.kind for one in a.work().signals] == ["cancel"]
     assert not a.take(residents=5), "the old one has not ended"
-    ((view, raw),) = bench.store.residents()
-    assert view.state == "running" and opened(raw).payload == b"3"
+    (view,) = bench.store.ask(about.Keys("r"))
+    assert view.state == "running" and opened(view.last).payload == b"3"
     assert a.settle(end(take)).stale == ()
     take = a.take(residents=5)["r:watch:k"]
     assert opened(take.jobs[0]).payload == b"3"
@@ -1175,31 +1216,31 @@ def verb_apply_start_and_stop(bench: StoreBench) -> None:
     assert bench.start("k", b"3") == "replaced", "a resident that is about to end is none"
     assert bench.stop("k") == "stopping"
     a.settle(end(take))
-    assert not a.take(residents=5) and not bench.store.residents()
+    assert not a.take(residents=5) and not bench.store.ask(about.Keys("r"))
     bench.start("k", b"4")
     assert bench.stop("k") == "stopped" and bench.stop("k") == "gone"
-    assert bench.store.counts().residents == 0 and bench.store.counts().jobs == 0
+    assert bench.store.ask(about.Counts()).residents == 0 and bench.store.ask(about.Counts()).jobs == 0
 
 
 def verb_apply_stop_of_what_does_not_run(bench: StoreBench) -> None:
     """A resident ends or is replaced at once where it waits: for its retry, on a shelf, held, or after a death."""
     bench.open()
     a = bench.hand("a")
-    for key in ("retry", "shelf", "held", "fresh"):
+    for key in ("retry", "shelf", "paused", "fresh"):
         bench.start(key, b"1")
     takes = a.take(residents=9)
-    bench.store.apply(Pause(bench.slot("held"), "r:watch:held"))
+    bench.store.apply(Pause(bench.slot("paused"), "paused"))
     a.settle(
         end(takes["r:watch:retry"], 0, "retry", delay=UNKNOWN, failures=2),
         end(takes["r:watch:shelf"], 0, "shelve", reason=b"nobody's"),
-        end(takes["r:watch:held"], 0),
+        end(takes["r:watch:paused"], 0),
     )
     a.work(residents=9)
-    states = {view.mailbox[8:]: view.state for view in bench.store.keys("r")}
-    assert states == {"retry": "retry", "shelf": "shelved", "held": "held", "fresh": "running"}
+    states = {view.mailbox[8:]: view.state for view in bench.store.ask(about.Keys("r"))}
+    assert states == {"retry": "retry", "shelf": "parked", "paused": "paused", "fresh": "running"}
     assert [bench.start(key, b"1") for key in states] == ["same"] * 4
     assert bench.start("retry", b"2") == "replaced" and bench.start("shelf", b"2") == "replaced"
-    assert bench.stop("held") == "stopped"
+    assert bench.stop("paused") == "stopped"
     again = a.take(residents=9)
     assert {mailbox: take.failures for mailbox, take in again.items()} == {"r:watch:retry": 0, "r:watch:shelf": 0}
     assert bench.stop("fresh") == "stopping"
@@ -1265,18 +1306,18 @@ def verb_keys_and_counts_tell_how_it_stands(bench: StoreBench) -> None:
     """Every mailbox with its depth, age, state and worker."""
     bench.open()
     a = bench.hand("a")
-    start = bench.store.counts().now
+    start = bench.store.ask(about.Counts()).now
     bench.put("old", "1", "2")
     bench.skip(SECOND)
     bench.put("new", "3")
-    old, new = bench.store.keys()
+    old, new = sorted(bench.store.ask(about.Keys()), key=lambda view: view.oldest)
     assert (old.mailbox, old.depth, old.state, old.worker, old.slot) == ("j:old", 2, "ready", "a", bench.slot("old"))
-    assert start <= old.oldest <= new.oldest - SECOND and bench.store.counts().oldest == old.oldest
+    assert start <= old.oldest <= new.oldest - SECOND and bench.store.ask(about.Counts()).oldest == old.oldest
     take = a.take(want=1)
     (mailbox,) = take
     view = bench.view(mailbox)
     assert view is not None and (view.state, view.token) == ("running", take[mailbox].token)
-    counts = bench.store.counts()
+    counts = bench.store.ask(about.Counts())
     assert (counts.jobs, counts.keys_ready, counts.keys_running) == (3, 1, 1)
 
 
@@ -1372,8 +1413,8 @@ def k1_one_take_at_a_time(bench: StoreBench) -> None:
         lambda: bench.cancel(key, "4"),
         lambda: bench.purge(key),
         lambda: bench.put(key, "6"),
-        lambda: bench.store.apply(Pause(slot, f"j:{key}")),
-        lambda: bench.store.apply(Resume(slot, f"j:{key}")),
+        lambda: bench.store.apply(Pause(slot, key)),
+        lambda: bench.store.apply(Resume(slot, key)),
         lambda: bench.store.give("a", [(slot, "b")], "over"),
         lambda: b.claim([slot]),
         lambda: bench.store.give("b", [(slot, "a")], "and back"),
@@ -1442,7 +1483,7 @@ def k1_a_settle_never_removes_more_than_was_taken(bench: StoreBench) -> None:
     a.settle(end(take, 0, "keep"), end(take, 2, "keep"))
     assert [bench.where("k", one) for one in "12345"] == ["gone", "gone", "running", "waiting", "waiting"]
     a.settle(end(take, 9))
-    assert ids(a.one("k")) == ["4", "5"] and bench.store.counts().done == 3
+    assert ids(a.one("k")) == ["4", "5"] and bench.store.ask(about.Counts()).done == 3
 
 
 def k1_what_was_never_tried_is_not_blamed(bench: StoreBench) -> None:
@@ -1455,7 +1496,7 @@ def k1_what_was_never_tried_is_not_blamed(bench: StoreBench) -> None:
         take = a.one("k")
         assert (ids(take), take.failures) == (["2"], 0), f"after {how}"
         a.settle(end(take))
-    assert not bench.store.dead_letters()
+    assert not bench.store.ask(about.DeadLetters())
 
 
 def k1_tokens_grow(bench: StoreBench) -> None:
@@ -1517,7 +1558,7 @@ def k2_nothing_is_lost_with_a_worker(bench: StoreBench) -> None:
     assert ids(take) == ["2"], f"after a loss one job at a time: {ids(take)}"
     worker.settle(end(take))
     assert ids(worker.one("k")) == ["3", "4", "late"]
-    assert bench.store.counts().recovered == 3
+    assert bench.store.ask(about.Counts()).recovered == 3
 
 
 def k2_what_was_running_comes_first(bench: StoreBench) -> None:
@@ -1545,7 +1586,7 @@ def k2_a_poison_job_is_buried(bench: StoreBench) -> None:
         bench.bury(heir, worker)
         worker = heir
     assert ids(worker.one("k")) == ["2", "3"]
-    (letter,) = bench.store.dead_letters()
+    (letter,) = bench.store.ask(about.DeadLetters())
     assert opened(letter.job).id == "poison" and b"3 times" in letter.reason
     assert bench.outcome("poison") == "lost"
 
@@ -1561,7 +1602,7 @@ def k2_a_resident_survives_its_worker(bench: StoreBench) -> None:
         heir = bench.hand(f"b{number}", own=False)
         bench.bury(heir, worker)
         worker = heir
-    assert not bench.store.dead_letters() and worker.take(residents=5)
+    assert not bench.store.ask(about.DeadLetters()) and worker.take(residents=5)
 
 
 def k3_a_retry_holds_its_key_only(bench: StoreBench) -> None:
@@ -1654,15 +1695,15 @@ def k4_a_move_moves_what_it_names(bench: StoreBench) -> None:
     """A join moves nothing by itself; `give` and `claim` move their slots, and every move is counted."""
     bench.open()
     a = bench.hand("a")
-    before = bench.store.slots()
+    before = bench.store.ask(about.Slots())
     b = bench.hand("b", own=False)
-    assert bench.store.slots() == before
+    assert bench.store.ask(about.Slots()) == before
     bench.store.give("a", [(2, "b"), (5, "b")], "share")
-    slots = bench.store.slots()
+    slots = bench.store.ask(about.Slots())
     assert [number for number in range(SLOTS) if slots[number] != before[number]] == [2, 5]
     bench.bury(b, a)
-    assert bench.store.counts().moved == SLOTS + 2 + SLOTS - 2
-    assert {slot.why for slot in bench.store.slots()} == {"share", "died"}
+    assert bench.store.ask(about.Counts()).moved == SLOTS + 2 + SLOTS - 2
+    assert {slot.why for slot in bench.store.ask(about.Slots())} == {"share", "died"}
 
 
 def k5_a_hand_over_waits_for_running_keys_only(bench: StoreBench) -> None:
@@ -1699,8 +1740,8 @@ def k5_a_graceful_leave_has_no_gap(bench: StoreBench) -> None:
     bench.store.leave("a")
     take = b.one("k")
     assert (ids(take), take.losses) == (["2"], 0)
-    assert bench.store.counts().recovered == 0
-    assert [slot.owner for slot in bench.store.slots()] == ["b"] * SLOTS
+    assert bench.store.ask(about.Counts()).recovered == 0
+    assert [slot.owner for slot in bench.store.ask(about.Slots())] == ["b"] * SLOTS
 
 
 def k5_a_drain_ends(bench: StoreBench) -> None:
@@ -1767,7 +1808,7 @@ def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
     dead = [Outcome(one, "dead", b"", KEEP) for one in ("k1", "m1")]
     a.settle(end(takes["j:k"], 0, "bury", outcomes=(dead[0],)))
     a.settle(end(takes["j:m"], 0, "bury", failures=3, outcomes=(dead[1],)), end(takes["j:s"], 0, "shelve", reason=b"x"))
-    assert bench.state("j:m") == "retry" and len(bench.store.dead_letters()) == 1
+    assert bench.state("j:m") == "retry" and len(bench.store.ask(about.DeadLetters())) == 1
     assert (bench.outcome("k1"), bench.outcome("m1")) == ("dead", "")
     bench.skip(DEAD_RETRY - SECOND)
     assert not a.take()
@@ -1777,11 +1818,11 @@ def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
     bench.skip(UNKNOWN)
     a.renew()
     a.work(want=0)
-    assert bench.state("j:s") == "shelved", "K7: what nobody knows waits too"
+    assert bench.state("j:s") == "parked", "K7: what nobody knows waits too"
     assert bench.store.apply(Drop((1,))) == "1"
     bench.skip(DEAD_RETRY + SECOND)
     a.work(want=0)
-    (letter,) = bench.store.dead_letters()
+    (letter,) = bench.store.ask(about.DeadLetters())
     assert opened(letter.job).id == "s1" and not bench.state("j:s")
     bench.store.apply(Drop((letter.number,)))
     a.settle(end(take, 0, "bury", outcomes=(dead[1],)))
@@ -1797,14 +1838,14 @@ def k7_a_lost_job_waits_for_room_among_the_dead(bench: StoreBench) -> None:
     a.settle(end(a.take()["j:k"], 0, "bury"))
     b = bench.hand("b", own=False)
     assert bench.bury(b, a).recovered == 1
-    assert bench.state("j:m") == "retry" and len(bench.store.dead_letters()) == 1, "K7: max_dead was passed"
+    assert bench.state("j:m") == "retry" and len(bench.store.ask(about.DeadLetters())) == 1, "K7: max_dead was passed"
     assert bench.outcome("m1") == "" and bench.where("m", "m1") == "waiting"
     bench.skip(DEAD_RETRY + SECOND)
     assert not b.take() and bench.state("j:m") == "retry", "a job that killed its workers ran again"
-    bench.store.apply(Drop((bench.store.dead_letters()[0].number,)))
+    bench.store.apply(Drop((bench.store.ask(about.DeadLetters())[0].number,)))
     bench.skip(DEAD_RETRY + SECOND)
     assert ids(b.one("m")) == ["m2"] and bench.outcome("m1") == "lost"
-    (letter,) = bench.store.dead_letters()
+    (letter,) = bench.store.ask(about.DeadLetters())
     assert opened(letter.job).id == "m1"
 
 
@@ -1824,7 +1865,7 @@ def k7_a_job_on_its_last_chance_runs_beside_no_other_such(bench: StoreBench) -> 
     assert not work.is_more, "there is nothing more for who runs a suspect already"
     c = bench.hand("c", own=False)
     bench.bury(c, b)
-    assert [opened(one.job).id for one in bench.store.dead_letters()] == [opened(first[0].jobs[0]).id]
+    assert [opened(one.job).id for one in bench.store.ask(about.DeadLetters())] == [opened(first[0].jobs[0]).id]
     left = {"k", "l", "m", "n"}
     done = []
     for _ in range(9):
@@ -1834,7 +1875,7 @@ def k7_a_job_on_its_last_chance_runs_beside_no_other_such(bench: StoreBench) -> 
             done += ids(take)
             c.settle(end(take))
     assert len(done) == 6 and {job[0] for job in done} == left, f"all others ran: {done}"
-    assert len(bench.store.dead_letters()) == 1 and not bench.store.keys()
+    assert len(bench.store.ask(about.DeadLetters())) == 1 and not bench.store.ask(about.Keys())
 
 
 def k7_a_suspect_whose_job_is_cancelled_is_none(bench: StoreBench) -> None:
@@ -1876,7 +1917,7 @@ def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:
     bench.put("m", "m1", name="ghost")
     takes = a.take()
     a.settle(*(end(take, 0, "shelve", reason=opened(take.jobs[0]).name.encode()) for take in takes.values()))
-    assert not a.take() and bench.state("j:k") == "shelved"
+    assert not a.take() and bench.state("j:k") == "parked"
     take = b.one("k")
     assert ids(take) == ["1"]
     assert a.claim() == Claimed((), (), 0, is_gone=False), "what was lent is not contested"
@@ -1885,7 +1926,7 @@ def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:
     bench.skip(UNKNOWN)
     a.renew()
     a.work()
-    (letter,) = bench.store.dead_letters()
+    (letter,) = bench.store.ask(about.DeadLetters())
     assert letter.mailbox == "j:m" and b"ghost" in letter.reason and bench.outcome("m1") == "dead"
 
 
@@ -1971,16 +2012,16 @@ def hole_3_a_recovery_that_comes_late_recovers_nothing(bench: StoreBench) -> Non
 def hole_4_epochs_and_tokens_begin_at_the_time(bench: StoreBench) -> None:
     """They are at least the time in microseconds: a store that lost its data hands out none that was seen before."""
     bench.open()
-    before = bench.store.beat().now
+    before = bench.store.ask(about.Members()).now
     a = bench.hand("a")
     bench.put("k", "1")
     take = a.one("k")
-    assert take.token >= before and min(slot.epoch for slot in bench.store.slots()) >= before
-    was = bench.store.beat().incarnation
+    assert take.token >= before and min(slot.epoch for slot in bench.store.ask(about.Slots())) >= before
+    was = bench.store.ask(about.Members()).incarnation
     bench.bare.drop()
     for store in (bench.bare, bench.bare_other):
         store.open(bench.settings)
-    assert bench.store.beat().incarnation != was
+    assert bench.store.ask(about.Members()).incarnation != was
     a = bench.hand("a")
     bench.put("k", "1")
     assert a.one("k").token > take.token
@@ -2062,9 +2103,9 @@ def hole_9_commands_never_double_a_key(bench: StoreBench) -> None:
         "ready": lambda key, take: a.settle(end(take, 0)),
         "running": lambda key, take: None,
         "retry": lambda key, take: a.settle(end(take, 0, "retry", delay=SECOND)),
-        "shelved": lambda key, take: a.settle(end(take, 0, "shelve", reason=b"ghost")),
-        "held": lambda key, take: (
-            bench.store.apply(Pause(bench.slot(key), f"j:{key}")),
+        "parked": lambda key, take: a.settle(end(take, 0, "shelve", reason=b"ghost")),
+        "paused": lambda key, take: (
+            bench.store.apply(Pause(bench.slot(key), key)),
             a.work(end(take, 0)),
         ),
     }
@@ -2080,11 +2121,11 @@ def hole_9_commands_never_double_a_key(bench: StoreBench) -> None:
         if place == "running":
             assert not a.take(), f"{command} of a running key doubled it"
             a.settle(end(take))
-        bench.store.apply(Resume(bench.slot(key), f"j:{key}"))
+        bench.store.apply(Resume(bench.slot(key), key))
         bench.skip(2 * SECOND)
         takes = a.take()
-        if place == "shelved" and not takes:
-            assert bench.state(f"j:{key}") == "shelved"
+        if place == "parked" and not takes:
+            assert bench.state(f"j:{key}") == "parked"
             bench.purge(key)
             continue
         assert list(takes) == [f"j:{key}"] and not a.take(), f"{command} on {place}: {takes}"
@@ -2132,7 +2173,7 @@ def hole_11_a_batch_that_comes_twice_is_answered_alike(bench: StoreBench) -> Non
         for store in (bench.store, bench.other):
             assert dict(store.dispatch("b", [*orders, delayed, unique])) == {2: "full", 3: "full"}
     bench.send(bench.order("n", "n"), batch="c")
-    assert bench.store.counts().jobs == 1
+    assert bench.store.ask(about.Counts()).jobs == 1
 
 
 def hole_12_only_what_ran_is_blamed(bench: StoreBench) -> None:
@@ -2153,7 +2194,7 @@ def hole_12_only_what_ran_is_blamed(bench: StoreBench) -> None:
     assert (ids(take), take.losses) == (["3"], 0)
     last = bench.hand("b2", own=False)
     bench.bury(last, heir)
-    assert not bench.store.dead_letters() and last.one("k").losses == 1
+    assert not bench.store.ask(about.DeadLetters()) and last.one("k").losses == 1
 
 
 def hole_13_an_outage_kills_nobody(bench: StoreBench) -> None:
@@ -2162,7 +2203,7 @@ def hole_13_an_outage_kills_nobody(bench: StoreBench) -> None:
     a, b = bench.hand("a"), bench.hand("b", own=False)
     bench.store.give("a", [(slot, "b") for slot in range(4)], "share")
     bench.put("k", "1")
-    owner = a if bench.store.owners()[1][bench.slot("k")] == "a" else b
+    owner = a if bench.store.ask(about.Owners())[1][bench.slot("k")] == "a" else b
     take = owner.one("k")
     bench.skip(3 * LEASE)
     seen = bench.ends()
@@ -2172,7 +2213,7 @@ def hole_13_an_outage_kills_nobody(bench: StoreBench) -> None:
     assert b.renew() is not None, "a member that nobody buried is one still"
     assert a.claim(dead={"b": seen["b"]}).got == (), "b has renewed since"
     assert owner.settle(end(take)).stale == ()
-    assert bench.store.owners()[1] == ["b"] * 4 + ["a"] * 4
+    assert bench.store.ask(about.Owners())[1] == ["b"] * 4 + ["a"] * 4
 
 
 def hole_13_the_stores_clock_alone_kills_nobody(bench: StoreBench) -> None:
@@ -2207,11 +2248,11 @@ def hole_15_every_end_has_an_outcome(bench: StoreBench) -> None:
     """Dead, lost, cancelled, replaced and purged jobs tell so, with what is to be told; `keep=0` tells nothing."""
     bench.open(max_losses=1)
     a = bench.hand("a")
-    for key in ("lost", "cancelled", "replaced", "purged", "shelved"):
+    for key in ("lost", "cancelled", "replaced", "purged", "parked"):
         bench.put(key, f"{key}-1", f"{key}-2")
     bench.put("mute", "mute-1", "mute-2", keep=0)
     takes = a.take(per=1)
-    a.settle(end(takes.pop("j:shelved"), 0, "shelve", reason=b"ghost"))
+    a.settle(end(takes.pop("j:parked"), 0, "shelve", reason=b"ghost"))
     a.settle(*(end(take) for mailbox, take in takes.items() if mailbox not in ("j:lost",)))
     bench.cancel("cancelled", "cancelled-2")
     bench.put("replaced", "new", on_busy="replace")
@@ -2224,9 +2265,9 @@ def hole_15_every_end_has_an_outcome(bench: StoreBench) -> None:
     b.work(want=0)
     found = {one: bench.outcome(one) for one in ("cancelled-2", "replaced-2", "purged-2", "mute-2")}
     assert found == dict.fromkeys(found, ""), "outcomes are kept for ten minutes, an hour went by"
-    assert [bench.outcome(f"{key}-1") for key in ("shelved", "mute", "lost")] == ["dead", "", ""]
-    reasons = {letter.mailbox: letter.reason for letter in bench.store.dead_letters()}
-    assert set(reasons) == {"j:lost", "j:shelved"}
+    assert [bench.outcome(f"{key}-1") for key in ("parked", "mute", "lost")] == ["dead", "", ""]
+    reasons = {letter.mailbox: letter.reason for letter in bench.store.ask(about.DeadLetters())}
+    assert set(reasons) == {"j:lost", "j:parked"}
 
 
 def hole_15_outcomes_by_command(bench: StoreBench) -> None:
@@ -2264,10 +2305,10 @@ def hole_18_every_verb_may_come_twice(bench: StoreBench) -> None:
         ("start", lambda: bench.start("k", b"2")),
         ("stop", lambda: bench.stop("k")),
         ("purge", lambda: bench.purge("m")),
-        ("pause", lambda: bench.store.apply(Pause(slot, take.mailbox))),
+        ("pause", lambda: bench.store.apply(Pause(slot, key_of(take.mailbox)))),
         ("give", lambda: bench.store.give("a", [(slot, "b")], "share")),
         ("claim", lambda: b.claim([slot])),
-        ("resume", lambda: bench.store.apply(Resume(slot, take.mailbox))),
+        ("resume", lambda: bench.store.apply(Resume(slot, key_of(take.mailbox)))),
         ("end", lambda: bench.store.work("a", a.calls + 2, [end(take)], 0, 1)),
         ("floor", lambda: a.claim(known=[], call=a.calls + 2)),
         ("leaving", lambda: bench.store.claim("c", [], {})),

@@ -55,14 +55,14 @@ def test_one_job_at_a_time_costs_few_calls(pool: KeyedPool):
         looks = time.monotonic() - began  # one a second, without a cause
     assert spent["dispatch"] == 100
     assert spent["work"] <= 320 + looks
-    assert spent["outcomes"] <= 320 + looks
+    assert spent["Outcomes"] <= 320 + looks
 
 
 def states(pool: KeyedPool) -> list[str]:
     return [one.state for one in pool.keys()]  # noqa: SIM118
 
 
-STATES = ["idle", "busy", "paused", "held", "shut", "shelved", "retry", "delayed", "resident", "full"]
+STATES = ["idle", "busy", "paused", "paused key", "shut", "parked", "retry", "delayed", "resident", "full"]
 
 
 @pytest.mark.parametrize("state", STATES)
@@ -93,18 +93,18 @@ def test_a_worker_that_has_nothing_to_do_is_quiet(make: Callable[..., KeyedPool]
                 pool.admin.pause()
                 do.dispatch("k"), stay.start("k")
                 until(lambda: list(play.slot_share(pool).values()) == [16])
-            case "held":
+            case "paused key":
                 pool.admin.pause("k")
                 do.dispatch("k")
-                until(lambda: states(pool) == ["held"])
+                until(lambda: states(pool) == ["paused"])
             case "shut":
                 do.dispatch("k")
                 assert begun.wait(HANG)  # what was only taken is given back
                 pool.admin.shutdown()
                 until(lambda: [one.is_leaving for one in pool.workers()] == [True])
-            case "shelved":
+            case "parked":
                 pool.declare_job("x").dispatch("k"), pool.declare_resident("y").start("k")
-                until(lambda: [*states(pool), pool.residents()[0].state] == ["shelved"] * 2)
+                until(lambda: [*states(pool), pool.residents()[0].state] == ["parked"] * 2)
             case "retry":
                 do.dispatch("k", bad=True)
                 until(lambda: states(pool) == ["retry"])
@@ -136,5 +136,5 @@ def test_a_producer_that_waits_is_quiet(pool: KeyedPool):
     with pytest.raises(TimeoutError):
         receipts[0].result(0.8)
     spent = Counter(store.calls[start:])
-    assert spent.pop("where") <= 300 * (time.monotonic() - began) + 1  # each is looked for once a second, at most
+    assert spent.pop("Where") <= 300 * (time.monotonic() - began) + 1  # each is looked for once a second, at most
     assert sum(spent.values()) < 10 * (time.monotonic() - now) / 0.8, spent

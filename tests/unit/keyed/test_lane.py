@@ -8,6 +8,7 @@ import pytest
 
 from millpond.errors import EngineError
 from millpond.keyed import _lane
+from millpond.keyed import _questions as about
 from millpond.keyed._core import Rendezvous
 from millpond.keyed._lane import Lane
 from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Settle, Work
@@ -78,7 +79,7 @@ def _ignore(*_: Any) -> None: ...
 
 
 def owned(store: MemoryStore, worker: str) -> int:
-    return store.owners()[1].count(worker)
+    return store.ask(about.Owners())[1].count(worker)
 
 
 def settle_down(lane: Lane, *, turns: int = 10) -> None:

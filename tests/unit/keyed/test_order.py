@@ -228,7 +228,7 @@ def test_jobs_that_only_another_worker_knows_are_left_for_it_in_order(make: Call
             old.dispatch("k", number)
             declared.dispatch("k", number + 1)
         until(lambda: log.of("k") == [0])
-        until(lambda: [each.state for each in one.keys()] == ["shelved"])  # noqa: SIM118
+        until(lambda: [each.state for each in one.keys()] == ["parked"])  # noqa: SIM118
         assert old.dispatch("other", 1).result(HANG) is None
         with two.worker():
             until(lambda: len(log.of("k")) == 20)
@@ -244,7 +244,7 @@ def test_an_unknown_job_that_is_cancelled_frees_its_key(pool: KeyedPool):
     with pool.worker():
         strange = pool.declare_job("strange").dispatch("k")
         after = known.dispatch("k")
-        until(lambda: [each.state for each in pool.keys()] == ["shelved"])  # noqa: SIM118
+        until(lambda: [each.state for each in pool.keys()] == ["parked"])  # noqa: SIM118
         assert strange.cancel()
         assert after.result(HANG) == "known"
         assert strange.status() == "cancelled"

@@ -222,11 +222,11 @@ def test_a_job_that_ends_between_two_questions_is_not_gone(pool: KeyedPool):
         receipt = do.dispatch("k")
 
         def finish(*args: object) -> None:
-            del store.after["outcomes"]
+            del store.after["Outcomes"]
             pool.admin.resume()
             until(lambda: pool.statistics().done_total == 1)
 
-        store.after["outcomes"] = finish
+        store.after["Outcomes"] = finish
         assert receipt.status() == "done"
 
 
@@ -345,7 +345,7 @@ def test_those_who_wait_long_cost_the_store_little(pool: KeyedPool, monkeypatch:
     replies = pool._port.replies
     for receipt in receipts:
         replies.expect(receipt.id, *pool._home.address("k"))
-    until(lambda: store.calls.count("where") >= 3 * _replies.DOUBTS)
-    looks = store.calls.count("outcomes")
-    assert store.calls.count("where") <= _replies.DOUBTS * (looks + 1)
+    until(lambda: store.calls.count("Where") >= 3 * _replies.DOUBTS)
+    looks = store.calls.count("Outcomes")
+    assert store.calls.count("Where") <= _replies.DOUBTS * (looks + 1)
     assert len(replies._waits) == 200

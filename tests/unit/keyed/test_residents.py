@@ -543,7 +543,7 @@ def test_a_resident_that_nobody_here_knows_waits_for_one_who_does(make: Callable
 
     with one.worker():
         one.declare_resident("watch").start("a")
-        until(lambda: [view.state for view in one.residents()] == ["shelved"])
+        until(lambda: [view.state for view in one.residents()] == ["parked"])
         with two.worker():
             assert ran.wait(HANG)
             assert one.declare_resident("watch").stop("a", timeout=HANG)

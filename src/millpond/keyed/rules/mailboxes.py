@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic
 
 from millpond.keyed._envelope import Envelope, opened, stamped
-from millpond.keyed._records import DEAD_RETRY, DUE, DeadLetter, Outcome, Settle
+from millpond.keyed._records import DEAD_RETRY, DUE, LONGEST_ERROR, DeadLetter, Outcome, Settle
 from millpond.keyed.rules.tables import NOWHERE, PARKED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 
@@ -149,7 +149,7 @@ class MailboxRules(Generic[M]):
             how = "end"  # it will not be tried again, so nothing waits for that
         if how == "retry":
             self._numbers.retried += 1
-            box.failures = one.failures
+            box.failures, box.error = one.failures, one.reason[:LONGEST_ERROR]
             self._retry_at(now + delay, box)
         elif how == "shelve":
             box.unknown, box.since = one.reason.decode(), now
@@ -157,7 +157,7 @@ class MailboxRules(Generic[M]):
             self.add_due(now + self._tables.settings.unknown, "shelf", box.name)
         else:
             if how == "bury":
-                self._to_dead_letters(now, box, one.reason)
+                self._to_dead_letters(now, box, one.reason, tried=1)
             self.go_on(box)
 
     def _retry_at(self, due: int, box: M) -> None:
@@ -192,6 +192,7 @@ class MailboxRules(Generic[M]):
     def clear_failures(self, box: M) -> None:
         """Forget what happened to a first job that is first no more."""
         box.failures = box.losses = 0
+        box.error = b""
         self._boxes.changed(box)
 
     def is_emptied(self, box: M) -> bool:
@@ -215,14 +216,15 @@ class MailboxRules(Generic[M]):
             if outcome.reply:
                 self._hint(outcome.reply)
 
-    def _to_dead_letters(self, now: int, box: M, reason: bytes, status: str = "") -> None:
+    def _to_dead_letters(self, now: int, box: M, reason: bytes, status: str = "", *, tried: int = 0) -> None:
         """Put the first job of a mailbox among the dead letters; with a status, also write its outcome."""
+        attempts = box.failures + box.losses + tried
         raw = self._boxes.heads(box, 1)[0]
         numbers = self._numbers
         numbers.last_dead += 1
         numbers.dead += 1
         numbers.buried += 1
-        self._tables.dead.put(DeadLetter(numbers.last_dead, box.slot, box.name, now, reason, raw))
+        self._tables.dead.put(DeadLetter(numbers.last_dead, box.slot, box.name, now, reason, raw, attempts))
         self.pop(box, 1)
         if status:
             self.end(now, raw, status, reason)

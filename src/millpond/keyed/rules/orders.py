@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Generic
 
 from millpond.keyed._envelope import opened, stamped
-from millpond.keyed._records import STAMP, Order, Signal, Special
+from millpond.keyed._records import STAMP, Delayed, Order, Paused, Signal, Special, key_of
 from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.tables import (
     NOWHERE,
     PARKED,
-    PAUSED,
     READY,
     RETRY,
     RUNNING,
     SUSPECTS,
-    Delayed,
     M,
     Mailbox,
     Tables,
@@ -142,15 +140,17 @@ class OrderRules(Generic[M]):
             self._rules.end(now, stamped(now, body), "purged")
         return len(waiting) + len(delayed)
 
-    def pause(self, mailbox: str) -> None:
-        """Let no job of a key begin."""
-        self._tables.paused.add(mailbox)
+    def pause(self, now: int, slot: int, key: str, by: str, reason: str) -> None:
+        """Let nothing of a key begin; residents of it that run are asked to stop, and wait."""
+        self._tables.pauses.put(Paused(key, now, by, reason))
+        for box in self._boxes.running([slot]).get(slot, ()):
+            if box.lane == "r" and key_of(box.name) == key:
+                self._signal(box.worker, "pause", box.name)
 
-    def resume(self, mailbox: str) -> None:
+    def resume(self, slot: int, key: str) -> None:
         """Undo a pause."""
-        self._tables.paused.discard(mailbox)
-        box = self._boxes.get(mailbox)
-        if box is not None and box.state == PAUSED:
+        self._tables.pauses.drop(key)
+        for box in self._boxes.paused(slot, key):
             self._rules.make_ready(box)
 
     def replay(self, now: int, numbers: Iterable[int]) -> int:

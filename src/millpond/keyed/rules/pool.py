@@ -306,15 +306,12 @@ class Rules(Generic[M]):
                 return orders.cancel(now, slot, mailbox, job)
             case do.Purge(slot, mailbox):
                 return str(orders.purge(now, slot, mailbox))
-            case do.Pause(_, mailbox):
-                if mailbox:
-                    orders.pause(mailbox)
-                else:
-                    numbers.is_paused = 1
-            case do.Resume(_, mailbox):
-                if mailbox:
-                    orders.resume(mailbox)
-                else:
+            case do.Pause(slot, key, by, reason):
+                orders.pause(now, slot, key, by, reason)
+                numbers.is_paused = numbers.is_paused if key else 1
+            case do.Resume(slot, key):
+                orders.resume(slot, key)
+                if not key:
                     numbers.is_paused = numbers.is_shut = 0
                     self._changed()
             case do.Shut():

@@ -2,7 +2,7 @@
 """What a pool consists of: tables, which a store keeps in memory or in rows. Nothing here decides anything.
 
 A mailbox that is not empty is one `Mailbox`, with the place in which it stands as its `state`: so it cannot stand in
-two. Where a table is empty nearly always (`cancelled`, `paused`, `messages`), its truth tells whether there may be
+two. Where a table is empty nearly always (`cancelled`, `pauses`, `messages`), its truth tells whether there may be
 anything in it, and costs nothing.
 """
 
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
-from millpond.keyed._records import DeadLetter, Joiner, Member, Settings, Signal, Slot
+from millpond.keyed._records import DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
 
 NOWHERE: Final = -1
 READY: Final = 0
@@ -25,7 +25,7 @@ PARKED: Final = 4
 SUSPECTS: Final = "s"
 """The queue of mailboxes of jobs that are dead with their next loss; else a mailbox queues in its lane."""
 QUEUES: Final = ("j", "r", SUSPECTS)
-STATES: Final = ("ready", "running", "retry", "held", "shelved")
+STATES: Final = ("ready", "running", "retry", "paused", "parked")
 """The states, as readings call them."""
 
 
@@ -56,6 +56,8 @@ class Mailbox:
     """The name of the job for which it is parked."""
     since: int = 0
     """When it was parked; when a retry is due."""
+    error: bytes = b""
+    """How its first job has failed the last time."""
     lane: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,15 +94,6 @@ class Numbers:
     buried: int = 0
     recovered: int = 0
     moved: int = 0
-
-
-class Delayed(NamedTuple):
-    """A job that enters its mailbox later."""
-
-    due: int
-    slot: int
-    mailbox: str
-    body: bytes
 
 
 class Mailboxes(Protocol[M]):
@@ -146,6 +139,9 @@ class Mailboxes(Protocol[M]):
 
     def parked(self, lane: str, unknown: str, most: int) -> list[M]:
         """Return those that are parked for a job of that name."""
+
+    def paused(self, slot: int, key: str) -> list[M]:
+        """Return those that are paused of a key."""
 
     # jobs
     def append(self, box: M, raw: bytes) -> None: ...
@@ -200,6 +196,15 @@ class Names(Protocol):
     def __contains__(self, name: object, /) -> bool: ...
     def add(self, name: str, /) -> None: ...
     def discard(self, name: str, /) -> None: ...
+
+
+class Pauses(Protocol):
+    """Keys of which nothing may begin. Its length is 0 when there are none for sure."""
+
+    def __len__(self) -> int: ...
+    def __contains__(self, key: object, /) -> bool: ...
+    def put(self, paused: Paused) -> None: ...
+    def drop(self, key: str) -> None: ...
 
 
 class Expiring(Protocol[V]):
@@ -316,9 +321,7 @@ class Tables(Protocol[M]):
     @property
     def dead(self) -> DeadLetters: ...
     @property
-    def paused(self) -> Names:
-        """Mailboxes of which no job may begin."""
-
+    def pauses(self) -> Pauses: ...
     @property
     def cancelled(self) -> Names:
         """Ids of jobs that a worker has and that are not to run again."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Generic
 
 from millpond.keyed._envelope import opened
-from millpond.keyed._records import HEAVY, VISIT, Take
+from millpond.keyed._records import HEAVY, VISIT, Take, key_of
 from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.tables import NOWHERE, PAUSED, RUNNING, SUSPECTS, M, Tables
 
@@ -67,7 +67,7 @@ class TakeRules(Generic[M]):
         tables, boxes = self._tables, self._boxes
         if tables.cancelled and self._drop_cancelled(now, box):
             return 0
-        if tables.paused and box.name in tables.paused:
+        if tables.pauses and key_of(box.name) in tables.pauses:
             boxes.move(box, PAUSED)
             return 0
         jobs = self._fitting(boxes.heads(box, 1 if box.losses else per, HEAVY))

@@ -14,7 +14,8 @@ from itertools import islice
 from typing import TypeVar
 
 from millpond.keyed._envelope import opened
-from millpond.keyed.rules.tables import PARKED, READY, RUNNING, SUSPECTS, Mailbox
+from millpond.keyed._records import key_of
+from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, SUSPECTS, Mailbox
 
 K = TypeVar("K")
 P = TypeVar("P", bound="dict[str, MemoryMailbox]")
@@ -39,6 +40,10 @@ class MemoryMailboxes:
         """Those that run, by slot."""
         self.parked_for: dict[tuple[str, str], OrderedDict[str, MemoryMailbox]] = {}
         """Those that are parked, by lane and by the name that is not known."""
+        self.paused_of: dict[str, OrderedDict[str, MemoryMailbox]] = {}
+        """Those that are paused, by key."""
+        self.counts = {"j": 0, "r": 0}
+        """How many there are, by lane."""
         self.suspects: dict[str, int] = {}
         """How many suspects each worker runs, of those that do."""
         self.borrowed_by_name: OrderedDict[str, MemoryMailbox] = OrderedDict()
@@ -54,6 +59,7 @@ class MemoryMailboxes:
         box = self.all.get(name)
         if box is None:
             box = self.all[name] = MemoryMailbox(name, name[0], slot)
+            self.counts[box.lane] += 1
         return box
 
     def preload(self, names: Iterable[str]) -> None:
@@ -82,6 +88,8 @@ class MemoryMailboxes:
         box.queue = box.lane
         if state == PARKED:
             self.parked_for.setdefault((box.lane, box.unknown), OrderedDict())[box.name] = box
+        elif state == PAUSED:
+            self.paused_of.setdefault(key_of(box.name), OrderedDict())[box.name] = box
 
     def make_ready(self, box: MemoryMailbox, queue: str, *, first: bool = False) -> bool:
         if box.state >= READY:
@@ -108,6 +116,8 @@ class MemoryMailboxes:
             _remove(self.ready_in, (box.queue, box.slot), box.name)
         elif box.state == PARKED:
             _remove(self.parked_for, (box.lane, box.unknown), box.name)
+        elif box.state == PAUSED:
+            _remove(self.paused_of, key_of(box.name), box.name)
 
     def _run_no_suspect(self, worker: str) -> None:
         self.suspects[worker] -= 1
@@ -136,6 +146,9 @@ class MemoryMailboxes:
     def parked(self, lane: str, unknown: str, most: int) -> list[MemoryMailbox]:
         place = self.parked_for.get((lane, unknown))
         return [] if place is None else list(islice(place.values(), most))
+
+    def paused(self, slot: int, key: str) -> list[MemoryMailbox]:
+        return list(self.paused_of.get(key, {}).values())
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -176,8 +189,8 @@ class MemoryMailboxes:
 
     def _shrink(self, box: MemoryMailbox, count: int) -> None:
         box.depth -= count
-        if not box.depth:
-            self.all.pop(box.name, None)
+        if not box.depth and self.all.pop(box.name, None) is not None:
+            self.counts[box.lane] -= 1
 
 
 def _remove(places: dict[K, P], key: K, name: str) -> None:

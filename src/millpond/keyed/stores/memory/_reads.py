@@ -1,15 +1,52 @@
-"""Looking in: pools as they stand, read from the tables. Nothing here changes anything."""
+"""Answers to questions, read from the tables. Nothing here changes anything."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
+from itertools import islice
+from typing import Any
 
+from millpond.keyed import _questions as about
 from millpond.keyed._envelope import came, opened
-from millpond.keyed._records import Counts, DeadLetter, KeyView
+from millpond.keyed._page import Page, page_of
+from millpond.keyed._questions import Question
+from millpond.keyed._records import LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused
+from millpond.keyed.rules import Rules
 from millpond.keyed.rules.orders import taken_of
-from millpond.keyed.rules.tables import READY, RUNNING, STATES
+from millpond.keyed.rules.tables import RETRY, RUNNING, STATES
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
 from millpond.keyed.stores.memory._tables import MemoryTables
+
+
+def answer(tables: MemoryTables, now: int, question: Question[Any]) -> Any:  # noqa: C901  (a table)
+    """Answer a question."""
+    match question:
+        case about.Members():
+            return Rules(tables).beat(now)
+        case about.Owners():
+            return owners(tables)
+        case about.Slots():
+            return list(tables.slots.rows)
+        case about.Keys(lane, after, limit):
+            return keys(tables, now, lane, after, limit)
+        case about.Key(_, mailbox):
+            return key(tables, mailbox)
+        case about.Jobs(spans):
+            return [jobs(tables, *span) for span in spans]
+        case about.DelayedJobs(after, limit):
+            return delayed(tables, now, after, limit)
+        case about.DeadLetters(after, limit):
+            return dead_letters(tables, now, after, limit)
+        case about.Pauses(after, limit):
+            return paused(tables, now, after, limit)
+        case about.Where(slot, mailbox, job):
+            return where(tables, slot, mailbox, job)
+        case about.Outcomes(ids):
+            return outcomes(tables, now, ids)
+        case about.Counts():
+            return counts(tables, now)
+    raise TypeError(f"no question: {question!r}")
 
 
 def outcomes(tables: MemoryTables, now: int, ids: Iterable[str]) -> list[tuple[str, bytes] | None]:
@@ -33,43 +70,89 @@ def owners(tables: MemoryTables) -> tuple[int, list[str]]:
     return tables.numbers.version, [slot.owner for slot in tables.slots.rows]
 
 
-def keys(tables: MemoryTables, lane: str) -> list[KeyView]:
-    """Return every mailbox of a lane that is not empty."""
-    views = [_view(tables, box) for box in tables.mailboxes.all.values() if box.lane == lane]
-    return sorted(views, key=lambda view: (view.oldest, view.mailbox))
+def keys(tables: MemoryTables, now: int, lane: str, after: str = "", limit: int | None = None) -> Page[KeyView]:
+    """Return mailboxes of a lane that are not empty, by name."""
+    boxes = tables.mailboxes.all
+    names = _first([name for name in boxes if name[0] == lane and name > after], limit)
+    return page_of([_view(tables, boxes[name]) for name in names], names, now, limit)
+
+
+def _first(names: list[str], limit: int | None) -> list[str]:
+    """Return the first of these names in their order: one more than wanted, to see whether there are more."""
+    return sorted(names) if limit is None else heapq.nsmallest(limit + 1, names)
 
 
 def _view(tables: MemoryTables, box: MemoryMailbox) -> KeyView:
-    owner = tables.slots.get(box.slot).owner
-    worker, token = (box.worker, box.token) if box.state == RUNNING else (owner, 0)
-    oldest, state = came(box.jobs[0]), STATES[box.state]
-    return KeyView(box.slot, box.name, box.depth, oldest, state, worker, token, box.failures, box.losses)
+    slot = tables.slots.get(box.slot)
+    is_running = box.state == RUNNING
+    return KeyView(
+        box.slot,
+        box.name,
+        box.depth,
+        came(box.jobs[0]),
+        STATES[box.state],
+        box.worker if is_running else slot.owner,
+        box.token if is_running else 0,
+        taken_of(box, box.slot),
+        box.failures,
+        box.losses,
+        box.error,
+        box.since if box.state == RETRY else 0,
+        slot.since,
+        slot.why,
+        box.jobs[-1] if box.lane == "r" else b"",
+        box.lane == "r" and opened(box.jobs[-1]).id in tables.cancelled,
+    )
 
 
-def residents(tables: MemoryTables) -> list[tuple[KeyView, bytes]]:
-    """Return the residents, each with its stored job (the last one, should it be about to be replaced)."""
-    return [(view, tables.mailboxes.all[view.mailbox].jobs[-1]) for view in keys(tables, "r")]
+def key(tables: MemoryTables, mailbox: str) -> KeyView | None:
+    """Return a mailbox, if it is not empty."""
+    box = tables.mailboxes.get(mailbox)
+    return None if box is None else _view(tables, box)
 
 
-def dead_letters(tables: MemoryTables) -> list[DeadLetter]:
-    """Return the dead letters, the oldest first."""
-    return list(tables.dead.rows.values())
+def jobs(tables: MemoryTables, mailbox: str, first: int, limit: int) -> list[bytes]:
+    """Return some jobs of a mailbox, in their order."""
+    box = tables.mailboxes.get(mailbox)
+    return [] if box is None else list(islice(box.jobs, first, first + limit))
+
+
+def delayed(tables: MemoryTables, now: int, after: str = "", limit: int | None = None) -> Page[Delayed]:
+    """Return delayed jobs, by id."""
+    rows = tables.delayed.rows
+    ids = _first([job for job in rows if job > after], limit)
+    return page_of([rows[job] for job in ids], ids, now, limit)
+
+
+def dead_letters(tables: MemoryTables, now: int, after: str = "", limit: int | None = None) -> Page[DeadLetter]:
+    """Return dead letters, the oldest first."""
+    last = int(after or 0)
+    rows = [letter for number, letter in tables.dead.rows.items() if number > last]
+    return page_of(rows, [str(letter.number) for letter in rows], now, limit)
+
+
+def paused(tables: MemoryTables, now: int, after: str = "", limit: int | None = None) -> Page[Paused]:
+    """Return what is paused, by key."""
+    rows = {f"={key}": one for key, one in tables.pauses.rows.items()}
+    keys = _first([key for key in rows if key > after], limit)
+    return page_of([rows[key] for key in keys], keys, now, limit)
 
 
 def counts(tables: MemoryTables, now: int) -> Counts:
     """Return how the pool stands."""
-    numbers = tables.numbers
-    jobs = [box for box in tables.mailboxes.all.values() if box.lane == "j"]
-    ready = [box for box in jobs if box.state == READY]
+    numbers, boxes = tables.numbers, tables.mailboxes
+    ready = [place for (queue, _), place in boxes.ready_in.items() if queue != "r"]
+    keys_ready = sum(map(len, ready))
+    looked_at = keys_ready if keys_ready <= LOOKED_AT else 1
     return Counts(
         now,
         numbers.jobs,
-        len(ready),
-        sum(box.state == RUNNING for box in jobs),
+        keys_ready,
+        sum(box.lane == "j" for place in boxes.running_in.values() for box in place.values()),
         numbers.delayed,
         numbers.dead,
-        len(tables.mailboxes.all) - len(jobs),
-        min((came(box.jobs[0]) for box in ready), default=0),
+        boxes.counts["r"],
+        min((came(box.jobs[0]) for place in ready for box in islice(place.values(), looked_at)), default=0),
         numbers.dispatched,
         numbers.done,
         numbers.retried,

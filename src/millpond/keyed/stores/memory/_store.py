@@ -14,18 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from millpond._clock import EngineTime
 from millpond.errors import EngineError
 from millpond.keyed._commands import Command
+from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
     Beat,
     Claimed,
-    Counts,
-    DeadLetter,
     Joiner,
-    KeyView,
     Moves,
     Order,
     Settings,
     Settle,
-    Slot,
     Verdicts,
     Work,
 )
@@ -75,14 +72,6 @@ class MemoryStore:
         for ear in ears:
             ear.heard()
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[tuple[MemoryTables, int]]:
-        """Give the tables and the time."""
-        with self._locked():
-            if self.tables is None:
-                raise PoolGone(f"the pool at {self.url!r} was dropped; open it again")
-            yield self.tables, self._clock() + self.skew
-
     def _locked(self) -> threading.Lock:
         if self._pid != os.getpid():
             raise EngineError(
@@ -101,10 +90,6 @@ class MemoryStore:
     def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
         with self._working() as (rules, now):
             return rules.dispatch(now, batch, orders)
-
-    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
-        with self._reading() as (tables, now):
-            return _reads.outcomes(tables, now, ids)
 
     def apply(self, command: Command) -> str:
         with self._working() as (rules, now):
@@ -153,37 +138,12 @@ class MemoryStore:
         with self._working() as (rules, now):
             return rules.work(now, worker, call, settles, want, per, want_residents, heard)
 
-    def beat(self) -> Beat:
-        with self._working() as (rules, now):
-            return rules.beat(now)
-
-    def owners(self) -> tuple[int, list[str]]:
-        with self._reading() as (tables, _):
-            return _reads.owners(tables)
-
-    def slots(self) -> list[Slot]:
-        with self._reading() as (tables, _):
-            return list(tables.slots.rows)
-
-    def keys(self, lane: str = "j") -> list[KeyView]:
-        with self._reading() as (tables, _):
-            return _reads.keys(tables, lane)
-
-    def residents(self) -> list[tuple[KeyView, bytes]]:
-        with self._reading() as (tables, _):
-            return _reads.residents(tables)
-
-    def dead_letters(self) -> list[DeadLetter]:
-        with self._reading() as (tables, _):
-            return _reads.dead_letters(tables)
-
-    def where(self, slot: int, mailbox: str, job: str) -> str:
-        with self._reading() as (tables, _):
-            return _reads.where(tables, slot, mailbox, job)
-
-    def counts(self) -> Counts:
-        with self._reading() as (tables, now):
-            return _reads.counts(tables, now)
+    def ask(self, question: Question[A]) -> A:
+        with self._locked():
+            if self.tables is None:
+                raise PoolGone(f"the pool at {self.url!r} was dropped; open it again")
+            answer: A = _reads.answer(self.tables, self._clock() + self.skew, question)
+            return answer
 
     def listen(self, name: str, heard: Callable[[], None]) -> Ear:
         ear = _Ear(self, name, heard)

@@ -7,8 +7,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-from millpond.keyed._records import DeadLetter, Joiner, Member, Settings, Signal, Slot
-from millpond.keyed.rules.tables import QUEUES, Delayed, Numbers
+from millpond.keyed._records import DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
+from millpond.keyed.rules.tables import QUEUES, Numbers
 from millpond.keyed.stores.memory._mailboxes import MemoryMailboxes
 
 V = TypeVar("V")
@@ -31,7 +31,7 @@ class MemoryTables:
         self.unique: MemoryExpiring[bool] = MemoryExpiring()
         self.batches: MemoryExpiring[dict[int, str]] = MemoryExpiring()
         self.dead = MemoryDeadLetters()
-        self.paused: set[str] = set()
+        self.pauses = MemoryPauses()
         self.cancelled: set[str] = set()
         self.messages = MemoryMessages()
         self.signals = MemorySignals()
@@ -149,6 +149,25 @@ class MemoryDeadLetters:
 
     def drop(self, number: int) -> bool:
         return self.rows.pop(number, None) is not None
+
+
+class MemoryPauses:
+    """Keys of which nothing may begin."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Paused] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.rows
+
+    def put(self, paused: Paused) -> None:
+        self.rows[paused.key] = paused
+
+    def drop(self, key: str) -> None:
+        self.rows.pop(key, None)
 
 
 class MemoryMessages:

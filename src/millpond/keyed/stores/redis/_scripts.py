@@ -7,7 +7,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of the data; `common.lua` names it, too."""
 
 _PIECES: Final = {
@@ -31,15 +31,19 @@ _PIECES: Final = {
     "notify": "common mail",
     "cancel": "common drains mail find",
     "purge": "common drains mail",
-    "switch": "common drains",
+    "switch": "common drains mail",
     "configure": "common drains",
     "letters": "common drains mail",
     "outcomes": "common",
     "where": "common mail find",
     "owners": "common",
     "dead": "common",
-    "keys": "common",
+    "keys": "common mail",
+    "jobs": "common",
+    "delayed": "common",
+    "pauses": "common",
     "counts": "common",
+    "oldest": "common",
 }
 
 

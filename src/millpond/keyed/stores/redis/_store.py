@@ -16,20 +16,16 @@ from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.keyed import _commands as commands
 from millpond.keyed._commands import Command
+from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
     Beat,
     Claimed,
-    Counts,
-    DeadLetter,
     Joiner,
-    KeyView,
-    Member,
     Moves,
     Order,
     Settings,
     Settle,
     Signal,
-    Slot,
     Take,
     Verdicts,
     Work,
@@ -38,10 +34,9 @@ from millpond.keyed._store import Ear, Opened, PoolGone
 from millpond.keyed.stores.redis._connection import Link, Place, forbidden
 from millpond.keyed.stores.redis._listener import Listener
 from millpond.keyed.stores.redis._outer_heart import OuterHeart
+from millpond.keyed.stores.redis._reads import CHUNK, answer_to, beat_of, chunks
 from millpond.keyed.stores.redis._scripts import FORMAT, script
 
-CHUNK: Final = 256
-"""Slots (or letters, or outcomes) of one call: the server does nothing else meanwhile."""
 OLDEST: Final = (6, 2)
 
 _Arg: TypeAlias = str | bytes | int
@@ -164,17 +159,6 @@ class RedisStore:
             return {}
         return {index: verdict.decode() for index, verdict in zip(answer[::2], answer[1::2], strict=True)}
 
-    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
-        found: list[tuple[str, bytes] | None] = []
-        for some in _chunks(ids) or [()]:
-            for value in self._run(self._desk, "outcomes", [*some]):
-                if value is None:
-                    found.append(None)
-                else:
-                    status, _, data = value.partition(b" ")
-                    found.append((status.decode(), data))
-        return found
-
     def apply(self, command: Command) -> str:
         name: str
         args: list[_Arg]
@@ -190,11 +174,11 @@ class RedisStore:
             case commands.Purge():
                 name, args = "purge", [*command]
             case commands.Pause():
-                name, args = "switch", ["pause", command.mailbox]
+                name, args = "switch", ["pause", *command]
             case commands.Resume():
-                name, args = "switch", ["resume", command.mailbox]
+                name, args = "switch", ["resume", *command]
             case commands.Shut():
-                name, args = "switch", ["shut", ""]
+                name, args = "switch", ["shut", 0, ""]
             case commands.Replay() | commands.Drop():
                 return str(self._letters(command))
             case commands.Configure():
@@ -205,17 +189,17 @@ class RedisStore:
     def _letters(self, command: commands.Replay | commands.Drop) -> int:
         verb = "replay" if isinstance(command, commands.Replay) else "drop"
         numbers = sorted(set(command.numbers))
-        return sum(int(self._run(self._desk, "letters", [verb, *some])[0]) for some in _chunks(numbers) or [()])
+        return sum(int(self._run(self._desk, "letters", [verb, *some])[0]) for some in chunks(numbers) or [()])
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def join(self, joiner: Joiner) -> Beat:
         about = _pack((joiner.label, joiner.weight, joiner.concurrency, joiner.names))
-        return _beat(self._run(self._pulse, "join", [joiner.id, about]))
+        return beat_of(self._run(self._pulse, "join", [joiner.id, about]))
 
     def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
         answer = self._run(self._pulse, "renew", [worker, int(leaving)])
-        return _beat(answer) if answer else None
+        return beat_of(answer) if answer else None
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
         keep, gone = script("keep"), script("gone")
@@ -243,7 +227,7 @@ class RedisStore:
 
     def give(self, worker: str, moves: Moves, why: str) -> int:
         given = 0
-        for some in _chunks(moves) or [()]:
+        for some in chunks(moves) or [()]:
             given += self._run(self._desk, "give", [worker, why, *(part for move in some for part in move)])[0]
         return given
 
@@ -267,7 +251,7 @@ class RedisStore:
         got: list[int] = []
         contested: list[int] = []
         recovered = 0
-        for some in _chunks(slots) or [()]:
+        for some in chunks(slots) or [()]:
             answer = self._run(self._desk, "claim", [*args, *some])
             got += map(int, answer[0])
             contested += map(int, answer[1])
@@ -308,98 +292,17 @@ class RedisStore:
 
     # -- looking in ---------------------------------------------------------------------------------------------------
 
-    def beat(self) -> Beat:
-        return _beat(self._run(self._desk, "beat", []))
-
-    def owners(self) -> tuple[int, list[str]]:
-        version, many, owned, _ = self._run(self._desk, "owners", [0])
-        owners = [""] * int(many)
-        for slot, owner in zip(owned[::2], owned[1::2], strict=True):
-            owners[int(slot)] = owner.decode()
-        return int(version), owners
-
-    def slots(self) -> list[Slot]:
-        _, many, owned, moved = self._run(self._desk, "owners", [1])
-        owners = dict(zip(owned[::2], owned[1::2], strict=True))
-        slots = [Slot()] * int(many)
-        for slot, packed in zip(moved[::2], moved[1::2], strict=True):
-            epoch, since, why, before = _unpack(packed)
-            slots[int(slot)] = Slot(owners.get(slot, b"").decode(), int(epoch), int(since), why, before)
-        return slots
-
-    def keys(self, lane: str = "j") -> list[KeyView]:
-        return [view for view, _ in self._views(lane, 0)]
-
-    def residents(self) -> list[tuple[KeyView, bytes]]:
-        return self._views("r", 1)
-
-    def _views(self, lane: str, with_job: int) -> list[tuple[KeyView, bytes]]:
-        views = [_view(one) for one in self._run(self._desk, "keys", [lane, with_job, -1, 0])]
-        for first, last in self._ranges():
-            views += map(_view, self._run(self._desk, "keys", [lane, with_job, first, last]))
-        return sorted(views, key=lambda one: (one[0].oldest, one[0].mailbox))
-
-    def dead_letters(self) -> list[DeadLetter]:
-        numbers = sorted(map(int, self._run(self._desk, "dead", [])))
-        letters = []
-        for some in _chunks(numbers):
-            for number, letter in zip(some, self._run(self._desk, "dead", [*some]), strict=True):
-                if letter is not None:
-                    slot, mailbox, at, reason, job = letter
-                    letters.append(DeadLetter(number, int(slot), mailbox.decode(), int(at), reason, job))
-        return letters
-
-    def where(self, slot: int, mailbox: str, job: str) -> str:
-        answer: str = self._run(self._desk, "where", [slot, mailbox, job])[0].decode()
+    def ask(self, question: Question[A]) -> A:
+        answer: A = answer_to(question, self._reading)
         return answer
 
-    def counts(self) -> Counts:
-        now, jobs, delayed, dead, residents, *numbers = map(int, self._run(self._desk, "counts", [-1, 0]))
-        ready = running = oldest = 0
-        for first, last in self._ranges():
-            more_ready, more_running, more_residents, came = self._run(self._desk, "counts", [first, last])
-            ready += more_ready
-            running += more_running
-            residents += more_residents
-            if came and (not oldest or int(came) < oldest):
-                oldest = int(came)
-        *counters, paused, shut = numbers
-        known = (now, jobs, ready, running, delayed, dead, residents, oldest, *counters, bool(paused), bool(shut))
-        return Counts._make(known)
-
-    def _ranges(self) -> list[tuple[int, int]]:
-        slots = int(self._desk.command("HGET", self._base + b"meta", "slots") or 0)
-        return [(first, min(first + CHUNK, slots) - 1) for first in range(0, slots, CHUNK)]
+    def _reading(self, name: str, args: list[_Arg]) -> list[Any]:
+        return self._run(self._desk, name, args)
 
     # -- hints --------------------------------------------------------------------------------------------------------
 
     def listen(self, name: str, heard: Callable[[], None]) -> Ear:
         return self._listener.listen(name, heard)
-
-
-def _chunks(things: Sequence[Any]) -> list[Sequence[Any]]:
-    return [things[first : first + CHUNK] for first in range(0, len(things), CHUNK)]
-
-
-def _beat(answer: list[Any]) -> Beat:
-    now, incarnation, version, shut, found = answer
-    members = []
-    for worker, about, joined, lease, leaving, gone in found:
-        label, weight, concurrency, names = _unpack(about)
-        members.append(
-            Member(
-                worker.decode(),
-                label,
-                weight,
-                concurrency,
-                tuple(names),
-                int(joined),
-                int(lease),
-                is_leaving=leaving == b"1",
-                is_dead=gone == b"1",
-            )
-        )
-    return Beat(int(now), incarnation.decode(), int(version), shut == b"1", tuple(members))
 
 
 def _takes(answer: list[Any], token: int) -> tuple[Take, ...]:
@@ -418,17 +321,6 @@ def _takes(answer: list[Any], token: int) -> tuple[Take, ...]:
 def _signal(answer: list[Any]) -> Signal:
     number, kind, mailbox, job, note, data = answer
     return Signal(number, kind.decode(), mailbox.decode(), job.decode(), note, data)
-
-
-def _view(answer: list[Any]) -> tuple[KeyView, bytes]:
-    slot, mailbox, depth, oldest, state, owner, run, trouble, job = answer
-    token, worker = 0, owner.decode()
-    if run:
-        parts = run.split(b":", 4)
-        token, worker = int(parts[0]), parts[4].decode()
-    failures, losses = map(int, trouble.split(b":")) if trouble else (0, 0)
-    view = KeyView(int(slot), mailbox.decode(), depth, int(oldest), state.decode(), worker, token, failures, losses)
-    return view, job
 
 
 def _kept(settings: Settings) -> list[_Arg]:

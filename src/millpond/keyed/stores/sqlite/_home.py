@@ -72,6 +72,11 @@ class Home:
                     f"the keyed pools in {self.path!r} were written by a newer Millpond (format {row[0]}, this one "
                     f"knows up to {FORMAT}): upgrade millpond"
                 )
+            elif row[0] < FORMAT:
+                raise EngineError(
+                    f"the keyed pools in {self.path!r} were written before the first release of Millpond (format "
+                    f"{row[0]}, this one reads {FORMAT}): use the version that wrote them, or another file"
+                )
 
     # -- reading and writing ------------------------------------------------------------------------------------------
 

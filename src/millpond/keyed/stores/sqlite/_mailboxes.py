@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from millpond._sqlite import Transaction
 from millpond.keyed._envelope import opened
+from millpond.keyed._records import key_of
 from millpond.keyed.rules.tables import NOWHERE, PARKED, READY, RUNNING, Mailbox
 from millpond.keyed.stores.sqlite._pool import Pool
 
@@ -39,20 +40,20 @@ class SqlMailbox(Mailbox):
 
 _COLUMNS: Final = (
     "mailbox, lane, slot, state, depth, failures, losses, token, worker, taken, done, is_lent, shelf, since, "
-    "number, place, tail"
+    "error, number, place, tail"
 )
 _columns: Final = attrgetter(
     "name", "queue", "slot", "state", "depth", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
-    "unknown", "since", "number", "place", "tail",
+    "unknown", "since", "error", "number", "place", "tail",
 )  # fmt: skip
 _standing: Final = attrgetter(
     "queue", "state", "place", "depth", "tail", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
-    "unknown", "since",
+    "unknown", "since", "error",
 )  # fmt: skip
-_INSERT: Final = f"INSERT INTO keyed_box (pool, {_COLUMNS}) VALUES ({', '.join('?' * 18)})"
+_INSERT: Final = f"INSERT INTO keyed_box (pool, {_COLUMNS}) VALUES ({', '.join('?' * 19)})"
 _UPDATE: Final = (
     "UPDATE keyed_box SET lane = ?, state = ?, place = ?, depth = ?, tail = ?, failures = ?, losses = ?, token = ?, "
-    "worker = ?, taken = ?, done = ?, is_lent = ?, shelf = ?, since = ? WHERE pool = ? AND mailbox = ?"
+    "worker = ?, taken = ?, done = ?, is_lent = ?, shelf = ?, since = ?, error = ? WHERE pool = ? AND mailbox = ?"
 )
 _COUNT: Final = "UPDATE keyed_box SET depth = ?, tail = ? WHERE pool = ? AND mailbox = ?"
 _DELETE: Final = "DELETE FROM keyed_box WHERE pool = ? AND mailbox = ?"
@@ -232,6 +233,15 @@ class SqlMailboxes:
             (self._pool, lane, unknown, most),
         ).fetchall()
         return [self._adopt(row) for row in rows]
+
+    def paused(self, slot: int, key: str) -> list[SqlMailbox]:
+        self.flush()
+        rows = self._execute(
+            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_paused "
+            "WHERE pool = ? AND state = 3 AND slot = ? ORDER BY mailbox",
+            (self._pool, slot),
+        ).fetchall()
+        return [self._adopt(row) for row in rows if key_of(row[0]) == key]
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Of these tables; the file as a whole has its own number (`_sqlite.MIGRATIONS`)."""
 
 TABLES: Final = """
@@ -45,12 +45,13 @@ CREATE TABLE IF NOT EXISTS keyed_box (
     state INTEGER NOT NULL, place INTEGER NOT NULL, depth INTEGER NOT NULL, tail INTEGER NOT NULL,
     failures INTEGER NOT NULL, losses INTEGER NOT NULL, token INTEGER NOT NULL, worker TEXT NOT NULL,
     taken INTEGER NOT NULL, done INTEGER NOT NULL, is_lent INTEGER NOT NULL, shelf TEXT NOT NULL,
-    since INTEGER NOT NULL, PRIMARY KEY (pool, mailbox)) WITHOUT ROWID;
+    since INTEGER NOT NULL, error BLOB NOT NULL, PRIMARY KEY (pool, mailbox)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_box_ready ON keyed_box (pool, slot, lane, place) WHERE state = 0;
 CREATE INDEX IF NOT EXISTS keyed_box_running ON keyed_box (pool, slot, place) WHERE state = 1;
 CREATE INDEX IF NOT EXISTS keyed_box_suspect ON keyed_box (pool, worker) WHERE state = 1 AND lane = 's';
 CREATE INDEX IF NOT EXISTS keyed_box_lent ON keyed_box (pool, place) WHERE state = 1 AND is_lent = 1;
 CREATE INDEX IF NOT EXISTS keyed_box_shelved ON keyed_box (pool, lane, shelf, place) WHERE state = 4;
+CREATE INDEX IF NOT EXISTS keyed_box_paused ON keyed_box (pool, slot) WHERE state = 3;
 CREATE TABLE IF NOT EXISTS keyed_job (
     pool INTEGER NOT NULL, box INTEGER NOT NULL, position INTEGER NOT NULL, raw BLOB NOT NULL,
     PRIMARY KEY (pool, box, position)) WITHOUT ROWID;
@@ -62,7 +63,8 @@ CREATE TABLE IF NOT EXISTS keyed_delayed (
     body BLOB NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_delayed_mailbox ON keyed_delayed (pool, mailbox);
 CREATE TABLE IF NOT EXISTS keyed_paused (
-    pool INTEGER NOT NULL, mailbox TEXT NOT NULL, PRIMARY KEY (pool, mailbox)) WITHOUT ROWID;
+    pool INTEGER NOT NULL, key TEXT NOT NULL, since INTEGER NOT NULL, by TEXT NOT NULL, reason TEXT NOT NULL,
+    PRIMARY KEY (pool, key)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keyed_doomed (
     pool INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keyed_note (
@@ -80,7 +82,8 @@ CREATE TABLE IF NOT EXISTS keyed_unique (
 CREATE INDEX IF NOT EXISTS keyed_unique_until ON keyed_unique (pool, until);
 CREATE TABLE IF NOT EXISTS keyed_dead (
     pool INTEGER NOT NULL, number INTEGER NOT NULL, slot INTEGER NOT NULL, mailbox TEXT NOT NULL, at INTEGER NOT NULL,
-    reason BLOB NOT NULL, raw BLOB NOT NULL, job TEXT NOT NULL, PRIMARY KEY (pool, number)) WITHOUT ROWID;
+    reason BLOB NOT NULL, raw BLOB NOT NULL, attempts INTEGER NOT NULL, job TEXT NOT NULL,
+    PRIMARY KEY (pool, number)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_dead_job ON keyed_dead (pool, job);
 CREATE TABLE IF NOT EXISTS keyed_batch (
     pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, verdicts BLOB, PRIMARY KEY (pool, id)

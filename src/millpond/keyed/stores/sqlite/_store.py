@@ -5,30 +5,28 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from millpond import _fork
 from millpond._sqlite import FileReplaced, Transaction
 from millpond.errors import PoolClosed
+from millpond.keyed import _questions as about
 from millpond.keyed._commands import Command
+from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
     Beat,
     Claimed,
-    Counts,
-    DeadLetter,
     Joiner,
-    KeyView,
     Moves,
     Order,
     Settings,
     Settle,
-    Slot,
     Verdicts,
     Work,
 )
 from millpond.keyed._store import Opened, PoolGone
 from millpond.keyed.rules import Rules
-from millpond.keyed.stores.sqlite import _views
+from millpond.keyed.stores.sqlite import _reads
 from millpond.keyed.stores.sqlite._ears import Ear, ring
 from millpond.keyed.stores.sqlite._home import Home
 from millpond.keyed.stores.sqlite._homes import homes
@@ -84,16 +82,6 @@ class SqliteStore:
             home.ears.call(self._pool, hints)
         return answer
 
-    def _read(self, question: Callable[[Transaction, Pool, int], T]) -> T:
-        """Answer a question."""
-        home = self._at_home()
-
-        def step(transaction: Transaction) -> T:
-            return question(transaction, self._found(home, transaction), home.clock.now() + self.skew)
-
-        with self._gone():
-            return home.read(step)
-
     def _tables(self, home: Home, transaction: Transaction, pool: Pool) -> SqlTables:
         return SqlTables(transaction, pool, lambda session: home.sessions.is_dead(transaction, session))
 
@@ -146,9 +134,6 @@ class SqliteStore:
     def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
         return self._write(lambda rules, now: rules.dispatch(now, batch, orders))
 
-    def outcomes(self, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
-        return self._read(lambda transaction, pool, now: _views.outcomes(transaction, pool, now, ids))
-
     def apply(self, command: Command) -> str:
         return self._write(lambda rules, now: rules.apply(now, command))
 
@@ -198,34 +183,18 @@ class SqliteStore:
 
     # -- looking in ---------------------------------------------------------------------------------------------------
 
-    def beat(self) -> Beat:
+    def ask(self, question: Question[A]) -> A:
         home = self._at_home()
 
-        def look(transaction: Transaction, pool: Pool, now: int) -> Beat:
-            return Rules(self._tables(home, transaction, pool)).beat(now)
+        def look(transaction: Transaction) -> Any:
+            pool, now = self._found(home, transaction), home.clock.now() + self.skew
+            if isinstance(question, about.Members):
+                return Rules(self._tables(home, transaction, pool)).beat(now)
+            return _reads.answer(transaction, pool, now, question)
 
-        return self._read(look)
-
-    def owners(self) -> tuple[int, list[str]]:
-        return self._read(lambda transaction, pool, _: (pool.numbers.version, _views.owners(transaction, pool)))
-
-    def slots(self) -> list[Slot]:
-        return self._read(lambda transaction, pool, _: _views.slots(transaction, pool))
-
-    def keys(self, lane: str = "j") -> list[KeyView]:
-        return self._read(lambda transaction, pool, _: _views.keys(transaction, pool, lane))
-
-    def residents(self) -> list[tuple[KeyView, bytes]]:
-        return self._read(lambda transaction, pool, _: _views.residents(transaction, pool))
-
-    def dead_letters(self) -> list[DeadLetter]:
-        return self._read(lambda transaction, pool, _: _views.dead_letters(transaction, pool))
-
-    def where(self, slot: int, mailbox: str, job: str) -> str:
-        return self._read(lambda transaction, pool, _: _views.where(transaction, pool, slot, mailbox, job))
-
-    def counts(self) -> Counts:
-        return self._read(_views.counts)
+        with self._gone():
+            answer: A = home.read(look)
+            return answer
 
     # -- hints, end ---------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,7 @@ import msgspec
 
 from millpond._sqlite import Transaction
 from millpond.keyed._envelope import opened
-from millpond.keyed._records import DeadLetter, Joiner, Member, Signal, Slot
-from millpond.keyed.rules.tables import Delayed
+from millpond.keyed._records import DeadLetter, Delayed, Joiner, Member, Paused, Signal, Slot
 from millpond.keyed.stores.sqlite._mailboxes import SqlMailboxes
 from millpond.keyed.stores.sqlite._pool import Pool
 
@@ -55,7 +54,7 @@ class SqlTables:
         self.unique = SqlUnique(transaction, pool)
         self.batches = SqlBatches(transaction, pool)
         self.dead = SqlDeadLetters(transaction, pool)
-        self.paused = SqlPaused(transaction, pool, is_any=paused)
+        self.pauses = SqlPauses(transaction, pool, is_any=paused)
         self.cancelled = SqlCancelled(transaction, pool, is_any=cancelled)
         self.messages = SqlMessages(transaction, pool, is_any=messages)
         self.signals = SqlSignals(transaction, pool)
@@ -197,12 +196,8 @@ class SqlDue(_Part):
             self._added = []
 
 
-class _Names(_Part):
-    """A set of names that is empty nearly always: whether it is, is known from the beginning."""
-
-    has: ClassVar[str]
-    insert: ClassVar[str]
-    delete: ClassVar[str]
+class SqlPauses(_Part):
+    """Keys of which nothing may begin."""
 
     def __init__(self, transaction: Transaction, pool: Pool, *, is_any: int) -> None:
         super().__init__(transaction, pool)
@@ -211,32 +206,39 @@ class _Names(_Part):
     def __len__(self) -> int:
         return self._is_any
 
-    def __contains__(self, name: object) -> bool:
-        return bool(self._is_any) and self._execute(self.has, (self._pool, name)).fetchone() is not None
+    def __contains__(self, key: object) -> bool:
+        row = self._execute("SELECT 1 FROM keyed_paused WHERE pool = ? AND key = ?", (self._pool, key)).fetchone()
+        return row is not None
 
-    def add(self, name: str) -> None:
+    def put(self, paused: Paused) -> None:
         self._is_any = 1
-        self._execute(self.insert, (self._pool, name))
+        self._execute("INSERT OR REPLACE INTO keyed_paused VALUES (?, ?, ?, ?, ?)", (self._pool, *paused))
 
-    def discard(self, name: str) -> None:
-        if self._is_any:
-            self._execute(self.delete, (self._pool, name))
-
-
-class SqlPaused(_Names):
-    """Mailboxes of which no job may begin."""
-
-    has = "SELECT 1 FROM keyed_paused WHERE pool = ? AND mailbox = ?"
-    insert = "INSERT OR IGNORE INTO keyed_paused VALUES (?, ?)"
-    delete = "DELETE FROM keyed_paused WHERE pool = ? AND mailbox = ?"
+    def drop(self, key: str) -> None:
+        self._execute("DELETE FROM keyed_paused WHERE pool = ? AND key = ?", (self._pool, key))
 
 
-class SqlCancelled(_Names):
+class SqlCancelled(_Part):
     """Ids of jobs that a worker has and that are not to run again."""
 
-    has = "SELECT 1 FROM keyed_doomed WHERE pool = ? AND id = ?"
-    insert = "INSERT OR IGNORE INTO keyed_doomed VALUES (?, ?)"
-    delete = "DELETE FROM keyed_doomed WHERE pool = ? AND id = ?"
+    def __init__(self, transaction: Transaction, pool: Pool, *, is_any: int) -> None:
+        super().__init__(transaction, pool)
+        self._is_any = is_any
+
+    def __len__(self) -> int:
+        return self._is_any
+
+    def __contains__(self, job: object) -> bool:
+        has = "SELECT 1 FROM keyed_doomed WHERE pool = ? AND id = ?"
+        return bool(self._is_any) and self._execute(has, (self._pool, job)).fetchone() is not None
+
+    def add(self, job: str) -> None:
+        self._is_any = 1
+        self._execute("INSERT OR IGNORE INTO keyed_doomed VALUES (?, ?)", (self._pool, job))
+
+    def discard(self, job: str) -> None:
+        if self._is_any:
+            self._execute("DELETE FROM keyed_doomed WHERE pool = ? AND id = ?", (self._pool, job))
 
 
 class _Expiring(_Part, Generic[V]):
@@ -345,14 +347,14 @@ class SqlDeadLetters(_Part):
 
     def get(self, number: int) -> DeadLetter | None:
         row = self._execute(
-            "SELECT number, slot, mailbox, at, reason, raw FROM keyed_dead WHERE pool = ? AND number = ?",
+            "SELECT number, slot, mailbox, at, reason, raw, attempts FROM keyed_dead WHERE pool = ? AND number = ?",
             (self._pool, number),
         ).fetchone()
         return None if row is None else DeadLetter(*row)
 
     def put(self, letter: DeadLetter) -> None:
         row = (self._pool, *letter, opened(letter.job).id)
-        self._execute("INSERT INTO keyed_dead VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._execute("INSERT INTO keyed_dead VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def drop(self, number: int) -> bool:
         gone = self._execute("DELETE FROM keyed_dead WHERE pool = ? AND number = ?", (self._pool, number)).rowcount

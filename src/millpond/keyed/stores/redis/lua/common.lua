@@ -13,14 +13,16 @@
 -- due             zset     16 digits of a number, then l<mailbox>, d<job> or s<mailbox> -> when: a retry, a delayed job, a
 --                          shelf that is cleared; the number keeps those of one time in order
 -- later           hash     mailbox -> packed {slot, member of due}: it waits for a retry
--- delayed         hash     job -> packed {slot, member of due, mailbox, body}
+-- delayed         hash     job -> packed {slot, member of due, mailbox, body};  dl:<mailbox>  set  jobs
 -- shelves         hash     mailbox -> packed {slot, member of due, name};  shelf:<lane>:<name>  set  mailboxes
 -- held, lent      hash     mailbox -> slot: it is paused; it runs with somebody who took it from a shelf
--- paused, doomed  set      mailboxes; ids of jobs that a worker has and that are not to run again
--- trouble         hash     mailbox -> failures:losses of its first job
+-- hk:<key>        set      mailboxes of a key that are in `held`
+-- pauses          hash     key -> packed {since, by, reason}; the empty key stands for the pool
+-- doomed          set      ids of jobs that a worker has and that are not to run again
+-- trouble         hash     mailbox -> failures:losses:how it failed the last time, of its first job
 -- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data
 -- sig:<worker>    list     packed {number, kind, mailbox, id, note, data}
--- dead            hash     number -> packed {slot, mailbox, at, reason, job}
+-- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> number
 -- out:<job>, uniq:<job>, batch:<batch>   16 digits of the end, and what is remembered until then; they expire
 --
 -- Invariants: those of `rules.mailboxes`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
@@ -29,7 +31,7 @@
 local P, call, sub = KEYS[1], redis.call, string.sub
 local META = P .. 'meta'
 local meta = call('HMGET', META, 'format', 'shut', 'paused', 'version')
-if meta[1] ~= '1' then return meta[1] or 'gone' end
+if meta[1] ~= '2' then return meta[1] or 'gone' end
 local is_shut, is_paused, version = meta[2] == '1', meta[3] == '1', meta[4]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2] + ARGV[1]
@@ -123,9 +125,9 @@ end
 
 local function trouble_of(mailbox)
   local value = has('trouble') and call('HGET', P .. 'trouble', mailbox)
-  if not value then return 0, 0 end
-  local failures, losses = string.match(value, '^(%d+):(%d+)$')
-  return tonumber(failures), tonumber(losses)
+  if not value then return 0, 0, '' end
+  local failures, losses, error = string.match(value, '^(%d+):(%d+):(.*)$')
+  return tonumber(failures), tonumber(losses), error
 end
 
 -- Where a mailbox is when it is ready: in its lane, or among the suspects, whose first job is dead with its next loss.
@@ -137,10 +139,17 @@ end
 
 local function ready(slot, mailbox, first)
   local queue = queue_of(mailbox)
+  if queue ~= 'r' then count('ready', 1) end
   if call(first and 'LPUSH' or 'RPUSH', P .. 'rd:' .. queue .. ':' .. slot, mailbox) == 1 then activate(queue, slot) end
 end
 
 local function enter(slot, mailbox, job)
-  if call('RPUSH', P .. 'mb:' .. mailbox, job) == 1 then ready(slot, mailbox) end
-  if sub(mailbox, 1, 1) == 'j' then count('jobs', 1) end
+  local is_job, length = sub(mailbox, 1, 1) == 'j', call('RPUSH', P .. 'mb:' .. mailbox, job)
+  if length == 1 then ready(slot, mailbox) end
+  if is_job then count('jobs', 1) elseif length == 1 then count('residents', 1) end
+end
+
+-- The key of a mailbox.
+local function key_of(mailbox)
+  return sub(mailbox, 1, 1) == 'j' and sub(mailbox, 3) or string.match(mailbox, '^r:[^:]*:(.*)$')
 end

@@ -1,7 +1,7 @@
--- Dead letters.   ARGV: skew, numbers...   Result: without numbers, all of them; else {slot, mailbox, at, reason, job} of
--- each, or nothing.
+-- Dead letters.   ARGV: skew, numbers...
+-- Result: without numbers, {now, numbers of all}; else {slot, mailbox, at, reason, job, attempts} of each, or nothing.
 
-if #ARGV == 1 then return call('HKEYS', P .. 'dead') end
+if #ARGV == 1 then return {whole(now), call('HKEYS', P .. 'dead')} end
 local found = {}
 for i = 2, #ARGV do
   local letter = call('HGET', P .. 'dead', ARGV[i])

@@ -16,8 +16,9 @@ if not is_shut and max_jobs == 0 and max_per_key == 0 then
   local boxes = P .. 'mb:'
   for i = 3, #ARGV, 3 do
     local mailbox = ARGV[i + 1]
-    if call('RPUSH', boxes .. mailbox, stamp .. ARGV[i + 2]) == 1 then ready(ARGV[i], mailbox) end
-    if sub(mailbox, 1, 1) == 'j' then jobs = jobs + 1 end
+    local length = call('RPUSH', boxes .. mailbox, stamp .. ARGV[i + 2])
+    if length == 1 then ready(ARGV[i], mailbox) end
+    if sub(mailbox, 1, 1) == 'j' then jobs = jobs + 1 elseif length == 1 then count('residents', 1) end
   end
   dispatched = (#ARGV - 2) / 3
 else
@@ -35,8 +36,9 @@ else
       verdicts[#verdicts + 1] = verdict
       refused[mailbox] = true
     else
-      if call('RPUSH', P .. 'mb:' .. mailbox, stamp .. ARGV[i + 2]) == 1 then ready(ARGV[i], mailbox) end
-      if sub(mailbox, 1, 1) == 'j' then jobs = jobs + 1 end
+      local length = call('RPUSH', P .. 'mb:' .. mailbox, stamp .. ARGV[i + 2])
+      if length == 1 then ready(ARGV[i], mailbox) end
+      if sub(mailbox, 1, 1) == 'j' then jobs = jobs + 1 elseif length == 1 then count('residents', 1) end
       dispatched = dispatched + 1
     end
   end

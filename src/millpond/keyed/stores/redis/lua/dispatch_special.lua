@@ -66,6 +66,7 @@ local function verdict_on(slot, mailbox, body, id, name, delay, at, on_busy, uni
   local due = at > 0 and at or now + delay
   if id ~= '' and due > now then
     call('HSET', P .. 'delayed', id, cmsgpack.pack({slot, remember(due, 'd' .. id), mailbox, body}))
+    call('SADD', P .. 'dl:' .. mailbox, id)
     local owner = owner_of(slot)
     if owner then hint(owner) end -- so that it knows when to look
   else

@@ -5,11 +5,13 @@ local many = 0
 for i = 3, #ARGV do
   local letter = call('HGET', P .. 'dead', ARGV[i])
   if letter then
+    local slot, mailbox, _, _, job = unpack(cmsgpack.unpack(letter))
+    local id = opened(job)[1]
     call('HDEL', P .. 'dead', ARGV[i])
+    if call('HGET', P .. 'buried', id) == ARGV[i] then call('HDEL', P .. 'buried', id) end
     many = many + 1
     if ARGV[2] == 'replay' then
-      local slot, mailbox, _, _, job = unpack(cmsgpack.unpack(letter))
-      call('DEL', P .. 'out:' .. opened(job)[1])
+      call('DEL', P .. 'out:' .. id)
       enter(slot, mailbox, stamp .. sub(job, 17))
     end
   end

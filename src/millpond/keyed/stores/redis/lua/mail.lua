@@ -39,8 +39,8 @@ local function conclude_job(job, status, data)
   conclude(envelope[1], status, data or '', envelope[4], envelope[3])
 end
 
-local function set_trouble(mailbox, failures, losses)
-  call('HSET', P .. 'trouble', mailbox, whole(failures) .. ':' .. whole(losses))
+local function set_trouble(mailbox, failures, losses, error)
+  call('HSET', P .. 'trouble', mailbox, whole(failures) .. ':' .. whole(losses) .. ':' .. error)
   used.trouble = true
 end
 
@@ -64,17 +64,19 @@ local function pop(mailbox, many)
     for _, job in ipairs(call('LRANGE', box, 0, many - 1)) do call('SREM', P .. 'doomed', opened(job)[1]) end
   end
   if many == length then call('DEL', box) else call('LTRIM', box, many, -1) end
-  if sub(mailbox, 1, 1) == 'j' then count('jobs', -many) end
+  if sub(mailbox, 1, 1) == 'j' then count('jobs', -many) elseif many == length then count('residents', -1) end
   clear_trouble(mailbox)
   return length - many, many
 end
 
--- Put the first job of a mailbox among the dead letters; return how many are left.
-local function bury(slot, mailbox, reason, status)
+-- Put the first job of a mailbox among the dead letters; return how many are left. `tried`: 1 if it has just failed.
+local function bury(slot, mailbox, reason, status, tried)
   local job = call('LINDEX', P .. 'mb:' .. mailbox, 0)
   if not job then return 0 end
-  local number = call('HINCRBY', META, 'last_dead', 1)
-  call('HSET', P .. 'dead', whole(number), cmsgpack.pack({slot, mailbox, whole(now), reason, job}))
+  local number, failures, losses = whole(call('HINCRBY', META, 'last_dead', 1)), trouble_of(mailbox)
+  local attempts = failures + losses + (tried or 0)
+  call('HSET', P .. 'dead', number, cmsgpack.pack({slot, mailbox, whole(now), reason, job, attempts}))
+  call('HSET', P .. 'buried', opened(job)[1], number)
   count('buried', 1)
   local left = pop(mailbox, 1)
   if status then conclude_job(job, status, reason) end
@@ -95,7 +97,8 @@ local function forgo(key, name)
   local entry = cmsgpack.unpack(packed)
   call('HDEL', P .. key, name)
   call('ZREM', P .. 'due', entry[2])
-  if key == 'shelves' then call('SREM', P .. 'shelf:' .. sub(name, 1, 1) .. ':' .. entry[3], name) end
+  if key == 'shelves' then call('SREM', P .. 'shelf:' .. sub(name, 1, 1) .. ':' .. entry[3], name)
+  elseif key == 'delayed' then call('SREM', P .. 'dl:' .. entry[3], name) end
   return entry
 end
 
@@ -109,6 +112,7 @@ end
 local function leave_ready(slot, mailbox, queue)
   local list = P .. 'rd:' .. queue .. ':' .. slot
   if call('LREM', list, 1, mailbox) == 0 then return false end
+  if queue ~= 'r' then count('ready', -1) end
   if call('EXISTS', list) == 0 then
     local worker = owner_of(slot)
     if worker then disown(queue, slot, worker) end
@@ -120,7 +124,7 @@ end
 local function leave_place(slot, mailbox)
   -- among the suspects or not: that depends on a limit which may have been another when it was made ready
   if not leave_ready(slot, mailbox, sub(mailbox, 1, 1)) then leave_ready(slot, mailbox, 's') end
-  call('HDEL', P .. 'held', mailbox)
+  if call('HDEL', P .. 'held', mailbox) == 1 then call('SREM', P .. 'hk:' .. key_of(mailbox), mailbox) end
   leave_wait(mailbox)
 end
 
@@ -129,7 +133,7 @@ local function remove(slot, mailbox, job, status)
   local box = P .. 'mb:' .. mailbox
   local length, behind = call('LLEN', box), call('LPOS', box, job, 'RANK', -1)
   call('LREM', box, -1, job) -- of two that are equal, a worker may have the first
-  if sub(mailbox, 1, 1) == 'j' then count('jobs', -1) end
+  if sub(mailbox, 1, 1) == 'j' then count('jobs', -1) elseif length == 1 then count('residents', -1) end
   if length == 1 then
     leave_place(slot, mailbox)
     forget(mailbox)
@@ -155,6 +159,7 @@ end
 
 local function end_run(slot, mailbox)
   call('HDEL', P .. 'run:' .. slot, mailbox)
+  if sub(mailbox, 1, 1) == 'j' then count('running', -1) end
   if has('lent') then call('HDEL', P .. 'lent', mailbox) end
 end
 
@@ -174,9 +179,9 @@ local function recover(slot, mailbox, blame)
   count('recovered', 1)
   local left = call('LLEN', P .. 'mb:' .. mailbox)
   if blame and sub(mailbox, 1, 1) == 'j' then
-    local failures, losses = trouble_of(mailbox)
+    local failures, losses, error = trouble_of(mailbox)
     losses = losses + 1
-    set_trouble(mailbox, failures, losses)
+    set_trouble(mailbox, failures, losses, error)
     if losses >= setting('max_losses') and left > 0 then
       left = give_up_lost(slot, mailbox, losses)
     end

@@ -11,15 +11,13 @@ if #jobs > 0 then
     leave_place(slot, mailbox)
     forget(mailbox)
   end
-  if sub(mailbox, 1, 1) == 'j' then count('jobs', -#jobs) end
+  if sub(mailbox, 1, 1) == 'j' then count('jobs', -#jobs) elseif taken == 0 then count('residents', -1) end
   for _, job in ipairs(jobs) do conclude_job(job, 'purged') end
 end
 local purged = #jobs
-local delayed = call('HGETALL', P .. 'delayed')
-for i = 1, #delayed, 2 do
-  local job = cmsgpack.unpack(delayed[i + 1])
-  if job[3] == mailbox then
-    forgo('delayed', delayed[i])
+for _, id in ipairs(call('SMEMBERS', P .. 'dl:' .. mailbox)) do
+  local job = forgo('delayed', id)
+  if job then
     conclude_job(stamp .. job[4], 'purged')
     purged = purged + 1
   end

@@ -1,24 +1,34 @@
--- Pause and resume a key or the pool, and shut it.   ARGV: skew, pause, resume or shut, mailbox or ''.   Result: {''}.
+-- Pause and resume a key or the pool, and shut it.   ARGV: skew, pause, resume or shut, slot, key or '', by, reason.
+-- Result: {''}. Residents of a paused key that run are asked to stop, and wait.
 
-local what, mailbox = ARGV[2], ARGV[3]
+local what, slot, key = ARGV[2], ARGV[3], ARGV[4]
 if what == 'shut' then
   call('HSET', META, 'shut', '1')
   changed()
-elseif mailbox == '' then
-  if what == 'pause' then
+elseif what == 'pause' then
+  call('HSET', P .. 'pauses', key, cmsgpack.pack({whole(now), ARGV[5], ARGV[6]}))
+  if key == '' then
     call('HSET', META, 'paused', '1')
   else
+    local runs = call('HGETALL', P .. 'run:' .. slot)
+    for i = 1, #runs, 2 do
+      if sub(runs[i], 1, 1) == 'r' and key_of(runs[i]) == key then
+        signal(run_of(slot, runs[i]).worker, 'pause', runs[i], '', 0, '')
+      end
+    end
+  end
+else
+  call('HDEL', P .. 'pauses', key)
+  if key == '' then
     call('HSET', META, 'paused', '0', 'shut', '0')
     changed()
-  end
-elseif what == 'pause' then
-  call('SADD', P .. 'paused', mailbox)
-else
-  call('SREM', P .. 'paused', mailbox)
-  local slot = call('HGET', P .. 'held', mailbox)
-  if slot then
-    call('HDEL', P .. 'held', mailbox)
-    ready(slot, mailbox)
+  else
+    local held = call('SMEMBERS', P .. 'hk:' .. key)
+    table.sort(held)
+    for _, mailbox in ipairs(held) do
+      leave_place(slot, mailbox)
+      ready(slot, mailbox)
+    end
   end
 end
 finish()

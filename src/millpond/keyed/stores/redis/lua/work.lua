@@ -24,7 +24,7 @@ local function end_take(slot, mailbox, left, how, delay, failures, reason)
   if how == 'retry' then
     count('retried', 1)
     local _, losses = trouble_of(mailbox)
-    set_trouble(mailbox, failures, losses)
+    set_trouble(mailbox, failures, losses, sub(reason, 1, 1000))
     call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + delay, 'l' .. mailbox)}))
   elseif how == 'shelve' then
     local member = remember(now + setting('unknown'), 's' .. mailbox)
@@ -33,7 +33,7 @@ local function end_take(slot, mailbox, left, how, delay, failures, reason)
     used.shelves = true
     hint_all() -- somebody may know it
   else
-    if how == 'bury' then left = bury(slot, mailbox, reason) end
+    if how == 'bury' then left = bury(slot, mailbox, reason, nil, 1) end
     go_on(slot, mailbox, left)
   end
 end
@@ -151,8 +151,9 @@ local function take_odd(slot, mailbox, many)
       return nil
     end
   end
-  if has('paused') and call('SISMEMBER', P .. 'paused', mailbox) == 1 then
+  if has('pauses') and call('HEXISTS', P .. 'pauses', key_of(mailbox)) == 1 then
     call('HSET', P .. 'held', mailbox, slot)
+    call('SADD', P .. 'hk:' .. key_of(mailbox), mailbox)
     return nil
   end
   local failures, losses = trouble_of(mailbox)
@@ -172,7 +173,7 @@ end
 -- Hand out mailboxes; return how many.
 local function hand_out(slot, mailboxes, many, lent)
   local runs, got = {}, 0
-  local is_odd = has('doomed') or has('paused') or has('trouble') or has('notes')
+  local is_odd = has('doomed') or has('pauses') or has('trouble') or has('notes')
   for j = 1, #mailboxes do
     local mailbox, jobs, extra = mailboxes[j], nil, 0
     if is_odd then jobs, extra = take_odd(slot, mailbox, many) else jobs = fitting(mailbox, many) end
@@ -186,6 +187,7 @@ local function hand_out(slot, mailboxes, many, lent)
   end
   if got > 0 then
     call('HSET', P .. 'run:' .. slot, unpack(runs))
+    if sub(runs[1], 1, 1) == 'j' then count('running', got) end
     if lent == '1' then
       call('HSET', P .. 'lent', runs[1], slot)
       used.lent = true
@@ -206,6 +208,7 @@ local function take(lane, most, many, about)
       local list, visit = P .. 'rd:' .. lane .. ':' .. slot, math.min(VISIT, most - got)
       local mailboxes = call('LPOP', list, visit)
       if mailboxes then
+        if lane ~= 'r' then count('ready', -#mailboxes) end
         got = got + hand_out(slot, mailboxes, many, '0')
         if #mailboxes == visit and call('EXISTS', list) == 1 then call('RPUSH', act, slot) end
       end
