@@ -63,6 +63,12 @@ class Shut(NamedTuple):
     """Refuse dispatches and tell all workers to drain and end."""
 
 
+class Gone(NamedTuple):
+    """Take note that the process of a worker has ended: `noted`, or `unknown` (it is no member)."""
+
+    worker: str
+
+
 class Replay(NamedTuple):
     """Put dead letters back into their mailboxes, by number: how many, as text."""
 
@@ -81,4 +87,4 @@ class Configure(NamedTuple):
     changes: tuple[tuple[str, int], ...]
 
 
-Command: TypeAlias = Start | Stop | Notify | Cancel | Purge | Pause | Resume | Shut | Replay | Drop | Configure
+Command: TypeAlias = Start | Stop | Notify | Cancel | Purge | Pause | Resume | Shut | Gone | Replay | Drop | Configure

@@ -54,7 +54,7 @@ class Home:
         name: str,
         url: str,
         wanted: Mapping[str, Any],
-        placement: str | Placement | None,
+        placement: str | Placement | tuple[str, Placement] | None,
         observer: Observer | None,
     ) -> None:
         self.name = _name(name)
@@ -356,7 +356,12 @@ def _module_of(url: str) -> str:
     return home
 
 
-def _placement(wanted: str | Placement | None) -> tuple[Placement, str]:
+def _placement(wanted: Any) -> tuple[Placement, str]:
+    if isinstance(wanted, tuple) and len(wanted) == 2 and callable(wanted[1]):
+        name = check_text(wanted[0], "the name of a placement", 200)
+        if name in ("rendezvous", "jump"):
+            raise ValueError(f"a placement of your own cannot be called {name!r}: that is one of ours")
+        return wanted[1], name
     if callable(wanted):
         name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', type(wanted).__qualname__)}"
         return wanted, "jump" if isinstance(wanted, Jump) else name
@@ -365,6 +370,6 @@ def _placement(wanted: str | Placement | None) -> tuple[Placement, str]:
     if wanted == "jump":
         return Jump(), "jump"
     raise ValueError(
-        f"placement is 'rendezvous', 'jump' or a function of (members, slots), not {wanted!r}; give the function that "
-        "the pool was created with"
+        f"placement is 'rendezvous', 'jump', a function of (members, slots) or a name and such a function, not "
+        f"{wanted!r}; give what the pool was created with"
     )

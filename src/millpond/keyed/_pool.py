@@ -55,8 +55,10 @@ class KeyedPool:
     What follows holds for the whole pool, and is kept in the store from when the pool is created; leave it out to use a
     pool as it is, and see `admin.configure` to change it. `slots`: shares of the key space (4096). `lease`: seconds
     without a sign of life after which a worker's keys go to others (5). `drain`: seconds that a handler has to end when
-    its key moves (30). `placement`: `rendezvous`, `jump` or a function. Limits: `payload_limit` bytes of arguments
-    (1 MiB), `max_jobs`, `max_per_key`, `max_dead` (none); `max_losses`: a job that so many workers died of is dead (3).
+    its key moves (30). `placement`: `rendezvous`, `jump`, or `("name", function)`: all programs of a pool give the same
+    name. Limits: `payload_limit` bytes of arguments (1 MiB), `max_jobs`, `max_per_key`, `max_dead` (none);
+    `max_losses`: a job that so many workers died of is dead (3); a lease that ends without a proof of death counts for
+    a fifth of that.
 
     `on_event` is called with an `Event` for everything that happens to workers and jobs of this process.
     """
@@ -69,7 +71,7 @@ class KeyedPool:
         slots: int | None = None,
         lease: float | None = None,
         drain: float | None = None,
-        placement: str | Placement | None = None,
+        placement: str | Placement | tuple[str, Placement] | None = None,
         payload_limit: int | None = None,
         max_jobs: int | None = None,
         max_per_key: int | None = None,

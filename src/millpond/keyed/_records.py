@@ -22,8 +22,12 @@ HEAVY: Final = 4 << 20
 """Bytes of jobs after which a take ends, as does the share of one key in it."""
 BATCH_RETENTION: Final = 120 * SECOND
 """How long a store remembers what it answered to a dispatch, should it be sent again."""
+DEATH_RETENTION: Final = 24 * 3600 * SECOND
+"""How long a proven death is remembered: what the worker ran may be recovered until then."""
 DEAD_RETRY: Final = 10 * SECOND
 """How long a key waits when its dead job finds the dead letters full."""
+UNPROVEN: Final = 5
+"""A worker that is lost without a proof of its death (its lease ended) counts for so much less against its jobs."""
 LONGEST_ERROR: Final = 1000
 """Bytes that are kept of how a job has failed which is tried again."""
 LOOKED_AT: Final = 4096
@@ -45,7 +49,7 @@ class Settings(NamedTuple):
     max_per_key: int = 0
     max_dead: int = 0
     max_losses: int = 3
-    """A job that was running when its worker died, so many times, is dead."""
+    """A job that was running when its worker died, so many times, is dead. See `UNPROVEN`."""
     unknown: int = 3600 * SECOND
     """How long a job that no worker knows is kept for one that does, before it is dead."""
 

@@ -503,8 +503,11 @@ class Stage:
         if self.call("renew", survivor.id, False) is None:
             return
         spared = {one.id for one in self.workers[: who % 2]}
-        for one in spared:
-            self.call("renew", one, False)
+        for one in [each.id for each in self.workers if who % 3]:
+            if one != survivor.id and one not in spared:
+                self.call("apply", do.Gone(one))
+        for other in spared:
+            self.call("renew", other, False)
         self.claim(heir % len(self.workers), 0, 1)
 
     def resident(self, key: int, what: int, payload: int) -> None:

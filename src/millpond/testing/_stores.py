@@ -32,6 +32,7 @@ from millpond.keyed._commands import (
     Cancel,
     Configure,
     Drop,
+    Gone,
     Notify,
     Pause,
     Purge,
@@ -295,9 +296,11 @@ class StoreBench:
         """Return when each lease ends."""
         return {member.id: member.lease_end for member in self.store.ask(about.Members()).members}
 
-    def bury(self, survivor: Hand, *dead: Hand) -> Claimed:
+    def bury(self, survivor: Hand, *dead: Hand, is_proven: bool = True) -> Claimed:
         """Let the leases of some be over, and a survivor take over all that they had."""
         ends = self.ends()
+        for one in dead if is_proven else ():
+            assert self.store.apply(Gone(one.id)) == "noted"
         self.skip(self.settings.lease + 1)
         survivor.renew()
         return survivor.claim(dead={one.id: ends[one.id] for one in dead})
@@ -1589,6 +1592,37 @@ def k2_a_poison_job_is_buried(bench: StoreBench) -> None:
     (letter,) = bench.store.ask(about.DeadLetters())
     assert opened(letter.job).id == "poison" and b"3 times" in letter.reason
     assert bench.outcome("poison") == "lost"
+
+
+def k2_a_lost_lease_is_no_death(bench: StoreBench) -> None:
+    """A worker that is lost without a proof of its death counts for less; but not for ever."""
+    bench.open(max_losses=2)
+    worker = bench.hand("a")
+    bench.put("k", "slow", "2")
+    for number in range(10):
+        take = worker.one("k")
+        assert (ids(take), take.losses) == (["slow"] if number else ["slow", "2"], number)
+        heir = bench.hand(f"b{number}", own=False)
+        bench.bury(heir, worker, is_proven=False)
+        worker = heir
+    assert ids(worker.one("k")) == ["2"]
+    (letter,) = bench.store.ask(about.DeadLetters())
+    assert letter.attempts == 10 and b"lost 10 times" in letter.reason and b"0 proven deaths" in letter.reason
+
+
+def k2_lost_leases_and_deaths_add_up(bench: StoreBench) -> None:
+    """Deaths count as deaths, whatever else happened to a job."""
+    bench.open(max_losses=2)
+    worker = bench.hand("a")
+    bench.put("k", "odd")
+    for number, is_proven in enumerate((False, True, False, True)):
+        assert worker.one("k").losses == number
+        heir = bench.hand(f"b{number}", own=False)
+        bench.bury(heir, worker, is_proven=is_proven)
+        worker = heir
+    (letter,) = bench.store.ask(about.DeadLetters())
+    assert letter.attempts == 4 and letter.reason == b"its worker died 2 times while running it"
+    assert bench.store.apply(Gone("a")) == bench.store.apply(Gone("nobody")) == "unknown"
 
 
 def k2_a_resident_survives_its_worker(bench: StoreBench) -> None:

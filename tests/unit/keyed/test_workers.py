@@ -98,6 +98,17 @@ def test_a_function_may_place_the_keys(make: Callable[..., KeyedPool]):
             make(placement=wrong).workers()
 
 
+def test_a_placement_is_known_by_the_name_that_one_gives(make: Callable[..., KeyedPool]):
+    pool = make(slots=16, placement=("to the last", all_to_the_last))
+    assert pool.workers() == []
+    assert make(placement=("to the last", lambda members, slots: [""] * slots)).workers() == []
+    with pytest.raises(ValueError, match="'to the last'"):
+        make(placement=("to the first", all_to_the_last)).workers()
+    for wrong in (("jump", all_to_the_last), ("", all_to_the_last), ("x", 5), ("x",), (5, all_to_the_last)):
+        with pytest.raises((ValueError, TypeError), match="placement"):
+            make(placement=wrong)
+
+
 def test_a_producer_need_not_know_how_keys_are_placed(make: Callable[..., KeyedPool]):
     pool = make(slots=16, lease=play.LONG, placement=all_to_the_last)
 

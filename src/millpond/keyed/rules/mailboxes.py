@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic
 
 from millpond.keyed._envelope import Envelope, opened, stamped
-from millpond.keyed._records import DEAD_RETRY, DUE, LONGEST_ERROR, DeadLetter, Outcome, Settle
+from millpond.keyed._records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Settle
 from millpond.keyed.rules.tables import NOWHERE, PARKED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 
@@ -40,7 +40,7 @@ class MailboxRules(Generic[M]):
 
     def make_ready(self, box: M, *, first: bool = False) -> None:
         """Let the owner of its slot take a mailbox."""
-        queue = SUSPECTS if box.losses and box.losses + 1 >= self._tables.settings.max_losses else box.lane
+        queue = SUSPECTS if box.losses and self._is_lost(box, 1) else box.lane
         if self._boxes.make_ready(box, queue, first=first):
             self.activate(queue, box.slot)
 
@@ -62,6 +62,7 @@ class MailboxRules(Generic[M]):
         tables = self._tables
         tables.outcomes.expire(now)
         tables.unique.expire(now)
+        tables.died.expire(now)
         due = tables.due.pop(now, DUE)
         if due:
             self._boxes.preload([name for what, name in due if what != "delayed"])
@@ -191,7 +192,7 @@ class MailboxRules(Generic[M]):
 
     def clear_failures(self, box: M) -> None:
         """Forget what happened to a first job that is first no more."""
-        box.failures = box.losses = 0
+        box.failures = box.losses = box.deaths = 0
         box.error = b""
         self._boxes.changed(box)
 
@@ -240,18 +241,24 @@ class MailboxRules(Generic[M]):
         self._numbers.recovered += 1
         if blame and box.lane == "j":
             box.losses += 1
+            box.deaths += bool(self._tables.died.get(now, box.worker))
             if self._is_lost(box) and not self._give_up_lost(now, box):
                 return
         if box.depth:
             self.make_ready(box, first=True)
 
-    def _is_lost(self, box: M) -> bool:
-        return box.losses >= self._tables.settings.max_losses
+    def _is_lost(self, box: M, more: int = 0) -> bool:
+        """Return whether a first job has lost too many workers, or has with so many more."""
+        most = self._tables.settings.max_losses
+        return box.deaths + more >= most or box.losses + more >= UNPROVEN * most
 
     def _give_up_lost(self, now: int, box: M) -> bool:
         """Let a job be dead that has lost too many workers; False: the dead letters are full, so it waits."""
         if self._are_dead_letters_full():
             self._retry_at(now + DEAD_RETRY, box)
             return False
-        self._to_dead_letters(now, box, b"its worker died %d times while running it" % box.losses, "lost")
+        reason = b"its worker died %d times while running it" % box.deaths
+        if box.deaths < self._tables.settings.max_losses:
+            reason = b"its worker was lost %d times while running it (%d proven deaths)" % (box.losses, box.deaths)
+        self._to_dead_letters(now, box, reason, "lost")
         return True

@@ -20,6 +20,7 @@ from typing import Any, Generic
 from millpond.keyed import _commands as do
 from millpond.keyed._records import (
     BATCH_RETENTION,
+    DEATH_RETENTION,
     Beat,
     Claimed,
     Joiner,
@@ -99,7 +100,7 @@ class Rules(Generic[M]):
         owned = self.tables.slots.owned(worker)
         for slot in owned:
             self._set_owner(now, slot, "", "left")
-        if not self._dismiss(worker) and owned:
+        if not self._dismiss(now, worker) and owned:
             self._changed()
 
     def beat(self, now: int) -> Beat:
@@ -107,8 +108,10 @@ class Rules(Generic[M]):
         tables, numbers = self.tables, self._numbers
         return Beat(now, tables.incarnation, numbers.version, bool(numbers.is_shut), tuple(tables.members.all()))
 
-    def _dismiss(self, worker: str) -> bool:
+    def _dismiss(self, now: int, worker: str) -> bool:
         """Let a worker be no member any more; return whether it was one."""
+        if self.tables.members.is_proven_dead(worker):
+            self.tables.died.put(now + DEATH_RETENTION, worker, True)
         if not self.tables.members.drop(worker):
             return False
         self.tables.active.drop(worker)
@@ -169,7 +172,7 @@ class Rules(Generic[M]):
             members.count_call(worker, call)
         for one, end in dead.items():
             if one != worker and self._is_dead(now, one, end):
-                self._dismiss(one)
+                self._dismiss(now, one)
         return self._take_over(now, worker, slots, tokens)
 
     def _take_over(self, now: int, worker: str, slots: Sequence[int], tokens: set[int] | None) -> Claimed:
@@ -317,6 +320,8 @@ class Rules(Generic[M]):
             case do.Shut():
                 numbers.is_shut = 1
                 self._changed()
+            case do.Gone(worker):
+                return self._gone(worker)
             case do.Replay(letters):
                 return str(orders.replay(now, letters))
             case do.Drop(letters):
@@ -324,6 +329,14 @@ class Rules(Generic[M]):
             case do.Configure(changes):
                 return self._configure(changes)
         return ""
+
+    def _gone(self, worker: str) -> str:
+        """Take note that the process of a worker has ended: nobody has to wait until its lease is over."""
+        if worker not in self.tables.members:
+            return "unknown"
+        self.tables.members.set_dead(worker)
+        self._changed()
+        return "noted"
 
     def _configure(self, changes: Iterable[tuple[str, Any]]) -> str:
         """Let other settings hold. Workers go by the lease and the drain that they joined with, so those stay."""

@@ -44,6 +44,8 @@ class Mailbox:
     """How often its first job has failed."""
     losses: int = 0
     """How often its first job has lost its worker."""
+    deaths: int = 0
+    """How often that was a proven death."""
     token: int = 0
     """Of the take that is running, or was the last."""
     worker: str = ""
@@ -273,6 +275,8 @@ class Members(Protocol):
 
     def count_call(self, worker: str, call: int) -> None: ...
     def is_proven_dead(self, worker: str) -> bool: ...
+    def set_dead(self, worker: str) -> None:
+        """Take note of a proof."""
 
 
 class Slots(Protocol):
@@ -317,6 +321,10 @@ class Tables(Protocol[M]):
     @property
     def batches(self) -> Expiring[dict[int, str]]:
         """Batches, with what was answered."""
+
+    @property
+    def died(self) -> Expiring[bool]:
+        """Workers that were dismissed and were proven to be dead."""
 
     @property
     def dead(self) -> DeadLetters: ...

@@ -30,6 +30,7 @@ class MemoryTables:
         self.outcomes: MemoryExpiring[tuple[str, bytes]] = MemoryExpiring()
         self.unique: MemoryExpiring[bool] = MemoryExpiring()
         self.batches: MemoryExpiring[dict[int, str]] = MemoryExpiring()
+        self.died: MemoryExpiring[bool] = MemoryExpiring()
         self.dead = MemoryDeadLetters()
         self.pauses = MemoryPauses()
         self.cancelled: set[str] = set()
@@ -254,7 +255,10 @@ class MemoryMembers:
         self.calls[worker] = max(self.calls[worker], call)
 
     def is_proven_dead(self, worker: str) -> bool:
-        return False
+        return worker in self.rows and self.rows[worker].is_dead
+
+    def set_dead(self, worker: str) -> None:
+        self.rows[worker] = self.rows[worker]._replace(is_dead=True)
 
 
 class MemorySlots:

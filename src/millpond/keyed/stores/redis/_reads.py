@@ -159,7 +159,7 @@ def _view(answer: list[Any]) -> KeyView:
     if run:
         parts = run.split(b":", 4)
         token, taken, worker = int(parts[0]), int(parts[1]) - int(parts[2]), parts[4].decode()
-    failures, losses, error = trouble.split(b":", 2) if trouble else (0, 0, b"")
+    failures, losses, _, error = trouble.split(b":", 3) if trouble else (0, 0, 0, b"")
     _, since, why, _ = _unpack(moved) if moved else (0, 0, Slot().why, "")
     return KeyView(
         int(slot),

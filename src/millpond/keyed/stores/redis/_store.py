@@ -179,6 +179,8 @@ class RedisStore:
                 name, args = "switch", ["resume", *command]
             case commands.Shut():
                 name, args = "switch", ["shut", 0, ""]
+            case commands.Gone():
+                return "noted" if self._run(self._desk, "gone", [*command]) else "unknown"
             case commands.Replay() | commands.Drop():
                 return str(self._letters(command))
             case commands.Configure():

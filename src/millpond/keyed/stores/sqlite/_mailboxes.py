@@ -39,21 +39,22 @@ class SqlMailbox(Mailbox):
 
 
 _COLUMNS: Final = (
-    "mailbox, lane, slot, state, depth, failures, losses, token, worker, taken, done, is_lent, shelf, since, "
+    "mailbox, lane, slot, state, depth, failures, losses, deaths, token, worker, taken, done, is_lent, shelf, since, "
     "error, number, place, tail"
 )
 _columns: Final = attrgetter(
-    "name", "queue", "slot", "state", "depth", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
-    "unknown", "since", "error", "number", "place", "tail",
+    "name", "queue", "slot", "state", "depth", "failures", "losses", "deaths", "token", "worker", "taken", "done",
+    "is_borrowed", "unknown", "since", "error", "number", "place", "tail",
 )  # fmt: skip
 _standing: Final = attrgetter(
-    "queue", "state", "place", "depth", "tail", "failures", "losses", "token", "worker", "taken", "done", "is_borrowed",
-    "unknown", "since", "error",
+    "queue", "state", "place", "depth", "tail", "failures", "losses", "deaths", "token", "worker", "taken", "done",
+    "is_borrowed", "unknown", "since", "error",
 )  # fmt: skip
-_INSERT: Final = f"INSERT INTO keyed_box (pool, {_COLUMNS}) VALUES ({', '.join('?' * 19)})"
+_INSERT: Final = f"INSERT INTO keyed_box (pool, {_COLUMNS}) VALUES ({', '.join('?' * 20)})"
 _UPDATE: Final = (
-    "UPDATE keyed_box SET lane = ?, state = ?, place = ?, depth = ?, tail = ?, failures = ?, losses = ?, token = ?, "
-    "worker = ?, taken = ?, done = ?, is_lent = ?, shelf = ?, since = ?, error = ? WHERE pool = ? AND mailbox = ?"
+    "UPDATE keyed_box SET lane = ?, state = ?, place = ?, depth = ?, tail = ?, failures = ?, losses = ?, deaths = ?, "
+    "token = ?, worker = ?, taken = ?, done = ?, is_lent = ?, shelf = ?, since = ?, error = ? "
+    "WHERE pool = ? AND mailbox = ?"
 )
 _COUNT: Final = "UPDATE keyed_box SET depth = ?, tail = ? WHERE pool = ? AND mailbox = ?"
 _DELETE: Final = "DELETE FROM keyed_box WHERE pool = ? AND mailbox = ?"

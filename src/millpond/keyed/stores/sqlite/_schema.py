@@ -31,7 +31,7 @@ CREATE TABLE IF NOT EXISTS keyed_member (
     number INTEGER PRIMARY KEY AUTOINCREMENT, pool INTEGER NOT NULL, id TEXT NOT NULL, label TEXT NOT NULL,
     weight INTEGER NOT NULL, concurrency INTEGER NOT NULL, names TEXT NOT NULL, joined INTEGER NOT NULL,
     lease_end INTEGER NOT NULL, is_leaving INTEGER NOT NULL, session INTEGER NOT NULL, call INTEGER NOT NULL,
-    silent_since INTEGER NOT NULL DEFAULT 0,
+    silent_since INTEGER NOT NULL DEFAULT 0, is_dead INTEGER NOT NULL DEFAULT 0,
     UNIQUE (pool, id));
 CREATE TABLE IF NOT EXISTS keyed_slot (
     pool INTEGER NOT NULL, slot INTEGER NOT NULL, owner TEXT NOT NULL, epoch INTEGER NOT NULL, since INTEGER NOT NULL,
@@ -43,8 +43,8 @@ CREATE TABLE IF NOT EXISTS keyed_active (
 CREATE TABLE IF NOT EXISTS keyed_box (
     pool INTEGER NOT NULL, mailbox TEXT NOT NULL, number INTEGER NOT NULL, lane TEXT NOT NULL, slot INTEGER NOT NULL,
     state INTEGER NOT NULL, place INTEGER NOT NULL, depth INTEGER NOT NULL, tail INTEGER NOT NULL,
-    failures INTEGER NOT NULL, losses INTEGER NOT NULL, token INTEGER NOT NULL, worker TEXT NOT NULL,
-    taken INTEGER NOT NULL, done INTEGER NOT NULL, is_lent INTEGER NOT NULL, shelf TEXT NOT NULL,
+    failures INTEGER NOT NULL, losses INTEGER NOT NULL, deaths INTEGER NOT NULL, token INTEGER NOT NULL,
+    worker TEXT NOT NULL, taken INTEGER NOT NULL, done INTEGER NOT NULL, is_lent INTEGER NOT NULL, shelf TEXT NOT NULL,
     since INTEGER NOT NULL, error BLOB NOT NULL, PRIMARY KEY (pool, mailbox)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_box_ready ON keyed_box (pool, slot, lane, place) WHERE state = 0;
 CREATE INDEX IF NOT EXISTS keyed_box_running ON keyed_box (pool, slot, place) WHERE state = 1;
@@ -80,6 +80,8 @@ CREATE INDEX IF NOT EXISTS keyed_outcome_until ON keyed_outcome (pool, until);
 CREATE TABLE IF NOT EXISTS keyed_unique (
     pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_unique_until ON keyed_unique (pool, until);
+CREATE TABLE IF NOT EXISTS keyed_died (
+    pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keyed_dead (
     pool INTEGER NOT NULL, number INTEGER NOT NULL, slot INTEGER NOT NULL, mailbox TEXT NOT NULL, at INTEGER NOT NULL,
     reason BLOB NOT NULL, raw BLOB NOT NULL, attempts INTEGER NOT NULL, job TEXT NOT NULL,
@@ -98,6 +100,6 @@ CREATE INDEX IF NOT EXISTS keyed_ear_session ON keyed_ear (session);
 
 OF_A_POOL: Final = (
     "member", "slot", "active", "box", "job", "due", "delayed", "paused", "doomed", "note", "signal",
-    "outcome", "unique", "dead", "batch",
+    "outcome", "unique", "died", "dead", "batch",
 )  # fmt: skip
 """Tables with rows of a pool."""

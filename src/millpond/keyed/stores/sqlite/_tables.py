@@ -31,7 +31,7 @@ EXISTS (SELECT 1 FROM keyed_note WHERE pool = ?),
 EXISTS (SELECT 1 FROM keyed_box INDEXED BY keyed_box_shelved WHERE pool = ? AND state = 4)"""
 _MEMBER: Final = (
     "id, label, weight, concurrency, names, joined, lease_end, is_leaving, session, call, "
-    "EXISTS (SELECT 1 FROM session WHERE session.number = keyed_member.session)"
+    "EXISTS (SELECT 1 FROM session WHERE session.number = keyed_member.session), is_dead"
 )
 _decode_verdicts = msgspec.msgpack.Decoder(dict[int, str]).decode
 
@@ -53,6 +53,7 @@ class SqlTables:
         self.outcomes = SqlOutcomes(transaction, pool)
         self.unique = SqlUnique(transaction, pool)
         self.batches = SqlBatches(transaction, pool)
+        self.died = SqlDied(transaction, pool)
         self.dead = SqlDeadLetters(transaction, pool)
         self.pauses = SqlPauses(transaction, pool, is_any=paused)
         self.cancelled = SqlCancelled(transaction, pool, is_any=cancelled)
@@ -287,19 +288,32 @@ class SqlOutcomes(_Expiring[tuple[str, bytes]]):
             self._added = []
 
 
-class SqlUnique(_Expiring[bool]):
-    """Ids that are not dispatched again."""
-
-    table = "keyed_unique"
+class _ExpiringNames(_Expiring[bool]):
+    """Names, each until a time."""
 
     def get(self, now: int, name: str) -> bool | None:
         row = self._execute(
-            "SELECT 1 FROM keyed_unique WHERE pool = ? AND id = ? AND until > ?", (self._pool, name, now)
+            f"SELECT 1 FROM {self.table} WHERE pool = ? AND id = ? AND until > ?", (self._pool, name, now)
         ).fetchone()
         return None if row is None else True
 
     def put(self, until: int, name: str, value: bool) -> None:
-        self._execute("INSERT OR REPLACE INTO keyed_unique VALUES (?, ?, ?)", (self._pool, name, until))
+        self._execute(f"INSERT OR REPLACE INTO {self.table} VALUES (?, ?, ?)", (self._pool, name, until))
+
+
+class SqlUnique(_ExpiringNames):
+    """Ids that are not dispatched again."""
+
+    table = "keyed_unique"
+
+
+class SqlDied(_ExpiringNames):
+    """Workers that were dismissed and were proven to be dead."""
+
+    table = "keyed_died"
+
+    def expire(self, now: int) -> None:
+        self._execute("DELETE FROM keyed_died WHERE pool = ? AND until <= ?", (self._pool, now))
 
 
 class SqlBatches(_Expiring[dict[int, str]]):
@@ -462,7 +476,8 @@ class SqlMembers(_Part):
             "session, call) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, 0) "
             "ON CONFLICT (pool, id) DO UPDATE SET label = excluded.label, weight = excluded.weight, "
             "concurrency = excluded.concurrency, names = excluded.names, joined = excluded.joined, "
-            "lease_end = excluded.lease_end, is_leaving = 0, session = excluded.session, call = 0, silent_since = 0",
+            "lease_end = excluded.lease_end, is_leaving = 0, session = excluded.session, call = 0, silent_since = 0, "
+            "is_dead = 0",
             (self._pool, *joiner[:4], names, now, lease_end, joiner.session),
         )
         self._changed(joiner.id)
@@ -497,8 +512,12 @@ class SqlMembers(_Part):
         row = self._row(worker)
         return row is not None and self._is_gone(row)
 
+    def set_dead(self, worker: str) -> None:
+        self._execute("UPDATE keyed_member SET is_dead = 1 WHERE pool = ? AND id = ?", (self._pool, worker))
+        self._rows.pop(worker, None)
+
     def _is_gone(self, row: Sequence[Any]) -> bool:
-        return not row[10] or self._is_dead(row[8])
+        return bool(row[11]) or not row[10] or self._is_dead(row[8])
 
 
 class SqlSlots(_Part):

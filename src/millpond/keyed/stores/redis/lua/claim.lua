@@ -53,7 +53,7 @@ local function tidy(slot)
       is_contested = is_contested or not (is_over or lent == '1')
     end
     if is_over then
-      recover(slot, runs[j], is_lost)
+      recover(slot, runs[j], is_lost, worker)
       recovered = recovered + 1
     end
   end
@@ -69,7 +69,7 @@ if has('lent') then -- to somebody who is gone, or to the caller, who does not k
     local run = run_of(lent[j + 1], lent[j])
     local is_lost = run and not is_member(run.worker)
     if run and (is_lost or (run.worker == me and tokens and not tokens[run.token])) then
-      recover(lent[j + 1], lent[j], is_lost)
+      recover(lent[j + 1], lent[j], is_lost, run.worker)
       recovered = recovered + 1
     end
   end

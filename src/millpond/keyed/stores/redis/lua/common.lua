@@ -19,10 +19,11 @@
 -- hk:<key>        set      mailboxes of a key that are in `held`
 -- pauses          hash     key -> packed {since, by, reason}; the empty key stands for the pool
 -- doomed          set      ids of jobs that a worker has and that are not to run again
--- trouble         hash     mailbox -> failures:losses:how it failed the last time, of its first job
+-- trouble         hash     mailbox -> failures:losses:deaths:how it failed the last time, of its first job
 -- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data
 -- sig:<worker>    list     packed {number, kind, mailbox, id, note, data}
 -- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> number
+-- died:<worker>   text     it was dismissed and was proven to be dead; expires
 -- out:<job>, uniq:<job>, batch:<batch>   16 digits of the end, and what is remembered until then; they expire
 --
 -- Invariants: those of `rules.mailboxes`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
@@ -125,15 +126,21 @@ end
 
 local function trouble_of(mailbox)
   local value = has('trouble') and call('HGET', P .. 'trouble', mailbox)
-  if not value then return 0, 0, '' end
-  local failures, losses, error = string.match(value, '^(%d+):(%d+):(.*)$')
-  return tonumber(failures), tonumber(losses), error
+  if not value then return 0, 0, 0, '' end
+  local failures, losses, deaths, error = string.match(value, '^(%d+):(%d+):(%d+):(.*)$')
+  return tonumber(failures), tonumber(losses), tonumber(deaths), error
+end
+
+-- Whether a first job has lost too many workers. One that is lost without a proof of death counts for less.
+local function is_lost(losses, deaths)
+  local most = setting('max_losses')
+  return deaths >= most or losses >= 5 * most
 end
 
 -- Where a mailbox is when it is ready: in its lane, or among the suspects, whose first job is dead with its next loss.
 local function queue_of(mailbox)
-  local _, losses = trouble_of(mailbox)
-  if losses > 0 and losses + 1 >= setting('max_losses') then return 's' end
+  local _, losses, deaths = trouble_of(mailbox)
+  if losses > 0 and is_lost(losses + 1, deaths + 1) then return 's' end
   return sub(mailbox, 1, 1)
 end
 

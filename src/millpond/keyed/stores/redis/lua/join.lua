@@ -6,6 +6,7 @@ if call('ZSCORE', P .. 'members', me) == false then
   call('ZADD', P .. 'members', call('HINCRBY', META, 'last_member', 1), me)
 end
 call('HSET', P .. 'w:' .. me, 'about', ARGV[3], 'joined', whole(now), 'lease', lease, 'leaving', '0', 'call', '0')
+call('HDEL', P .. 'w:' .. me, 'gone')
 changed()
 finish()
 return beat()

@@ -39,8 +39,9 @@ local function conclude_job(job, status, data)
   conclude(envelope[1], status, data or '', envelope[4], envelope[3])
 end
 
-local function set_trouble(mailbox, failures, losses, error)
-  call('HSET', P .. 'trouble', mailbox, whole(failures) .. ':' .. whole(losses) .. ':' .. error)
+local function set_trouble(mailbox, failures, losses, deaths, error)
+  local value = whole(failures) .. ':' .. whole(losses) .. ':' .. whole(deaths) .. ':' .. error
+  call('HSET', P .. 'trouble', mailbox, value)
   used.trouble = true
 end
 
@@ -165,25 +166,29 @@ end
 
 -- Let a job be dead that has lost too many workers; return how many jobs are left, or nil: the dead letters are full, so
 -- it waits.
-local function give_up_lost(slot, mailbox, losses)
+local function give_up_lost(slot, mailbox, losses, deaths)
   if has_no_grave() then
     call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 'l' .. mailbox)}))
     return nil
   end
-  return bury(slot, mailbox, 'its worker died ' .. losses .. ' times while running it', 'lost')
+  local reason = 'its worker died ' .. deaths .. ' times while running it'
+  if deaths < setting('max_losses') then
+    reason = 'its worker was lost ' .. losses .. ' times while running it (' .. deaths .. ' proven deaths)'
+  end
+  return bury(slot, mailbox, reason, 'lost')
 end
 
 -- End a take whose worker will not: its jobs are ready again. With `blame` its first job may have killed the worker.
-local function recover(slot, mailbox, blame)
+local function recover(slot, mailbox, blame, worker)
   end_run(slot, mailbox)
   count('recovered', 1)
   local left = call('LLEN', P .. 'mb:' .. mailbox)
   if blame and sub(mailbox, 1, 1) == 'j' then
-    local failures, losses, error = trouble_of(mailbox)
-    losses = losses + 1
-    set_trouble(mailbox, failures, losses, error)
-    if losses >= setting('max_losses') and left > 0 then
-      left = give_up_lost(slot, mailbox, losses)
+    local failures, losses, deaths, error = trouble_of(mailbox)
+    losses, deaths = losses + 1, deaths + call('EXISTS', P .. 'died:' .. worker)
+    set_trouble(mailbox, failures, losses, deaths, error)
+    if is_lost(losses, deaths) and left > 0 then
+      left = give_up_lost(slot, mailbox, losses, deaths)
     end
   end
   if left and left > 0 then ready(slot, mailbox, true) end

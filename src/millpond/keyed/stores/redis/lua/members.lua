@@ -12,6 +12,7 @@ end
 
 local function dismiss(worker)
   if call('ZREM', P .. 'members', worker) == 0 then return end
+  if call('HGET', P .. 'w:' .. worker, 'gone') then call('SET', P .. 'died:' .. worker, '1', 'PX', 86400000) end
   call('DEL', P .. 'w:' .. worker, P .. 'sig:' .. worker, P .. 'act:j:' .. worker, P .. 'act:r:' .. worker,
     P .. 'act:s:' .. worker, P .. 'odd:j:' .. worker, P .. 'odd:r:' .. worker, P .. 'odd:s:' .. worker)
   members[worker] = false

@@ -23,8 +23,8 @@ local function end_take(slot, mailbox, left, how, delay, failures, reason)
   end
   if how == 'retry' then
     count('retried', 1)
-    local _, losses = trouble_of(mailbox)
-    set_trouble(mailbox, failures, losses, sub(reason, 1, 1000))
+    local _, losses, deaths = trouble_of(mailbox)
+    set_trouble(mailbox, failures, losses, deaths, sub(reason, 1, 1000))
     call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + delay, 'l' .. mailbox)}))
   elseif how == 'shelve' then
     local member = remember(now + setting('unknown'), 's' .. mailbox)
@@ -82,9 +82,9 @@ end
 
 -- Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room.
 local function try_again(slot, mailbox)
-  local _, losses = trouble_of(mailbox)
-  if losses > 0 and losses >= setting('max_losses') then
-    local left = give_up_lost(slot, mailbox, losses)
+  local _, losses, deaths = trouble_of(mailbox)
+  if losses > 0 and is_lost(losses, deaths) then
+    local left = give_up_lost(slot, mailbox, losses, deaths)
     if left then go_on(slot, mailbox, left) end
   else
     ready(slot, mailbox)
