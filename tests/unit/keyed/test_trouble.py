@@ -486,6 +486,7 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
     @pool.job
     def do(job: Job) -> None: ...
 
+    from millpond.keyed._commands import Gone
     from millpond.keyed._records import Joiner
 
     receipt = do.dispatch("k")
@@ -496,9 +497,10 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
         store.join(Joiner(ghost, "ghost", names=("do",)))
         store.claim(ghost, list(range(16)), {})
         until(lambda ghost=ghost: store.work(ghost, 1, [], 10, 1).takes or receipt.status() != "waiting")  # type: ignore[misc]
+        store.apply(Gone(ghost))
         clock.advance(1.1)
+        pool.admin.pause()
         with pool.worker() as worker:
-            pool.admin.pause()
             until(lambda worker=worker: play.slot_share(lookout) == {worker.id: 16})  # type: ignore[misc]
             assert lookout.owner("k").why == "died"
             if number:
