@@ -24,7 +24,7 @@ from millpond.keyed import Job, KeyedPool
 from millpond.keyed import _commands as do
 from millpond.keyed import _questions as about
 from millpond.keyed._envelope import Envelope, encode
-from millpond.keyed._records import SECOND, Joiner, Order, Outcome, Settings, Settle, Special, Work
+from millpond.keyed._records import SECOND, Batch, Joiner, Order, Outcome, Settings, Settle, Special, Work
 from millpond.keyed._store import PoolGone
 from millpond.keyed.stores import redis as redis_store
 from millpond.keyed.stores.redis import RedisStore, _connection, _scripts
@@ -81,7 +81,7 @@ def body(job: str = "", keep: int = 0, payload: bytes = b"\0\xff") -> bytes:
 
 
 def put(store: RedisStore, *jobs: str, key: str = "k") -> dict[int, str]:
-    return dict(store.dispatch(f"batch-{next(_numbers)}", [Order(1, f"j:{key}", body(job)) for job in jobs]))
+    return dict(store.dispatch(Batch(f"batch-{next(_numbers)}", 1), [Order(1, f"j:{key}", body(job)) for job in jobs]))
 
 
 def hire(store: RedisStore, worker: str = "w", slots: int = SLOTS) -> None:
@@ -200,10 +200,13 @@ def test_a_server_that_lost_its_data_has_no_pool_and_a_new_one_differs(stores):
             lambda: store.renew("w"),
             lambda: store.claim("w", [1], {}),
             lambda: store.apply(do.Pause()),
-            store.beat,
-            store.keys,
-            store.counts,
-            store.owners,
+            lambda: store.ask(about.Members()),
+            lambda: store.ask(about.Keys()),
+            lambda: store.ask(about.Counts()),
+            lambda: store.ask(about.Owners()),
+            lambda: store.ask(about.Pauses()),
+            lambda: store.ask(about.DelayedJobs()),
+            lambda: store.ask(about.Jobs((("j:k", 0, 1),))),
             lambda: store.ask(about.Outcomes(("a",))),
             lambda: store.join(Joiner("w", "host")),
         ):
@@ -261,7 +264,7 @@ def test_data_of_another_format_is_left_alone(store, redis_url):
     with redis.Redis.from_url(redis_url) as client:
         client.hset(store._base + b"meta", "format", "7")
         for verb in (lambda: put(store, "a"), lambda: store.open(Settings())):
-            with pytest.raises(EngineError, match="format 7, and this millpond reads format 1; use the version"):
+            with pytest.raises(EngineError, match="format 7, and this millpond reads format 2; use the version"):
                 verb()
         assert keys_of(redis_url, store) == {"meta"}
 
@@ -398,9 +401,9 @@ def test_nothing_is_sent_again_by_itself(proxy, stores):
         proxy.next = lost
         orders = [Order(1, "j:k", body("a"))]
         with pytest.raises(EngineUnavailable, match="cannot be reached.*unknown"):
-            store.dispatch(f"batch-{lost}", orders)
+            store.dispatch(Batch(f"batch-{lost}", 1), orders)
         assert store.ask(about.Counts()).jobs == jobs
-        assert store.dispatch(f"batch-{lost}", orders) == {}
+        assert store.dispatch(Batch(f"batch-{lost}", 1), orders) == {}
         assert store.ask(about.Counts()).jobs == 1
         hire(store)
         taken = work(store)
@@ -413,16 +416,16 @@ def test_a_dispatch_that_came_twice_is_in_once_and_its_refusals_are_told_again(p
     orders = [Order(1, "j:k", body()) for _ in range(4)]
     proxy.next = "answer"
     with pytest.raises(EngineUnavailable):
-        store.dispatch("batch", orders)
-    assert store.dispatch("batch", orders) == {2: "full", 3: "full"}
+        store.dispatch(Batch("batch", 1), orders)
+    assert store.dispatch(Batch("batch", 1), orders) == {2: "full", 3: "full"}
     proxy.next = "twice"
-    assert store.dispatch("other", [Order(2, "j:l", body())]) == {}
+    assert store.dispatch(Batch("other", 1), [Order(2, "j:l", body())]) == {}
     assert store.ask(about.Counts()).jobs == 3
     special = [Order(3, "j:m", body("x"), Special("x", "f", on_busy="reject")), Order(3, "j:m", body("y"), Special("y", "f", on_busy="reject"))]  # fmt: skip
     proxy.next = "answer"
     with pytest.raises(EngineUnavailable):
-        store.dispatch("special", special)
-    assert store.dispatch("special", special) == {1: "busy"}
+        store.dispatch(Batch("special", 1), special)
+    assert store.dispatch(Batch("special", 1), special) == {1: "busy"}
 
 
 def test_a_work_that_came_twice_takes_and_settles_once_and_what_was_lost_is_given_back(proxy, stores):
@@ -526,7 +529,7 @@ def test_a_forked_child_has_connections_of_its_own(store):
         code = 1
         with contextlib.suppress(BaseException):
             assert (
-                store.dispatch("of the child", [Order(1, "j:k", body("b"))]) == {}
+                store.dispatch(Batch("of the child", 1), [Order(1, "j:k", body("b"))]) == {}
                 and store.ask(about.Members()).members
             )
             assert store._dispatching._connection not in sockets
@@ -565,10 +568,10 @@ def every_verb(store: RedisStore) -> None:
     put(store, "a", "b", "c")
     late = Order(2, "j:late", body("late"), Special("late", "f", delay=SECOND))
     unheard = Order(2, "j:late", body("later"), Special("later", "f", delay=SECOND))
-    store.dispatch(f"batch-{next(_numbers)}", [late, unheard, Order(3, "j:unknown", body("u"))])
+    store.dispatch(Batch(f"batch-{next(_numbers)}", 1), [late, unheard, Order(3, "j:unknown", body("u"))])
     assert store.apply(do.Cancel(2, "j:late", "later")) == "cancelled"
     assert store.apply(do.Start(4, mailbox, body("res"))) == "started"
-    store.apply(do.Pause(1, "j:paused"))
+    store.apply(do.Pause(1, "paused"))
     put(store, "p", key="paused")
     done = work(store)
     takes = {take.mailbox: take for take in done.takes}
@@ -586,7 +589,7 @@ def every_verb(store: RedisStore) -> None:
         want=0,
     )
     assert [one.kind for one in done.signals] == ["note", "cancel", "cancel"] and not done.stale
-    store.apply(do.Resume(1, "j:paused"))
+    store.apply(do.Resume(1, "paused"))
     store.skew += 2 * SECOND
     store.join(Joiner("v", "host", names=("g",)))
     lent = work(store, worker="v")
@@ -597,6 +600,49 @@ def every_verb(store: RedisStore) -> None:
     for _ in range(5):
         done = store.work("w", next(_numbers), ended(done) if not done.signals else [], 100, 16, 100, 99)
     assert store.ask(about.Counts()).jobs == 0, store.ask(about.Keys())
+
+
+def test_a_pool_that_lost_some_of_its_keys_serves_the_others(store, redis_url):
+    """Somebody deleted keys by hand: what they belonged to is gone, and harms nothing else."""
+    hire(store)
+    put(store, "gone", key="gone")
+    put(store, "here", key="here")
+    put(store, "parked", key="parked")
+    with redis.Redis.from_url(redis_url) as client:
+        client.delete(store._base + b"mb:j:gone")
+        done = work(store)
+        assert sorted(ids(done)) == ["here", "parked"]
+        here, parked = sorted(ended(done), key=lambda one: one.mailbox)
+        work(store, here, parked._replace(done=0, how="shelve", reason=b"g"))
+        client.delete(store._base + b"shelves", store._base + b"mb:j:parked")
+        put(store, "more", key="more")
+        store.join(Joiner("v", "host", names=("g",)))
+        assert ids(work(store, worker="v")) == []
+        assert ids(work(store)) == ["more"]
+
+
+def test_a_long_reading_holds_up_neither_moves_nor_heartbeats(store, redis_url):
+    """Each of them has a connection of its own."""
+    hire(store)
+    begun, release = threading.Event(), threading.Event()
+    run = store._desk.run
+
+    def slowly(name, args):
+        begun.set()
+        assert release.wait(60)
+        return run(name, args)
+
+    store._desk.run = slowly
+    reader = threading.Thread(target=lambda: store.ask(about.Keys()))
+    reader.start()
+    try:
+        assert begun.wait(60)
+        assert store.renew("w") is not None and store.ask(about.Owners())[1] == ["w"] * SLOTS
+        assert not store.claim("w", range(SLOTS), {}).is_gone and store.give("w", [(0, "")], "why") == 1
+        assert put(store, "1") == {} and ids(work(store)) == ["1"]
+    finally:
+        release.set()
+        reader.join(60)
 
 
 def test_nothing_stays_but_what_is_fixed_when_all_is_done(store, redis_url):
@@ -621,7 +667,7 @@ def test_a_drop_takes_all_of_this_pool_and_nothing_of_others(stores, redis_url):
     assert keys_of(redis_url, one) == set()
     with pytest.raises(PoolGone):
         put(one, "a")
-    assert other.counts().jobs == 10
+    assert other.ask(about.Counts()).jobs == 10
     one.drop()
 
 
@@ -654,7 +700,7 @@ def test_many_slots_change_hands_in_many_calls(stores, redis_url):
 
 def test_large_jobs_are_taken_a_few_at_a_time(store):
     hire(store)
-    store.dispatch("large", [Order(1, "j:k", body(payload=bytes(1 << 20))) for _ in range(8)])
+    store.dispatch(Batch("large", 1), [Order(1, "j:k", body(payload=bytes(1 << 20))) for _ in range(8)])
     done = work(store)
     assert [len(take.jobs) for take in done.takes] == [3]
     work(store, *ended(done))
@@ -663,7 +709,7 @@ def test_large_jobs_are_taken_a_few_at_a_time(store):
 def test_times_are_whole_however_far_away(store):
     hire(store)
     at = 4_102_444_800 * SECOND + 123_457  # in 2100
-    store.dispatch("far", [Order(1, "j:k", body("far"), Special("far", "f", at=at))])
+    store.dispatch(Batch("far", 1), [Order(1, "j:k", body("far"), Special("far", "f", at=at))])
     put(store, "a")
     done = work(store)
     assert done.due == at

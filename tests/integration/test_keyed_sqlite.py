@@ -16,7 +16,7 @@ from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.keyed import _questions as about
 from millpond.keyed._commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
 from millpond.keyed._envelope import Envelope, encode
-from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Special
+from millpond.keyed._records import SECOND, Batch, Joiner, Outcome, Settings, Special
 from millpond.keyed._store import PoolGone
 from millpond.keyed.stores import sqlite
 from millpond.keyed.stores.sqlite import _desk
@@ -46,8 +46,8 @@ def store(url):
 
 def test_jobs_of_a_key_come_in_order_and_once(store):
     hand = Hand(store)
-    store.dispatch("b1", [order("a", "1"), order("b", "2"), order("a", "3")])
-    assert dict(store.dispatch("b1", [order("a", "1")])) == {}  # the same batch again
+    store.dispatch(Batch("b1", 1), [order("a", "1"), order("b", "2"), order("a", "3")])
+    assert dict(store.dispatch(Batch("b1", 1), [order("a", "1")])) == {}  # the same batch again
     first = {take.mailbox: take for take in hand.work().takes}
     assert ids(first["j:a"]) == ["1", "3"] and ids(first["j:b"]) == ["2"]
     assert hand.work().takes == ()
@@ -61,7 +61,7 @@ def test_jobs_of_a_key_come_in_order_and_once(store):
 
 def test_a_retry_a_dead_letter_and_a_shelf(store):
     hand = Hand(store)
-    store.dispatch("b", [order("a", "1"), order("b", "2"), order("c", "3")])
+    store.dispatch(Batch("b", 1), [order("a", "1"), order("b", "2"), order("c", "3")])
     takes = {take.mailbox: take for take in hand.work().takes}
     due = hand.work(
         end(takes["j:a"], "retry", 0, delay=5 * SECOND, failures=1),
@@ -85,8 +85,8 @@ def test_a_retry_a_dead_letter_and_a_shelf(store):
 def test_delays_ids_and_outcomes_end_in_their_time(store):
     hand = Hand(store)
     late = Special("1", "job", delay=10 * SECOND, unique_for=20 * SECOND)
-    assert dict(store.dispatch("b1", [order("a", "1", late)])) == {}
-    assert dict(store.dispatch("b2", [order("a", "1", late)])) == {0: "same"}
+    assert dict(store.dispatch(Batch("b1", 1), [order("a", "1", late)])) == {}
+    assert dict(store.dispatch(Batch("b2", 1), [order("a", "1", late)])) == {0: "same"}
     assert store.ask(about.Where(0, "j:a", "1")) == "delayed" and hand.work().takes == ()
     store.skew += 11 * SECOND
     (take,) = hand.work().takes
@@ -108,7 +108,7 @@ def test_delays_ids_and_outcomes_end_in_their_time(store):
 
 def test_cancel_purge_pause_and_resume(store):
     hand = Hand(store)
-    store.dispatch("b", [order("a", str(number)) for number in range(6)])
+    store.dispatch(Batch("b", 1), [order("a", str(number)) for number in range(6)])
     slot = order("a", "x").slot
     (take,) = hand.work(per=2).takes
     assert store.apply(Cancel(slot, "j:a", "1")) == "asked"
@@ -117,10 +117,10 @@ def test_cancel_purge_pause_and_resume(store):
     signals = hand.work().signals
     assert [(signal.kind, signal.id) for signal in signals] == [("cancel", "1")]
     assert hand.work(heard=signals[0].number).signals == ()
-    store.apply(Pause(slot, "j:a"))
+    store.apply(Pause(slot, "a"))
     assert hand.work(end(take)).takes == () and store.ask(about.Keys())[0].state == "paused"
     assert store.apply(Purge(slot, "j:a")) == "3" and store.ask(about.Keys()) == []
-    store.apply(Resume(slot, "j:a"))
+    store.apply(Resume(slot, "a"))
 
 
 def test_residents_and_their_notes(store):
@@ -144,7 +144,7 @@ def test_residents_and_their_notes(store):
 
 def test_slots_are_given_claimed_and_left(store):
     a, b = Hand(store, "a"), Hand(store, "b", claims=False)
-    store.dispatch("b", [order(str(number), str(number)) for number in range(20)])
+    store.dispatch(Batch("b", 1), [order(str(number), str(number)) for number in range(20)])
     takes = a.work().takes
     assert len(takes) == 20
     assert store.give("a", [(slot, "b") for slot in range(SLOTS)], "balance") == SLOTS
@@ -161,9 +161,9 @@ def test_slots_are_given_claimed_and_left(store):
 def test_a_full_key_refuses_what_comes_after_it(url):
     store = open_store(url, "small", SETTINGS._replace(max_per_key=2, max_jobs=3))
     orders = [order("a", "1"), order("a", "2"), order("a", "3"), order("b", "4"), order("b", "5"), order("a", "6")]
-    assert dict(store.dispatch("b", orders)) == {2: "full", 4: "pool", 5: "full"}
+    assert dict(store.dispatch(Batch("b", 1), orders)) == {2: "full", 4: "pool", 5: "full"}
     store.apply(Shut())
-    assert dict(store.dispatch("b2", [order("c", "7")])) == {0: "closed"}
+    assert dict(store.dispatch(Batch("b2", 1), [order("c", "7")])) == {0: "closed"}
     assert store.ask(about.Members()).is_shut
     store.close()
 
@@ -171,7 +171,7 @@ def test_a_full_key_refuses_what_comes_after_it(url):
 def test_large_jobs_are_taken_in_bearable_pieces(store):
     hand = Hand(store)
     body = encode(Envelope("big", "job", "", 0, b"x" * (1 << 20)))
-    store.dispatch("b", [order("big", "big")._replace(body=body)] * 6)
+    store.dispatch(Batch("b", 1), [order("big", "big")._replace(body=body)] * 6)
     (take,) = hand.work().takes
     assert len(take.jobs) == 3  # as many as fit into HEAVY
     (rest,) = hand.work(end(take)).takes
@@ -182,7 +182,7 @@ def test_keys_may_be_any_text(store):
     hand = Hand(store)
     keys = ["", "a\x00b", "a\x00c", "ü|:{}'\"%_?", "\U0001f986" * 50]
     for number in range(40):
-        store.dispatch(str(number), [order(key, f"{number} {key}") for key in keys])
+        store.dispatch(Batch(str(number), 1), [order(key, f"{number} {key}") for key in keys])
     takes = hand.work().takes
     assert {take.mailbox for take in takes} == {f"j:{key}" for key in keys}
     assert hand.work(*map(end, takes)).stale == ()
@@ -197,10 +197,10 @@ def _play(store, rng):
     for number in range(150):
         job, key = str(number), order(rng.choice("xyz"), "")
         special = Special(job, "job", rng.choice([0, SECOND]), 0, rng.choice(["queue", "replace", "coalesce"]), SECOND)
-        store.dispatch(job, [order(rng.choice("xyz"), job, rng.choice([None, special]), keep=SECOND)])
+        store.dispatch(Batch(job, 1), [order(rng.choice("xyz"), job, rng.choice([None, special]), keep=SECOND)])
         slot, mailbox, body = resident("k", job, bytes([number % 5]))
         commands: list[Command] = [Start(slot, mailbox, body), Stop(slot, mailbox), Notify(slot, mailbox, b"")]
-        commands += [Purge(key.slot, key.mailbox), Pause(key.slot, key.mailbox), Resume(key.slot, key.mailbox)]
+        commands += [Purge(key.slot, key.mailbox), Pause(key.slot, key.mailbox[2:]), Resume(key.slot, key.mailbox[2:])]
         commands += [Cancel(key.slot, key.mailbox, str(rng.randrange(number + 1))), Replay((1, 2, 3)), Drop((number,))]
         store.apply(rng.choice(commands))
         hand = rng.choice(hands)
@@ -252,7 +252,7 @@ def test_no_verb_walks_through_a_pool(store, monkeypatch):
                 assert is_few or not step.endswith("(pool=?)"), f"{statement}: {step}"
 
 
-FEW = ("keyed_member", "keyed_session", "keyed_doomed", "keyed_box_lent", "keyed_due")
+FEW = ("keyed_member", "keyed_session", "keyed_doomed", "keyed_died", "keyed_box_lent", "keyed_due")
 """Where all rows of a pool may be looked at: they are few, or one is enough."""
 
 
@@ -263,21 +263,21 @@ def test_two_pools_in_one_file_know_nothing_of_each_other(url):
     one, two = open_store(url, "one"), open_store(url, "two", SETTINGS._replace(max_jobs=5))
     assert one._home is two._home
     a, b = Hand(one), Hand(two)
-    one.dispatch("b", [order("k", "1")])
-    two.dispatch("b", [order("k", "2")])
+    one.dispatch(Batch("b", 1), [order("k", "1")])
+    two.dispatch(Batch("b", 1), [order("k", "2")])
     assert [ids(take) for take in a.work().takes] == [["1"]]
     assert [ids(take) for take in b.work().takes] == [["2"]]
     one.drop()
     with pytest.raises(PoolGone, match="open it again"):
-        one.counts()
-    assert two.counts().keys_running == 1 and two.open(SETTINGS).settings.max_jobs == 5
-    before = two.beat().incarnation
-    assert one.open(SETTINGS).incarnation != before and one.counts().jobs == 0
+        one.ask(about.Counts())
+    assert two.ask(about.Counts()).keys_running == 1 and two.open(SETTINGS).settings.max_jobs == 5
+    before = two.ask(about.Members()).incarnation
+    assert one.open(SETTINGS).incarnation != before and one.ask(about.Counts()).jobs == 0
     check_rows(two)
     one.close()
     with pytest.raises(PoolClosed):
-        one.counts()
-    assert two.counts().jobs == 1
+        one.ask(about.Counts())
+    assert two.ask(about.Counts()).jobs == 1
     two.close()
 
 
@@ -289,12 +289,12 @@ def test_two_objects_of_a_pool_are_one_pool(url):
     hand = Hand(one)
     assert heard.wait(HANG)
     heard.clear()
-    two.dispatch("b", [order("k", "1")])
+    two.dispatch(Batch("b", 1), [order("k", "1")])
     assert heard.wait(HANG)
     ear.close()
     assert len(hand.work().takes) == 1
     one.close()
-    assert two.counts().keys_running == 1
+    assert two.ask(about.Counts()).keys_running == 1
     two.close()
 
 
@@ -303,7 +303,7 @@ def test_a_resource_pool_lives_in_the_same_file(url, tmp_path):
         gpus.add("gpu-1")
         store = open_store(url)
         Hand(store)
-        store.dispatch("b", [order("k", "1")])
+        store.dispatch(Batch("b", 1), [order("k", "1")])
         with gpus.acquire() as grant:
             assert "gpu-1" in str(grant)
             assert store.ask(about.Counts()).jobs == 1
@@ -318,7 +318,7 @@ def test_a_resource_pool_lives_in_the_same_file(url, tmp_path):
 def test_full_durability_is_asked_for_in_the_url(url):
     store = open_store(f"{url}?synchronous=FULL")
     assert store._home.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (2,)
-    store.dispatch("b", [order("k", "1")])
+    store.dispatch(Batch("b", 1), [order("k", "1")])
     with pytest.raises(ValueError, match="synchronous=FULL"):
         sqlite.open(url, "p")
     store.close()
@@ -344,12 +344,12 @@ def test_a_file_that_is_replaced_is_a_pool_that_is_gone(url, tmp_path):
     store = open_store(url)
     heard = threading.Event()
     store.listen("w", heard.set)
-    store.dispatch("b", [order("k", "1")])
+    store.dispatch(Batch("b", 1), [order("k", "1")])
     for file in tmp_path.iterdir():
         shutil.rmtree(file) if file.is_dir() else file.unlink()
     store._home.database._seen = 0.0  # as if a moment had passed
     with pytest.raises(PoolGone, match="deleted"):
-        store.dispatch("b2", [order("k", "2")])
+        store.dispatch(Batch("b2", 1), [order("k", "2")])
     with pytest.raises(PoolGone):
         store.ask(about.Counts())
     store.open(SETTINGS)
@@ -406,11 +406,11 @@ def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
     holder.start()
     entered.wait(HANG)
     with pytest.raises(EngineUnavailable, match="the holder"):
-        store.dispatch("b", [order("k", "1")])
+        store.dispatch(Batch("b", 1), [order("k", "1")])
     monkeypatch.setattr(_desk, "STUCK", HANG)
     over.set()
     holder.join(HANG)
-    store.dispatch("b2", [order("k", "2")])
+    store.dispatch(Batch("b2", 1), [order("k", "2")])
     assert store.ask(about.Counts()).dispatched == 1
 
 
@@ -420,13 +420,13 @@ def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_begins_anew(store):
     hand = Hand(store)
-    store.dispatch("b", [order("k", "1")])
+    store.dispatch(Batch("b", 1), [order("k", "1")])
     session = store._home.sessions.number
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            store.dispatch("child", [order("k", "2")])
+            store.dispatch(Batch("child", 1), [order("k", "2")])
             child = Hand(store, "child", claims=False)
             is_new = store._home.sessions.number != session
             dead = {member.id: member.is_dead for member in store.ask(about.Members()).members}

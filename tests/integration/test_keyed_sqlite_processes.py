@@ -13,7 +13,7 @@ import pytest
 
 from millpond.keyed import _questions as about
 from millpond.keyed._envelope import opened
-from millpond.keyed._records import SECOND
+from millpond.keyed._records import SECOND, Batch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "sqlite"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,6 +27,7 @@ start = programs.start
 TOOLS = f"""
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from keyed_sqlite_tools import *
+from millpond.keyed._records import Batch
 from millpond.keyed.stores.sqlite import _home
 _home.LOOK = 3600.0  # who waits is woken; nothing is found, and no lock held, by looking now and then
 store = open_store(sys.argv[1])
@@ -36,7 +37,7 @@ PRODUCER = """
 number = 0
 while True:
     orders = [order(f"k{i % 7}", f"{sys.argv[2]}-{number + i}") for i in range(20)]
-    store.dispatch(f"{sys.argv[2]}-{number}", orders)
+    store.dispatch(Batch(f"{sys.argv[2]}-{number}", 1), orders)
     number += 20
     say(number)
 """
@@ -146,7 +147,7 @@ def test_a_producer_that_is_killed_has_dispatched_whole_batches(store, url, star
 def test_a_worker_that_is_killed_loses_no_job(store, url, start):
     total = 600
     for first in range(0, total, 100):
-        store.dispatch(f"b{first}", [order(f"k{n % 7}", f"x-{n}") for n in range(first, first + 100)])
+        store.dispatch(Batch(f"b{first}", 1), [order(f"k{n % 7}", f"x-{n}") for n in range(first, first + 100)])
     for turn in range(4):
         worker = run(start, WORKER, url, f"w{turn}")
         for _ in range(2 + turn):
@@ -169,7 +170,7 @@ def test_a_worker_that_is_killed_loses_no_job(store, url, start):
 
 
 def test_what_a_killed_process_had_is_taken_over_at_once(store, url, start):
-    store.dispatch("b", [order(f"k{n}", f"x-{n}") for n in range(10)])
+    store.dispatch(Batch("b", 1), [order(f"k{n}", f"x-{n}") for n in range(10)])
     holder = run(start, HOLDER, url, "victim")
     assert holder.line() == "10"
     heard, hand = threading.Event(), Hand(store, "heir", claims=False)
@@ -188,7 +189,7 @@ def test_what_a_killed_process_had_is_taken_over_at_once(store, url, start):
 
 
 def test_a_stopped_process_is_not_dead_but_its_lease_ends(store, url, start):
-    store.dispatch("b", [order("k", "x-1")])
+    store.dispatch(Batch("b", 1), [order("k", "x-1")])
     holder = run(start, HOLDER, url, "sleeper")
     assert holder.line() == "1"
     holder.stop()
@@ -210,7 +211,7 @@ def test_a_worker_in_another_process_is_woken_by_a_bell(store, url, start):
     for number in range(30):
         assert listener.ask("go") == "asleep"
         time.sleep(0.005)  # so that it truly sleeps, mostly
-        store.dispatch(f"b{number}", [order("k", f"x-{number}")])
+        store.dispatch(Batch(f"b{number}", 1), [order("k", f"x-{number}")])
         assert listener.line() == "1"
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import Joiner, Order, Settings, Settle, Special, Take
+from millpond.keyed._records import Batch, Joiner, Order, Settings, Settle, Special, Take
 from millpond.keyed.rules.tables import PARKED, PAUSED, RETRY, RUNNING
 from millpond.testing import _keyed_script
 from millpond.testing._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of
@@ -208,7 +208,7 @@ def _late(state: State, settle: Settle, worker: str) -> None:
 
 def _dispatch(state: State) -> None:
     job, state.left = state.left[0], state.left[1:]
-    state.call("dispatch", f"batch-{job}", [order(job)])
+    state.call("dispatch", Batch(f"batch-{job}", 1), [order(job)])
 
 
 def _pass(state: State) -> None:
@@ -223,9 +223,9 @@ def _command(state: State, command: str) -> None:
     slot, mailbox = slot_of(job[:1] or "k"), f"j:{job[:1]}"
     resident = "r:watch:k"
     if verb == "replace":
-        state.call("dispatch", f"batch-{command}", [order(f"{job[0]}9", on_busy="replace")])
+        state.call("dispatch", Batch(f"batch-{command}", 1), [order(f"{job[0]}9", on_busy="replace")])
     elif verb == "delay":
-        state.call("dispatch", f"batch-{command}", [order(f"{job[0]}8", delay=5)])
+        state.call("dispatch", Batch(f"batch-{command}", 1), [order(f"{job[0]}8", delay=5)])
     else:
         commands: dict[str, do.Command] = {
             "cancel": do.Cancel(slot, mailbox, job),

@@ -18,11 +18,13 @@ from collections.abc import Callable, Sequence
 from millpond._clock import elapsed
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed._home import Home
-from millpond.keyed._records import Order, Verdicts
+from millpond.keyed._records import Batch, Order, Verdicts
 from millpond.keyed._store import PoolGone
 
 BATCH = 500
 BATCH_BYTES = 4 << 20
+APART = 2 * BATCH
+"""What lies between the numbers of batches: should the parcels of one have to go by themselves, each has its own."""
 PATIENCE = 20.0
 """Seconds for which an unanswered batch is sent again; the store remembers it for longer."""
 
@@ -54,7 +56,7 @@ class Outbox:
         self._queue: deque[Parcel] = deque()
         self._sending = threading.Lock()
         self._batches = 0
-        self._underway: tuple[str, list[Parcel], list[Order]] | None = None
+        self._underway: tuple[Batch, list[Parcel], list[Order]] | None = None
         """What is being sent. It stays when its sender is interrupted: the next one sends it again."""
         self._thread: threading.Thread | None = None
         self._ending = threading.Lock()
@@ -122,14 +124,14 @@ class Outbox:
                 parcel.told()
         self._underway = None
 
-    def _deliver_each(self, batch: str, parcels: Sequence[Parcel]) -> None:
-        for number, parcel in enumerate(parcels):
+    def _deliver_each(self, batch: Batch, parcels: Sequence[Parcel]) -> None:
+        for number, parcel in enumerate(parcels, batch.number + 1):
             try:
-                _share([parcel], self._deliver(f"{batch}-{number}", parcel.orders))
+                _share([parcel], self._deliver(batch._replace(number=number), parcel.orders))
             except Exception as error:
                 parcel.error = error
 
-    def _gather(self) -> tuple[str, list[Parcel], list[Order]] | None:
+    def _gather(self) -> tuple[Batch, list[Parcel], list[Order]] | None:
         """Put together what goes with one call. Parcels leave the queue when they are done: no interrupt loses one."""
         while self._queue and self._queue[0].is_done:
             self._queue.popleft()
@@ -145,7 +147,7 @@ class Outbox:
         if not parcels:
             return None
         self._batches += 1
-        return f"{self._id}-{self._batches}", parcels, orders
+        return Batch(self._id, self._batches * APART), parcels, orders
 
     def _first(self, number: int) -> list[Parcel]:
         """Return the first in the queue, to which others add meanwhile."""
@@ -153,7 +155,7 @@ class Outbox:
             with contextlib.suppress(RuntimeError):  # somebody did so between two steps of this
                 return list(itertools.islice(self._queue, number))
 
-    def _deliver(self, batch: str, orders: Sequence[Order]) -> Verdicts:
+    def _deliver(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         deadline = elapsed() + PATIENCE
         pause = 0.02
         is_gone = False

@@ -21,7 +21,7 @@ DUE: Final = 100
 HEAVY: Final = 4 << 20
 """Bytes of jobs after which a take ends, as does the share of one key in it."""
 BATCH_RETENTION: Final = 120 * SECOND
-"""How long a store remembers what it answered to a dispatch, should it be sent again."""
+"""How long a store remembers what it answered to the last dispatch of a producer, should it be sent again."""
 DEATH_RETENTION: Final = 24 * 3600 * SECOND
 """How long a proven death is remembered: what the worker ran may be recovered until then."""
 DEAD_RETRY: Final = 10 * SECOND
@@ -74,6 +74,13 @@ class Order(NamedTuple):
     mailbox: str
     body: bytes
     special: Special | None = None
+
+
+class Batch(NamedTuple):
+    """The name of a dispatch: who sends it, and a number that grows. A producer has one under way at a time."""
+
+    producer: str
+    number: int
 
 
 class Joiner(NamedTuple):

@@ -24,6 +24,7 @@ from millpond.errors import EngineError
 from millpond.keyed._commands import Command
 from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
+    Batch,
     Beat,
     Claimed,
     Joiner,
@@ -84,7 +85,7 @@ class Store(Protocol):
         """Make the pool with these settings, or find it with those that it was made with."""
 
     # producers
-    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts: ...
+    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts: ...
     def apply(self, command: Command) -> str: ...
 
     # workers

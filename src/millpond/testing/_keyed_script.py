@@ -24,6 +24,7 @@ from millpond.keyed._records import (
     BATCH_RETENTION,
     SECOND,
     STAMP,
+    Batch,
     Beat,
     Claimed,
     Counts,
@@ -375,7 +376,7 @@ class Stage:
         return Order(slot_of(key), f"j:{key}", body)
 
     def _send(self, orders: list[Order]) -> None:
-        batch = f"batch-{next(self.numbers)}"
+        batch = Batch(f"producer-{len(orders) % 2}", next(self.numbers))
         self.call("dispatch", batch, orders)
         self.calls.append((self.now, Verb("dispatch", (batch, orders))))
 

@@ -44,10 +44,12 @@ from millpond.keyed._commands import (
 )
 from millpond.keyed._envelope import Envelope, encode, opened
 from millpond.keyed._records import (
+    BATCH_RETENTION,
     DEAD_RETRY,
     DUE,
     HEAVY,
     SECOND,
+    Batch,
     Beat,
     Claimed,
     Joiner,
@@ -278,7 +280,7 @@ class StoreBench:
 
     def send(self, *orders: Order, batch: str = "") -> Verdicts:
         """Dispatch orders in one batch."""
-        return dict(self.store.dispatch(batch or f"batch-{self.number()}", orders))
+        return dict(self.store.dispatch(Batch(batch or f"batch-{self.number()}", 1), orders))
 
     def put(self, key: str, *ids: str, **options: Any) -> Verdicts:
         """Dispatch jobs for a key, in one batch."""
@@ -447,7 +449,7 @@ def verb_drop_forgets_the_pool(bench: StoreBench) -> None:
     was = bench.store.open(bench.settings).incarnation
     bench.bare.drop()
     calls: list[Callable[[Store], object]] = [
-        lambda store: store.dispatch("x", [bench.order("k", "2")]),
+        lambda store: store.dispatch(Batch("x", 1), [bench.order("k", "2")]),
         lambda store: store.apply(Pause()),
         lambda store: store.renew("a"),
         lambda store: store.join(Joiner("b", "b")),
@@ -483,7 +485,7 @@ def verb_close_leaves_the_pool(bench: StoreBench) -> None:
     bench.put("k", "1", "2")
     third = bench.make()
     opened_ = third.open(bench.settings)
-    third.dispatch("by-third", [bench.order("k", "3")])
+    third.dispatch(Batch("by-third", 1), [bench.order("k", "3")])
     third.close()
     third.close()
     assert bench.other.open(bench.settings) == opened_
@@ -1380,7 +1382,7 @@ def verb_calls_from_many_threads(bench: StoreBench) -> None:
         try:
             for count in range(30):
                 orders = [bench.order("k", f"{number}-{count:02}"), bench.order(f"k{count}", f"x{number}-{count}")]
-                store.dispatch(f"{number}-{count}", orders)
+                store.dispatch(Batch(f"{number}-{count}", 1), orders)
         except BaseException as problem:
             problems.append(problem)
 
@@ -1810,7 +1812,7 @@ def k6_the_cost_of_a_turn_does_not_grow(bench: StoreBench) -> None:
         took = []
         for _ in range(30):
             start = time.perf_counter()
-            store.dispatch(f"batch-{bench.number()}", [bench.order("probe", f"p{bench.number()}")])
+            store.dispatch(Batch(f"batch-{bench.number()}", 1), [bench.order("probe", f"p{bench.number()}")])
             a.calls += 1
             work = store.work("a", a.calls, [], 1, 1)
             a.calls += 1
@@ -1821,9 +1823,11 @@ def k6_the_cost_of_a_turn_does_not_grow(bench: StoreBench) -> None:
     small = turn()
     for number in range(20):
         orders = [bench.order(f"k{number}-{each}", f"{number}-{each}") for each in range(200)]
-        store.dispatch(f"load-{number}", orders)
+        store.dispatch(Batch(f"load-{number}", 1), orders)
         later = [bench.order("deep", f"d{number}-{each}", delay=UNKNOWN) for each in range(50)]
-        store.dispatch(f"later-{number}", [bench.order("deep", f"deep{number}-{each}") for each in range(150)] + later)
+        store.dispatch(
+            Batch(f"later-{number}", 1), [bench.order("deep", f"deep{number}-{each}") for each in range(150)] + later
+        )
     allowed = 8 * small + 0.002
     large = turn()
     for _ in range(9):
@@ -2205,9 +2209,23 @@ def hole_11_a_batch_that_comes_twice_is_answered_alike(bench: StoreBench) -> Non
     a.settle(*map(end, takes.values()))
     with unchanged(bench, "a batch that comes twice"):
         for store in (bench.store, bench.other):
-            assert dict(store.dispatch("b", [*orders, delayed, unique])) == {2: "full", 3: "full"}
+            assert dict(store.dispatch(Batch("b", 1), [*orders, delayed, unique])) == {2: "full", 3: "full"}
     bench.send(bench.order("n", "n"), batch="c")
     assert bench.store.ask(about.Counts()).jobs == 1
+
+
+def hole_11_a_batch_that_comes_late_is_ignored(bench: StoreBench) -> None:
+    """What a producer gave up and was under way all the same does not come after what it sent since."""
+    bench.open()
+    assert bench.store.dispatch(Batch("p", 5), [bench.order("k", "new")]) == {}
+    with unchanged(bench, "a batch that comes late"):
+        for store in (bench.store, bench.other):
+            assert store.dispatch(Batch("p", 4), [bench.order("k", "old")]) == {}
+            assert store.dispatch(Batch("p", 4), [bench.order("k", "old", delay=SECOND)]) == {}
+    assert bench.store.dispatch(Batch("q", 4), [bench.order("k", "another's")]) == {}
+    bench.skip(BATCH_RETENTION + SECOND)
+    assert bench.store.dispatch(Batch("p", 1), [bench.order("k", "anew")]) == {}
+    assert bench.store.ask(about.Counts()).jobs == 3
 
 
 def hole_12_only_what_ran_is_blamed(bench: StoreBench) -> None:

@@ -13,7 +13,7 @@ import pytest
 from millpond.errors import PoolClosed
 from millpond.keyed import Job, KeyedPool
 from millpond.keyed._outbox import Outbox, Parcel
-from millpond.keyed._records import Order, Verdicts
+from millpond.keyed._records import Batch, Order, Verdicts
 from waiting import HANG
 
 
@@ -27,7 +27,7 @@ class StubHome:
         self.store = self
         self.taken: list[str] = []
 
-    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
+    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         if any(order.body == b"bad" for order in orders):
             raise TypeError("this cannot be sent")
         self.taken += [order.mailbox for order in orders]

@@ -21,6 +21,7 @@ from millpond.keyed import _commands as do
 from millpond.keyed._records import (
     BATCH_RETENTION,
     DEATH_RETENTION,
+    Batch,
     Beat,
     Claimed,
     Joiner,
@@ -52,13 +53,16 @@ class Rules(Generic[M]):
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
-    def dispatch(self, now: int, batch: str, orders: Sequence[Order]) -> Verdicts:
-        """Put jobs into their mailboxes, in order. The same batch again is only answered again."""
+    def dispatch(self, now: int, batch: Batch, orders: Sequence[Order]) -> Verdicts:
+        """Put jobs into their mailboxes, in order. The same batch again is only answered again, an older one ignored.
+
+        A producer has one batch under way: an older one was answered, or given up, before the last one was sent.
+        """
         batches = self.tables.batches
         batches.expire(now)
-        kept = batches.get(now, batch)
-        if kept is not None:
-            return kept
+        last = batches.get(now, batch.producer)
+        if last is not None and batch.number <= last[0]:
+            return last[1] if batch.number == last[0] else {}
         verdicts: dict[int, str] = {}
         refused: set[str] = set()
         self.tables.mailboxes.preload([order.mailbox for order in orders])
@@ -73,7 +77,7 @@ class Rules(Generic[M]):
                 verdicts[index] = verdict
                 if verdict in ("full", "pool"):
                     refused.add(order.mailbox)
-        batches.put(now + BATCH_RETENTION, batch, verdicts)
+        batches.put(now + BATCH_RETENTION, batch.producer, (batch.number, verdicts))
         return verdicts
 
     # -- members ------------------------------------------------------------------------------------------------------

@@ -319,8 +319,8 @@ class Tables(Protocol[M]):
         """Ids that are not dispatched again."""
 
     @property
-    def batches(self) -> Expiring[dict[int, str]]:
-        """Batches, with what was answered."""
+    def batches(self) -> Expiring[tuple[int, dict[int, str]]]:
+        """The last batch of each producer: its number, and what was answered."""
 
     @property
     def died(self) -> Expiring[bool]:

@@ -16,6 +16,7 @@ from millpond.errors import EngineError
 from millpond.keyed._commands import Command
 from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
+    Batch,
     Beat,
     Claimed,
     Joiner,
@@ -87,7 +88,7 @@ class MemoryStore:
                 self._rules = Rules(self.tables, self._hints.add)
             return Opened(self.tables.settings, self.tables.incarnation)
 
-    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
+    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         with self._working() as (rules, now):
             return rules.dispatch(now, batch, orders)
 

@@ -29,7 +29,7 @@ class MemoryTables:
         self.delayed = MemoryDelayedJobs()
         self.outcomes: MemoryExpiring[tuple[str, bytes]] = MemoryExpiring()
         self.unique: MemoryExpiring[bool] = MemoryExpiring()
-        self.batches: MemoryExpiring[dict[int, str]] = MemoryExpiring()
+        self.batches: MemoryExpiring[tuple[int, dict[int, str]]] = MemoryExpiring()
         self.died: MemoryExpiring[bool] = MemoryExpiring()
         self.dead = MemoryDeadLetters()
         self.pauses = MemoryPauses()

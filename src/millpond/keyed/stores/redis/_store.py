@@ -15,9 +15,11 @@ import msgspec
 from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.keyed import _commands as commands
+from millpond.keyed import _questions as about
 from millpond.keyed._commands import Command
 from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
+    Batch,
     Beat,
     Claimed,
     Joiner,
@@ -64,6 +66,7 @@ class RedisStore:
         self._dispatching = Link(self._place, self._base)
         self._working = Link(self._place, self._base)
         self._pulse = Link(self._place, self._base)
+        self._moves = Link(self._place, self._base)
         self._desk = Link(self._place, self._base)
         self._listener = Listener(self._place, self._base)
 
@@ -119,7 +122,7 @@ class RedisStore:
 
     def close(self) -> None:
         self._listener.close()
-        for link in (self._dispatching, self._working, self._pulse, self._desk):
+        for link in (self._dispatching, self._working, self._pulse, self._moves, self._desk):
             link.close()
 
     def _run(self, link: Link, name: str, args: list[_Arg]) -> list[Any]:
@@ -142,8 +145,8 @@ class RedisStore:
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
-    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
-        args: list[_Arg] = [batch]
+    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
+        args: list[_Arg] = [*batch]
         name = "dispatch"
         for slot, mailbox, body, special in orders:
             if special is not None:
@@ -151,7 +154,7 @@ class RedisStore:
                 break
             args += (slot, mailbox, body)
         if name == "dispatch_special":
-            args = [batch]
+            args = [*batch]
             for slot, mailbox, body, special in orders:
                 args += (slot, mailbox, body, *(_PLAIN if special is None else special))
         answer = self._run(self._dispatching, name, args)
@@ -230,7 +233,7 @@ class RedisStore:
     def give(self, worker: str, moves: Moves, why: str) -> int:
         given = 0
         for some in chunks(moves) or [()]:
-            given += self._run(self._desk, "give", [worker, why, *(part for move in some for part in move)])[0]
+            given += self._run(self._moves, "give", [worker, why, *(part for move in some for part in move)])[0]
         return given
 
     def claim(
@@ -254,7 +257,7 @@ class RedisStore:
         contested: list[int] = []
         recovered = 0
         for some in chunks(slots) or [()]:
-            answer = self._run(self._desk, "claim", [*args, *some])
+            answer = self._run(self._moves, "claim", [*args, *some])
             got += map(int, answer[0])
             contested += map(int, answer[1])
             recovered += answer[2]
@@ -295,11 +298,9 @@ class RedisStore:
     # -- looking in ---------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question[A]) -> A:
-        answer: A = answer_to(question, self._reading)
+        link = self._moves if isinstance(question, about.Members | about.Owners) else self._desk
+        answer: A = answer_to(question, lambda name, args: self._run(link, name, args))
         return answer
-
-    def _reading(self, name: str, args: list[_Arg]) -> list[Any]:
-        return self._run(self._desk, name, args)
 
     # -- hints --------------------------------------------------------------------------------------------------------
 

@@ -88,8 +88,8 @@ CREATE TABLE IF NOT EXISTS keyed_dead (
     PRIMARY KEY (pool, number)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_dead_job ON keyed_dead (pool, job);
 CREATE TABLE IF NOT EXISTS keyed_batch (
-    pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, verdicts BLOB, PRIMARY KEY (pool, id)
-    ) WITHOUT ROWID;
+    pool INTEGER NOT NULL, id TEXT NOT NULL, until INTEGER NOT NULL, number INTEGER NOT NULL, verdicts BLOB,
+    PRIMARY KEY (pool, id)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS keyed_batch_until ON keyed_batch (pool, until);
 CREATE TABLE IF NOT EXISTS keyed_session (number INTEGER PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS keyed_ear (

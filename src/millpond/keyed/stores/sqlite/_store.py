@@ -14,6 +14,7 @@ from millpond.keyed import _questions as about
 from millpond.keyed._commands import Command
 from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
+    Batch,
     Beat,
     Claimed,
     Joiner,
@@ -131,7 +132,7 @@ class SqliteStore:
         with self._gone():
             return Opened(*(home.read(find) or home.write(make)).origin)
 
-    def dispatch(self, batch: str, orders: Sequence[Order]) -> Verdicts:
+    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         return self._write(lambda rules, now: rules.dispatch(now, batch, orders))
 
     def apply(self, command: Command) -> str:

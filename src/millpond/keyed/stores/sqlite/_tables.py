@@ -316,22 +316,25 @@ class SqlDied(_ExpiringNames):
         self._execute("DELETE FROM keyed_died WHERE pool = ? AND until <= ?", (self._pool, now))
 
 
-class SqlBatches(_Expiring[dict[int, str]]):
-    """What was answered to dispatches."""
+class SqlBatches(_Expiring[tuple[int, dict[int, str]]]):
+    """The last dispatch of each producer, and what was answered."""
 
     table = "keyed_batch"
 
-    def get(self, now: int, name: str) -> dict[int, str] | None:
+    def get(self, now: int, name: str) -> tuple[int, dict[int, str]] | None:
         row = self._execute(
-            "SELECT verdicts FROM keyed_batch WHERE pool = ? AND id = ? AND until > ?", (self._pool, name, now)
+            "SELECT number, verdicts FROM keyed_batch WHERE pool = ? AND id = ? AND until > ?", (self._pool, name, now)
         ).fetchone()
         if row is None:
             return None
-        return {} if row[0] is None else _decode_verdicts(row[0])
+        return row[0], {} if row[1] is None else _decode_verdicts(row[1])
 
-    def put(self, until: int, name: str, value: dict[int, str]) -> None:
-        verdicts = msgspec.msgpack.encode(value) if value else None
-        self._execute("INSERT OR REPLACE INTO keyed_batch VALUES (?, ?, ?, ?)", (self._pool, name, until, verdicts))
+    def put(self, until: int, name: str, value: tuple[int, dict[int, str]]) -> None:
+        number, verdicts = value
+        packed = msgspec.msgpack.encode(verdicts) if verdicts else None
+        self._execute(
+            "INSERT OR REPLACE INTO keyed_batch VALUES (?, ?, ?, ?, ?)", (self._pool, name, until, number, packed)
+        )
 
 
 class SqlDelayedJobs(_Part):

@@ -24,7 +24,7 @@
 -- sig:<worker>    list     packed {number, kind, mailbox, id, note, data}
 -- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> number
 -- died:<worker>   text     it was dismissed and was proven to be dead; expires
--- out:<job>, uniq:<job>, batch:<batch>   16 digits of the end, and what is remembered until then; they expire
+-- out:<job>, uniq:<job>, batch:<producer>   16 digits of the end, and what is remembered until then; they expire
 --
 -- Invariants: those of `rules.mailboxes`. Numbers of microseconds become text by `whole`, never by Lua, which writes 1.7e+15.
 -- Nothing is written before all that can fail was read; hints go out last, and one that is forbidden harms nothing.

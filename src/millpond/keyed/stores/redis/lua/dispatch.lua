@@ -1,30 +1,24 @@
--- Put plain jobs into their mailboxes, in order. The same batch again is only answered again.
--- ARGV: skew, batch, {slot, mailbox, body}...
+-- Put plain jobs into their mailboxes, in order. The same batch again is only answered again, an older one ignored.
+-- ARGV: skew, producer, number of its batch, {slot, mailbox, body}...
 -- Result: {index, verdict, ...} of those that are not in.
 -- One command for a job whose mailbox has others, two for one that wakes its key up.
-
-local batch = P .. 'batch:' .. ARGV[2]
-local before = call('GET', batch)
-if before and tonumber(sub(before, 1, 16)) > now then
-  return #before > 16 and cmsgpack.unpack(sub(before, 17)) or {}
-end
 
 local limits = call('HMGET', META, 'max_jobs', 'max_per_key')
 local max_jobs, max_per_key = tonumber(limits[1]), tonumber(limits[2])
 local verdicts, dispatched, jobs = {}, 0, 0
 if not is_shut and max_jobs == 0 and max_per_key == 0 then
   local boxes = P .. 'mb:'
-  for i = 3, #ARGV, 3 do
+  for i = 4, #ARGV, 3 do
     local mailbox = ARGV[i + 1]
     local length = call('RPUSH', boxes .. mailbox, stamp .. ARGV[i + 2])
     if length == 1 then ready(ARGV[i], mailbox) end
     if sub(mailbox, 1, 1) == 'j' then jobs = jobs + 1 elseif length == 1 then count('residents', 1) end
   end
-  dispatched = (#ARGV - 2) / 3
+  dispatched = (#ARGV - 3) / 3
 else
   local refused = {}
   local there = max_jobs > 0 and tonumber(call('HGET', META, 'jobs')) + call('HLEN', P .. 'delayed') or 0
-  for i = 3, #ARGV, 3 do
+  for i = 4, #ARGV, 3 do
     local mailbox, verdict = ARGV[i + 1], nil
     if is_shut then verdict = 'closed'
     elseif refused[mailbox] then verdict = 'full' -- what came before it is not in, so neither is this
@@ -32,7 +26,7 @@ else
     elseif max_per_key > 0 and call('LLEN', P .. 'mb:' .. mailbox) >= max_per_key then verdict = 'full'
     end
     if verdict then
-      verdicts[#verdicts + 1] = (i - 3) / 3
+      verdicts[#verdicts + 1] = (i - 4) / 3
       verdicts[#verdicts + 1] = verdict
       refused[mailbox] = true
     else
@@ -45,7 +39,6 @@ else
 end
 count('jobs', jobs)
 count('dispatched', dispatched)
-call('SET', batch, string.format('%016.0f', now + 120000000) .. (#verdicts > 0 and cmsgpack.pack(verdicts) or ''),
-  'PX', 120000)
+remember_batch(verdicts)
 finish()
 return verdicts

@@ -1,12 +1,6 @@
 -- The same as `dispatch`, for batches in which an order is special.
--- ARGV: skew, batch, {slot, mailbox, body, id, name, delay, at, on_busy, unique_for}...  (id '': it is plain)
+-- ARGV: skew, producer, number of its batch, {slot, mailbox, body, id, name, delay, at, on_busy, unique_for}...  (id '': it is plain)
 -- Result: {index, verdict, ...} of those of which there is something to say.
-
-local batch = P .. 'batch:' .. ARGV[2]
-local before = call('GET', batch)
-if before and tonumber(sub(before, 1, 16)) > now then
-  return #before > 16 and cmsgpack.unpack(sub(before, 17)) or {}
-end
 
 -- Return the waiting jobs of a mailbox with this name that are not doomed, in order; only the last one if `last`.
 local function is_alike(job, name)
@@ -75,7 +69,7 @@ local function verdict_on(slot, mailbox, body, id, name, delay, at, on_busy, uni
 end
 
 local verdicts, refused = {}, {}
-for i = 3, #ARGV, 9 do
+for i = 4, #ARGV, 9 do
   local mailbox, verdict = ARGV[i + 1], nil
   if is_shut then verdict = 'closed'
   elseif refused[mailbox] then verdict = 'full' -- what came before it is not in, so neither is this
@@ -84,12 +78,11 @@ for i = 3, #ARGV, 9 do
       tonumber(ARGV[i + 6]), ARGV[i + 7], tonumber(ARGV[i + 8]))
   end
   if verdict then
-    verdicts[#verdicts + 1] = (i - 3) / 9
+    verdicts[#verdicts + 1] = (i - 4) / 9
     verdicts[#verdicts + 1] = verdict
     if verdict == 'full' or verdict == 'pool' then refused[mailbox] = true end
   end
 end
-call('SET', batch, string.format('%016.0f', now + 120000000) .. (#verdicts > 0 and cmsgpack.pack(verdicts) or ''),
-  'PX', 120000)
+remember_batch(verdicts)
 finish()
 return verdicts

@@ -143,7 +143,7 @@ end
 local function take_odd(slot, mailbox, many)
   while has('doomed') do
     local job = call('LINDEX', P .. 'mb:' .. mailbox, 0)
-    if call('SISMEMBER', P .. 'doomed', opened(job)[1]) == 0 then break end
+    if not job or call('SISMEMBER', P .. 'doomed', opened(job)[1]) == 0 then break end
     local left = pop(mailbox, 1)
     conclude_job(job, 'cancelled')
     if left == 0 then
@@ -177,7 +177,7 @@ local function hand_out(slot, mailboxes, many, lent)
   for j = 1, #mailboxes do
     local mailbox, jobs, extra = mailboxes[j], nil, 0
     if is_odd then jobs, extra = take_odd(slot, mailbox, many) else jobs = fitting(mailbox, many) end
-    if jobs then
+    if jobs and jobs[1] then -- else it is paused, or nothing is left of it
       local n = #takes
       takes[n + 1], takes[n + 2], takes[n + 3], takes[n + 4] = slot, mailbox, jobs, extra
       n = #runs
@@ -222,9 +222,14 @@ local function take(lane, most, many, about)
         local mailboxes = call('SRANDMEMBER', P .. 'shelf:' .. lane .. ':' .. name, most - got)
         if #mailboxes == 0 then break end
         for _, mailbox in ipairs(mailboxes) do
-          local slot = cmsgpack.unpack(call('HGET', P .. 'shelves', mailbox))[1]
-          leave_place(slot, mailbox)
-          got = got + hand_out(slot, {mailbox}, 1, '1')
+          local packed = call('HGET', P .. 'shelves', mailbox)
+          if packed then
+            local slot = cmsgpack.unpack(packed)[1]
+            leave_place(slot, mailbox)
+            got = got + hand_out(slot, {mailbox}, 1, '1')
+          else -- nothing is left of it
+            call('SREM', P .. 'shelf:' .. lane .. ':' .. name, mailbox)
+          end
         end
       end
     end
