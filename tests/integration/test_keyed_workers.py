@@ -854,13 +854,19 @@ def test_a_worker_lives_without_a_heart_outside_its_process(lab: Lab, trouble: s
     assert child.end() == 0
 
 
+def heart_of(child: Child) -> psutil.Process:
+    """Return the heart of a worker, which is started when the worker is a member already."""
+    (heart,) = until(psutil.Process(child.pid).children, "its heart lives")
+    return heart
+
+
 @pytest.mark.parametrize("lab", ["redis"], indirect=True)
 def test_a_heart_that_was_killed_is_replaced_and_does_its_work(lab: Lab):
     pool = lab.pool(slots=16, lease=3.0)
     first, second = lab.child(), lab.child()
     until(lambda: joined(pool, 2))
     (survivor,) = (each.id for each in pool.workers() if each.label.endswith(f":{second.pid}"))
-    (heart,) = psutil.Process(first.pid).children()
+    heart = heart_of(first)
     heart.kill()
     until(
         lambda: [one.pid for one in psutil.Process(first.pid).children() if one.is_running()] not in ([], [heart.pid])
@@ -882,7 +888,7 @@ def test_a_process_that_became_another_program_is_no_worker(lab: Lab):
         """
     )
     until(lambda: joined(pool, 1))
-    (heart,) = psutil.Process(child.pid).children()
+    heart = heart_of(child)
     child.say()
     until(lambda: heart.status() == psutil.STATUS_ZOMBIE, "its heart has ended")
     until(lambda: all(each.lease_left < 0 for each in pool.workers()))
