@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import millpond
+from millpond.cli.verbs import verbs
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -47,3 +48,50 @@ def worker(target: str, concurrency: int, weight: int, grace: float | None, stri
     """Be a worker of a keyed pool until SIGTERM or Ctrl-C: `millpond worker app:tenants`."""
     load: Any = importlib.import_module("millpond.cli.worker")
     load.run(target, concurrency=concurrency, weight=weight, grace=grace, strict=strict, stall=stall)
+
+
+@main.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--hold", "wanted", multiple=True, metavar="NAME[:COUNT][{LABEL=VALUE}]", help="What to hold; repeatable."
+)
+@click.option("--gpus", type=click.IntRange(min=1), help="Hold so many GPUs, and let the command see those only.")
+@click.option("--url", metavar="URL", help="Where the pools live; else MILLPOND_URL, else a file of your own.")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait; then exit with 75.")
+@click.option("--lease", type=click.FloatRange(min=0.05), help="Seconds after which it ends unless renewed: no lock.")
+@click.option("--priority", type=int, default=0, help="Higher goes first.")
+@click.option("--reason", default="", help="Why, for those who wait; else the command.")
+@click.option("--create", is_flag=True, help="Make a lock of an unknown name, also in a shared place.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing while waiting.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    wanted: tuple[str, ...],
+    gpus: int | None,
+    url: str | None,
+    timeout: float | None,
+    lease: float | None,
+    priority: int,
+    reason: str,
+    create: bool,
+    quiet: bool,
+    command: tuple[str, ...],
+) -> None:
+    """Run a command while holding a lock, devices or GPUs: `millpond run --hold build -- make -j8`.
+
+    It waits its turn, says who is in the way, passes signals and the exit code on, and frees what it held whatever
+    happens. An unknown name is a lock of its own. Exit codes of its own: 75 not granted in time, 76 taken away while
+    the command ran, 69 the place cannot be used, 126 and 127 the command cannot be run, 128 + n ended by signal n.
+    """
+    hold: Any = importlib.import_module("millpond.cli.hold")
+    place: Any = importlib.import_module("millpond.cli.place")
+    parse: Any = importlib.import_module("millpond.cli.wanted").parse
+    asked = [parse(one) for one in wanted] + ([parse(f"gpus:{gpus}")] if gpus else [])
+    if not asked:
+        raise click.UsageError("say what to hold: --hold NAME, or --gpus COUNT")
+    if len({one.pool for one in asked}) < len(asked):
+        raise click.UsageError("hold several of one pool by one --hold NAME:COUNT")
+    options = hold.Options(timeout, lease, priority, reason, create, quiet)
+    raise SystemExit(hold.run(place.Place(url), asked, command, options))
+
+
+for _verb in verbs:
+    main.add_command(_verb)

@@ -44,6 +44,7 @@ __all__ = [
     "Retry",
     "SlotView",
     "WorkerView",
+    "pools",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -73,6 +74,7 @@ __getattr__, __dir__ = lazy(
         "Retry": "millpond.keyed._job",
         "SlotView": "millpond.keyed._views",
         "WorkerView": "millpond.keyed._views",
+        "pools": "millpond.keyed._home",
     },
 )
 
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from millpond.keyed._async_pool import AsyncKeyedPool
     from millpond.keyed._core import Jump, Rendezvous
     from millpond.keyed._handle import KeyedJob, KeyedResident, Receipt
+    from millpond.keyed._home import pools
     from millpond.keyed._job import Job, Resident, Retry
     from millpond.keyed._page import Page
     from millpond.keyed._pool import KeyedPool

@@ -340,6 +340,12 @@ def _name(name: Any) -> str:
     return name
 
 
+def pools(url: str) -> list[str]:
+    """Return the names of the keyed pools that live at a URL."""
+    names: list[str] = importlib.import_module(_module_of(url)).pools(url)
+    return names
+
+
 def shown(url: str) -> str:
     """Return a URL as people may see it: without its password."""
     return re.sub(r"(://[^:@/]*:)[^@/]*@", r"\1***@", re.sub(r"([?&]password=)[^&]*", r"\1***", url))

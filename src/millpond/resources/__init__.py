@@ -30,6 +30,7 @@ __all__ = [
     "Selector",
     "WaiterView",
     "Want",
+    "pools",
     "want",
 ]
 
@@ -49,6 +50,7 @@ __getattr__, __dir__ = lazy(
         "Selector": "millpond.resources._selectors",
         "WaiterView": "millpond.resources._views",
         "Want": "millpond.resources._records",
+        "pools": "millpond.resources.engines",
         "want": "millpond.resources._requests",
     },
 )
@@ -64,3 +66,4 @@ if TYPE_CHECKING:
     from millpond.resources._requests import want
     from millpond.resources._selectors import Labels, Selector
     from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView
+    from millpond.resources.engines import pools

@@ -27,6 +27,15 @@ def open_engine(url: str) -> Engine:
     return engine
 
 
+def pools(url: str) -> list[str]:
+    """Return the names of the resource pools that live at a URL."""
+    engine = open_engine(url)
+    try:
+        return sorted(engine.pools())
+    finally:
+        engine.close()
+
+
 def has_registry(url: object) -> bool:
     """Tell whether pools of a URL can have placements of their own, registered with whoever hosts them."""
     return isinstance(url, str) and url.startswith("temporal:")

@@ -6,7 +6,7 @@ _tables     MemoryTables: a pool
 _mailboxes  its mailboxes, by where they stand
 """
 
-from millpond.keyed.stores.memory._store import MemoryStore, open  # noqa: A004
+from millpond.keyed.stores.memory._store import MemoryStore, open, pools  # noqa: A004
 from millpond.keyed.stores.memory._tables import MemoryTables
 
-__all__ = ["MemoryStore", "MemoryTables", "open"]
+__all__ = ["MemoryStore", "MemoryTables", "open", "pools"]

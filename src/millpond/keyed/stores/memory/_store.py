@@ -189,6 +189,12 @@ class _Registry:
                 if store.users == 0:
                     del self.stores[url, pool]
 
+    def pools(self, url: str) -> list[str]:
+        """Return the pools of a URL that are open in this process."""
+        with self.lock:
+            return sorted(pool for place, pool in self.stores if place == url)
+
 
 _registry = _Registry()
 open = _registry.open  # noqa: A001
+pools = _registry.pools

@@ -308,6 +308,24 @@ class RedisStore:
         return self._listener.listen(name, heard)
 
 
+def pools(url: str) -> list[str]:
+    """Return the pools of a server, by name; of a cluster, those of the node that the URL names."""
+    place = Place(url)
+    link = Link(place, b"")
+    names, cursor = set(), b"0"
+    try:
+        while True:
+            pattern = f"{place.prefix}{{*}}:meta"
+            cursor, keys = link.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            for key in keys:
+                quoted = key.decode().removeprefix(place.prefix).removesuffix(":meta")[1:-1]
+                names.add(quoted.replace("%7B", "{").replace("%7D", "}").replace("%25", "%"))
+            if int(cursor) == 0:
+                return sorted("" if name == "%" else name for name in names)
+    finally:
+        link.close()
+
+
 def _takes(answer: list[Any], token: int) -> tuple[Take, ...]:
     takes = []
     for index in range(0, len(answer), 4):

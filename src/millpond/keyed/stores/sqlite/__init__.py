@@ -7,7 +7,7 @@
     _sessions   Sessions: our session and those of the others; who has died
     _witness    Witness: vouches for workers whose process computes without a sign of life
     _ears       who listens here, and how others are called
-    _views      looking in, which changes nothing
+    _reads      answers to questions, which change nothing
     _tables     SqlTables: a pool as the rules of `keyed.rules` want it, within one transaction
     _mailboxes  SqlMailboxes: its mailboxes and their jobs
     _pool       the one row of a pool
@@ -30,9 +30,19 @@ every process would hold all of them in memory, and read all of them when it sta
 
 from __future__ import annotations
 
+from millpond.keyed.stores.sqlite._homes import homes
 from millpond.keyed.stores.sqlite._store import SqliteStore
 
-__all__ = ["SqliteStore", "open"]
+__all__ = ["SqliteStore", "open", "pools"]
+
+
+def pools(url: str) -> list[str]:
+    """Return the pools of a file, by name."""
+    home = homes.open(url)
+    try:
+        return home.read(lambda file: [name for (name,) in file.execute("SELECT name FROM keyed_pool ORDER BY name")])
+    finally:
+        homes.close(home)
 
 
 def open(url: str, pool: str) -> SqliteStore:  # noqa: A001

@@ -1,0 +1,279 @@
+"""Commands that look: who holds what, what is there, keys, jobs, workers. They change nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from millpond import keyed, resources
+from millpond.cli import words
+from millpond.cli.place import Place
+from millpond.cli.report import emit, record, table
+from millpond.errors import NotFound
+from millpond.keyed import KeyedPool
+from millpond.resources import ResourcePool
+
+Columns = Mapping[str, Callable[[Any], str]]
+
+
+def _ago(field: str) -> Callable[[Any], str]:
+    return lambda row: "" if row[field] is None else words.duration(row[field])
+
+
+def _text(field: str) -> Callable[[Any], str]:
+    return lambda row: "" if row[field] is None else str(row[field])
+
+
+def _joined(field: str) -> Callable[[Any], str]:
+    return lambda row: ", ".join(row[field])
+
+
+def _labels(row: Any) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(row["labels"].items()))
+
+
+def names(place: Place, name: str | None) -> list[str]:
+    """Return the resource pools that are meant."""
+    found = resources.pools(place.url)
+    if name is None:
+        return found
+    pool = name.partition("/")[0]
+    if pool not in found:
+        raise NotFound(f"there is no {pool!r} at {place.url}; there is {', '.join(found) or 'nothing'}")
+    return [pool]
+
+
+# --- resources --------------------------------------------------------------------------------------------------------
+
+WHO: Columns = {
+    "pool": _text("pool"),
+    "what": _joined("resources"),
+    "who": _text("who"),
+    "since": _ago("since_s"),
+    "state": _text("state"),
+    "why": _text("reason"),
+}
+
+
+def who(place: Place, name: str | None, output: str, *, watch: bool = False) -> None:
+    """Print who holds what, and who waits."""
+    while True:
+        rows = [row for pool in names(place, name) for row in _who(place, pool, name)]
+        if watch:
+            click.clear()
+        if not rows and output == "table":
+            print("nobody holds anything")
+        else:
+            emit(rows, WHO, output)
+        if not watch:
+            return
+        time.sleep(1.0)
+
+
+def _who(place: Place, pool: str, name: str | None) -> list[dict[str, Any]]:
+    wanted = (name or "").partition("/")[2]
+    with ResourcePool(pool, place.url) as looked_at:
+        holders, waiters = looked_at.holders(), looked_at.waiters()
+    rows = []
+    for holder in holders:
+        if not wanted or wanted in holder.resources:
+            row = {**record(holder), "pool": pool, "who": words.person(holder), "since_s": holder.held_for}
+            rows.append(row if not holder.suspect else {**row, "state": f"{holder.state}, suspect"})
+    for waiter in waiters:
+        state = "next" if waiter.position == 1 else f"waits, number {waiter.position}"
+        row = {**record(waiter), "pool": pool, "who": words.person(waiter), "since_s": waiter.waiting_for}
+        rows.append({**row, "resources": list(waiter.selectors), "state": state})
+    return rows
+
+
+LS: Columns = {
+    "pool": _text("pool"),
+    "resource": _text("name"),
+    "state": _text("state"),
+    "used": lambda row: f"{row['used']}/{row['capacity']}",
+    "holders": _joined("holders"),
+    "labels": _labels,
+    "note": _text("note"),
+}
+
+
+def ls(place: Place, name: str | None, output: str) -> None:
+    """Print what there is to hold."""
+    rows = []
+    for pool in names(place, name):
+        with ResourcePool(pool, place.url) as looked_at:
+            rows += [{"pool": pool, **record(one)} for one in looked_at.resources()]
+    if not rows and output == "table":
+        print(f"there is nothing at {place.url}")
+    else:
+        emit(rows, LS, output)
+
+
+def show(place: Place, name: str) -> None:
+    """Print how one resource stands, and what happened to it."""
+    (pool,) = names(place, name)
+    resource = name.partition("/")[2]
+    with ResourcePool(pool, place.url) as looked_at:
+        if not resource:
+            known = [one.name for one in looked_at.resources()]
+            if len(known) != 1:
+                raise NotFound(f"say which: {', '.join(f'{pool}/{one}' for one in known)}")
+            resource = known[0]
+        print(looked_at.admin.explain(resource))
+        for event in looked_at.admin.history(resource, limit=20):
+            print(_event(event))
+
+
+def _event(event: Any) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
+    data = " ".join(f"{key}={value}" for key, value in event.data.items() if value not in ("", None, (), {}))
+    return f"{when}  {event.name}  {data}"
+
+
+def events(place: Place, name: str, output: str, *, follow: bool) -> None:
+    """Print what happened in a pool, and what happens."""
+    (pool,) = names(place, name)
+    with ResourcePool(pool, place.url) as looked_at:
+        stream = looked_at.watch() if follow else iter(())
+        for event in looked_at.admin.history(limit=50):
+            _print_event(event, output)
+        for event in stream:
+            _print_event(event, output)
+
+
+def _print_event(event: Any, output: str) -> None:
+    if output == "table":
+        print(_event(event), flush=True)
+    else:
+        emit([{"time": event.time, "event": event.name, "pool": event.pool, **record_of(event.data)}], {}, "jsonl")
+
+
+def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of an event as JSON takes it."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in data.items()}
+
+
+# --- all pools --------------------------------------------------------------------------------------------------------
+
+POOLS: Columns = {"pool": _text("pool"), "kind": _text("kind"), "stands": _text("stands")}
+
+
+def pools(place: Place, output: str) -> None:
+    """Print the pools of a place."""
+    rows: list[dict[str, Any]] = []
+    if not place.url.startswith(("redis", "rediss", "unix", "valkey")):
+        for name in resources.pools(place.url):
+            with ResourcePool(name, place.url) as pool:
+                found = pool.statistics()
+            stands = f"{found.held} held, {found.waiting} wait, {found.free_units} of {found.units} units free"
+            rows.append({"pool": name, "kind": "resources", "stands": stands, **record(found)})
+    if not place.url.startswith("temporal"):
+        for name in keyed.pools(place.url):
+            with KeyedPool(name, place.url) as tenants:
+                numbers = tenants.statistics()
+            stands = f"{numbers.jobs} jobs, {numbers.workers} workers, {numbers.dead} dead"
+            rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers)})
+    emit(rows, POOLS, output)
+
+
+# --- keyed pools ------------------------------------------------------------------------------------------------------
+
+
+def keyed_pool(place: Place, name: str) -> KeyedPool:
+    """Return a keyed pool that is there."""
+    found = keyed.pools(place.url)
+    if name not in found:
+        raise NotFound(f"there is no keyed pool {name!r} at {place.url}; there is {', '.join(found) or 'none'}")
+    return KeyedPool(name, place.url)
+
+
+WORKERS: Columns = {
+    "worker": _text("id"),
+    "where": _text("label"),
+    "slots": _text("slots"),
+    "concurrency": _text("concurrency"),
+    "lease left": lambda row: f"{row['lease_left']:.1f} s",
+    "state": lambda row: "leaving" if row["is_leaving"] else "silent" if row["lease_left"] < 0 else "works",
+    "jobs": _joined("jobs"),
+}
+
+
+def workers(place: Place, name: str, output: str) -> None:
+    """Print the workers of a keyed pool."""
+    with keyed_pool(place, name) as pool:
+        emit([record(one) for one in pool.workers()], WORKERS, output)
+
+
+KEYS: Columns = {
+    "key": _text("key"),
+    "jobs": _text("depth"),
+    "oldest": _ago("oldest_age"),
+    "state": _text("state"),
+    "worker": _text("worker"),
+    "there because": _text("why"),
+    "failures": _text("failures"),
+}
+
+
+def keys(place: Place, name: str, output: str, *, after: str, limit: int) -> None:
+    """Print the keys of a keyed pool that have jobs."""
+    with keyed_pool(place, name) as pool:
+        page = pool.keys(after=after, limit=limit)
+    _page([record(one) for one in page], KEYS, output, page.next)
+
+
+def _clock(field: str) -> Callable[[Any], str]:
+    def show(row: Any) -> str:
+        return "" if row[field] is None else time.strftime("%m-%d %H:%M:%S", time.localtime(row[field]))
+
+    return show
+
+
+JOBS: Columns = {
+    "id": _text("id"),
+    "key": _text("key"),
+    "job": _text("name"),
+    "state": _text("state"),
+    "dispatched": _clock("dispatched_at"),
+    "due": _clock("due_at"),
+    "worker": _text("worker"),
+    "attempts": _text("attempts"),
+    "error": _text("error"),
+}
+
+
+def jobs(place: Place, name: str, output: str, wanted: dict[str, Any], *, after: str, limit: int) -> None:
+    """Print jobs of a keyed pool."""
+    with keyed_pool(place, name) as pool:
+        page = pool.jobs(**wanted, after=after, limit=limit)
+    _page([record(one) for one in page], JOBS, output, page.next)
+
+
+DEAD: Columns = {
+    "number": _text("number"),
+    "id": _text("id"),
+    "key": _text("key"),
+    "job": _text("name"),
+    "died": _clock("died_at"),
+    "attempts": _text("attempts"),
+    "why": _text("reason"),
+}
+
+
+def dead(place: Place, name: str, output: str, *, key: str | None, after: str, limit: int) -> None:
+    """Print the dead letters of a keyed pool."""
+    with keyed_pool(place, name) as pool:
+        page = pool.admin.dead_letters(key, after=after, limit=limit)
+    _page([record(one) for one in page], DEAD, output, page.next)
+
+
+def _page(rows: list[dict[str, Any]], columns: Columns, output: str, more: str) -> None:
+    if rows or output != "table":
+        emit(rows, columns, output)
+    else:
+        print(table([], list(columns)))
+    if more:
+        click.echo(f"there is more: --after {more}", err=True)

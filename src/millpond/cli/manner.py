@@ -1,0 +1,44 @@
+"""How a person acts from a shell: with a reason, being asked before, or only to see what would happen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Manner:
+    """How to act."""
+
+    reason: str
+    is_sure: bool = False
+    is_trial: bool = False
+
+    def go(self, what: str, done: Callable[[], object]) -> None:
+        """Do it, unless this is a trial or a person says no."""
+        if self.is_trial:
+            print(f"would {what}")
+            return
+        if not self.is_sure and sys.stdin.isatty() and sys.stdout.isatty():
+            click.confirm(f"{what}?", abort=True)
+        elif not self.is_sure:
+            raise click.UsageError(f"say --yes to {what}: there is nobody to ask")
+        answer = done()
+        print(f"done: {what}" if answer is None else f"done: {what} ({answer})")
+
+
+def manner_options(function: F) -> F:
+    """Give a command `--reason`, `--yes` and `--dry-run`."""
+    for option in (
+        click.option("--reason", default="", help="Why: it is kept with what was done."),
+        click.option("-y", "--yes", "is_sure", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", "is_trial", is_flag=True, help="Say what would be done."),
+    ):
+        function = option(function)
+    return function

@@ -1,0 +1,63 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+OUTPUTS = ("table", "json", "jsonl")
+
+
+def output_option(function: F) -> F:
+    """Give a command `-o table|json|jsonl`."""
+    option = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table", help="How to print it.")
+    return option(function)
+
+
+def record(view: Any) -> dict[str, Any]:
+    """Return a view as a plain dictionary."""
+    return {key: _plain(value) for key, value in dataclasses.asdict(view).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return value
+
+
+def emit(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable[[Any], str]], output: str) -> None:
+    """Print rows: all that they have as JSON, or these columns as a table."""
+    if output == "json":
+        print(json.dumps(rows, indent=2, default=str))
+    elif output == "jsonl":
+        for row in rows:
+            print(json.dumps(row, default=str))
+    else:
+        print(table([[show(row) for show in columns.values()] for row in rows], list(columns)))
+
+
+def table(rows: Iterable[Sequence[str]], titles: Sequence[str]) -> str:
+    """Return rows below their titles; the last column is cut where the terminal ends."""
+    lines = [list(titles), *[[_one_line(cell) for cell in row] for row in rows]]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    if sys.stdout.isatty():
+        wide = shutil.get_terminal_size().columns
+        text = [one if len(one) <= wide else one[: wide - 1] + "…" for one in text]
+    return "\n".join(text)
+
+
+def _one_line(cell: str) -> str:
+    """Return text without what would break a table, or a terminal."""
+    return "".join(one if one.isprintable() else " " for one in cell.split("\n", 1)[0])

@@ -1,0 +1,278 @@
+"""The commands that look and act, as a shell sees them: what they take. What they do is in `look` and `act`."""
+
+from __future__ import annotations
+
+import functools
+import getpass
+import importlib
+import socket
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from millpond.cli.manner import Manner, manner_options
+from millpond.cli.place import Place, url_option
+from millpond.cli.report import output_option
+
+F = TypeVar("F", bound=Callable[..., Any])
+UNAVAILABLE = 69
+STATES = ("waiting", "running", "retry", "paused", "parked", "delayed", "dead")
+verbs: list[click.Command] = []
+"""All of them, for the group."""
+
+
+def verb(function: F) -> F:
+    """Make a command, which says what went wrong in one line."""
+    errors: Any = importlib.import_module("millpond.errors")
+
+    @url_option
+    @functools.wraps(function)
+    def guarded(url: str | None, **options: Any) -> None:
+        try:
+            function(Place(url), **options)
+        except errors.EngineError as error:
+            click.echo(f"millpond: {error}", err=True)
+            raise SystemExit(UNAVAILABLE) from None
+        except (errors.PoolError, ValueError, TypeError) as error:
+            raise click.ClickException(str(error)) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+    verbs.append(click.command()(guarded))
+    return function
+
+
+def _look() -> Any:
+    return importlib.import_module("millpond.cli.look")
+
+
+def _act() -> Any:
+    return importlib.import_module("millpond.cli.act")
+
+
+def page_options(function: F) -> F:
+    """Give a command `--after` and `--limit`."""
+    function = click.option("--after", default="", help="Where the last page ended.")(function)
+    return click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True)(function)
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+@verb
+@click.argument("name", metavar="[POOL[/RESOURCE]]", required=False)
+@click.option("--watch", is_flag=True, help="Look again every second.")
+@output_option
+def who(place: Place, name: str | None, output: str, watch: bool) -> None:
+    """Show who holds what, since when and why, and who is next."""
+    _look().who(place, name, output, watch=watch)
+
+
+@verb
+@click.argument("name", metavar="[POOL]", required=False)
+@output_option
+def ls(place: Place, name: str | None, output: str) -> None:
+    """List what there is to hold, and how much of it is free."""
+    _look().ls(place, name, output)
+
+
+@verb
+@click.argument("name", metavar="POOL[/RESOURCE]")
+def show(place: Place, name: str) -> None:
+    """Show how one resource stands, and what happened to it."""
+    _look().show(place, name)
+
+
+@verb
+@click.argument("name", metavar="POOL")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens.")
+@output_option
+def events(place: Place, name: str, output: str, follow: bool) -> None:
+    """List what happened to the resources of a pool."""
+    _look().events(place, name, output, follow=follow)
+
+
+@verb
+@output_option
+def pools(place: Place, output: str) -> None:
+    """List all pools of a place."""
+    _look().pools(place, output)
+
+
+@verb
+@click.argument("name", metavar="POOL")
+@output_option
+def workers(place: Place, name: str, output: str) -> None:
+    """List the workers of a keyed pool."""
+    _look().workers(place, name, output)
+
+
+@verb
+@click.argument("name", metavar="POOL")
+@page_options
+@output_option
+def keys(place: Place, name: str, output: str, after: str, limit: int) -> None:
+    """List the keys of a keyed pool that have jobs: where they are, and why."""
+    _look().keys(place, name, output, after=after, limit=limit)
+
+
+@verb
+@click.argument("name", metavar="POOL")
+@click.option("--id", "job", help="The job of this id.")
+@click.option("--key", help="Jobs of this key.")
+@click.option("--name", "kind", help="Jobs of this name.")
+@click.option("--state", type=click.Choice(STATES), help="Jobs in this state.")
+@page_options
+@output_option
+def jobs(
+    place: Place,
+    name: str,
+    output: str,
+    job: str | None,
+    key: str | None,
+    kind: str | None,
+    state: str | None,
+    after: str,
+    limit: int,
+) -> None:
+    """List jobs of a keyed pool: where they are, and how they failed."""
+    wanted = {"id": job, "key": key, "name": kind, "state": state}
+    _look().jobs(place, name, output, wanted, after=after, limit=limit)
+
+
+@verb
+@click.argument("name", metavar="POOL")
+@click.option("--key", help="Those of this key.")
+@page_options
+@output_option
+def dead(place: Place, name: str, output: str, key: str | None, after: str, limit: int) -> None:
+    """List the dead letters of a keyed pool: jobs that will not be run any more."""
+    _look().dead(place, name, output, key=key, after=after, limit=limit)
+
+
+# --- acting on resources ----------------------------------------------------------------------------------------------
+
+
+def _me() -> str:
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@verb
+@click.argument("name", metavar="POOL")
+@click.argument("resources", metavar="[RESOURCE]...", nargs=-1)
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What can be asked for; repeatable.")
+@click.option("--capacity", type=click.IntRange(min=1), default=1, show_default=True, help="Units, for sharing.")
+def add(place: Place, name: str, resources: tuple[str, ...], labels: tuple[str, ...], capacity: int) -> None:
+    """Add resources to a pool."""
+    pairs = [one.partition("=") for one in labels]
+    for label, equals, _ in pairs:
+        if not equals:
+            raise click.UsageError(f"--label {label} is not NAME=VALUE")
+    _act().add(place, name, resources, {label: value for label, _, value in pairs}, capacity)
+
+
+def _on_resource(name: str, words: str) -> None:
+    @click.argument("resource", metavar="POOL[/RESOURCE]")
+    @manner_options
+    def command(place: Place, resource: str, reason: str, is_sure: bool, is_trial: bool) -> None:
+        _act().on_resource(place, name, resource, Manner(reason, is_sure, is_trial))
+
+    command.__name__, command.__doc__ = name, words
+    verb(command)
+
+
+_on_resource("cordon", "Lend a resource to nobody new; who has it keeps it.")
+_on_resource("uncordon", "Lend a resource again.")
+_on_resource("quarantine", "Keep a broken resource away from everybody.")
+_on_resource("remove", "Remove a resource; when it is held, as soon as it is given back.")
+
+
+@verb
+@click.argument("resource", metavar="POOL[/RESOURCE]")
+@click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait until it is given back.")
+@manner_options
+def drain(place: Place, resource: str, timeout: float | None, reason: str, is_sure: bool, is_trial: bool) -> None:
+    """Lend a resource to nobody new, and wait until it is given back."""
+    _act().on_resource(place, "drain", resource, Manner(reason, is_sure, is_trial), timeout=timeout)
+
+
+@verb
+@click.argument("resource", metavar="POOL[/RESOURCE]")
+@click.option("--if-token", "token", type=int, help="Only if it is still held under this token.")
+@manner_options
+def release(place: Place, resource: str, token: int | None, reason: str, is_sure: bool, is_trial: bool) -> None:
+    """Take a resource away from who holds it, so that the next one gets it."""
+    _act().on_resource(place, "release", resource, Manner(reason, is_sure, is_trial), token=token)
+
+
+@verb
+@click.argument("resource", metavar="POOL[/RESOURCE]")
+@click.option("--for", "holder", default="", help="Who gets it; else you.")
+@click.option("--lease", type=click.FloatRange(min=0.05), help="Seconds after which it is free again.")
+@manner_options
+def reserve(
+    place: Place, resource: str, holder: str, lease: float | None, reason: str, is_sure: bool, is_trial: bool
+) -> None:
+    """Keep a resource for a person, until it is released or the lease ends."""
+    manner = Manner(reason, is_sure, is_trial)
+    _act().on_resource(place, "reserve", resource, manner, holder=holder or _me(), lease=lease)
+
+
+@verb
+@click.argument("resource", metavar="POOL[/RESOURCE]")
+@click.option("--for", "holder", default="", help="Who gets it; else you.")
+@click.option("--if-token", "token", type=int, help="Only if it is still held under this token.")
+@click.option("--lease", type=click.FloatRange(min=0.05), help="Seconds after which it is free again.")
+@manner_options
+def steal(
+    place: Place,
+    resource: str,
+    holder: str,
+    token: int | None,
+    lease: float | None,
+    reason: str,
+    is_sure: bool,
+    is_trial: bool,
+) -> None:
+    """Take a resource away from who holds it, and keep it for a person."""
+    manner = Manner(reason, is_sure, is_trial)
+    _act().on_resource(place, "steal", resource, manner, holder=holder or _me(), token=token, lease=lease)
+
+
+# --- acting on keyed pools --------------------------------------------------------------------------------------------
+
+
+def _on_key(name: str, words: str) -> None:
+    @click.argument("pool", metavar="POOL")
+    @click.option("--key", help="Of a keyed pool: this key only.")
+    @manner_options
+    def command(place: Place, pool: str, key: str | None, reason: str, is_sure: bool, is_trial: bool) -> None:
+        _act().on_key(place, name, pool, Manner(reason, is_sure, is_trial), key)
+
+    command.__name__, command.__doc__ = name, words
+    verb(command)
+
+
+_on_key("pause", "Let nothing begin of a key, or grant nothing in a whole pool.")
+_on_key("resume", "Undo a pause.")
+
+
+def _on_jobs(name: str, words: str) -> None:
+    @click.argument("pool", metavar="POOL")
+    @click.argument("ids", metavar="[ID]...", nargs=-1)
+    @click.option("--key", help="Those of this key.")
+    @manner_options
+    def command(
+        place: Place, pool: str, ids: tuple[str, ...], key: str | None, reason: str, is_sure: bool, is_trial: bool
+    ) -> None:
+        _act().on_jobs(place, name, pool, Manner(reason, is_sure, is_trial), ids=ids, key=key)
+
+    command.__name__, command.__doc__ = name, words
+    verb(command)
+
+
+_on_jobs("cancel", "Take jobs back, by id; one that runs is asked to stop.")
+_on_jobs("replay", "Put dead letters back into their keys: by id or number, of a key, or all.")
+_on_jobs("discard", "Forget dead letters: by id or number, of a key, or all.")
+_on_jobs("purge", "Drop the jobs of a key that have not begun.")
