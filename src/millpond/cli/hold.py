@@ -27,8 +27,8 @@ from millpond.cli import gpus, words
 from millpond.cli.place import Place
 from millpond.cli.tail import Tails
 from millpond.cli.wanted import Wanted
-from millpond.errors import AcquireTimeout, EngineError, PoolError
-from millpond.resources import ResourcePool
+from millpond.errors import AcquireTimeout, EngineError, LeaseLost, PoolError
+from millpond.resources import Grant, ResourcePool
 
 HELD: Final = "MILLPOND_HELD"
 """The variable that tells a command, and runs inside it, what is held for it."""
@@ -141,9 +141,14 @@ def _hold(
         except AcquireTimeout:
             _say(f"no {wanted} within {options.timeout:g} s: {_standing(pool, wanted)}")
             raise
-    after.push(grant.__exit__)
+    after.callback(_release, grant)
     tails.lock(wanted.pool, [one for one in grant.resources if known[one].capacity == 1], say)
     return Hold(wanted.pool, grant.resources, grant.token, url=place.url)
+
+
+def _release(grant: Grant) -> None:
+    with contextlib.suppress(LeaseLost):  # it was taken away, which was said
+        grant.release()
 
 
 def _create(pool: ResourcePool, place: Place, wanted: Wanted, options: Options) -> dict[str, Any]:

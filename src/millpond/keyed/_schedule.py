@@ -234,9 +234,11 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
             await asyncio.shield(future)
         except asyncio.CancelledError:
             is_cancelled = True
-    if is_cancelled:
-        raise asyncio.CancelledError
     value, error = future.result()
+    if is_cancelled:
+        if inspect.iscoroutine(value):
+            value.close()  # nobody will await it
+        raise asyncio.CancelledError
     if error is not None:
         raise error
     return value  # type: ignore[return-value]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import inspect
 import itertools
 import threading
 import time
@@ -302,6 +304,31 @@ def test_an_object_or_a_lambda_may_give_the_keys_later(pool: KeyedPool):
     pool.every(0.05, keys=lambda: Source()(), name="two")(lambda job: ran.add("lambda"))
     with pool.worker():
         until(lambda: ran == {"object", "lambda"})
+
+
+@pytest.mark.asyncio
+async def test_what_a_function_returns_to_one_who_was_cancelled_is_closed():
+    """A lambda may return a coroutine; when its schedule is ending, nobody awaits that."""
+    begun, release = threading.Event(), threading.Event()
+    made: list[Any] = []
+
+    async def keys() -> list[str]:
+        return []
+
+    def give() -> Any:
+        begun.set()
+        assert release.wait(HANG)
+        made.append(keys())
+        return made[0]
+
+    task = asyncio.create_task(_schedule.answer(give))
+    await auntil(begun.is_set)
+    task.cancel()
+    await asyncio.sleep(0)
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
 def test_a_controller_needs_a_resident_of_its_pool_and_has_it_for_itself(
