@@ -269,15 +269,16 @@ def _run(
     lost: threading.Event,
     say: Callable[[str], None],
 ) -> int:
-    try:
-        child = subprocess.Popen(command, env=environment, pass_fds=files, preexec_fn=_die_with_parent())
-    except FileNotFoundError:
-        _say(f"there is no command {command[0]!r}")
-        return 127
-    except PermissionError as error:
-        _say(f"{command[0]!r} cannot be run: {error.strerror}")
-        return 126
-    with _passing_signals_on(child):
+    with _Signals() as signals:
+        try:
+            child = subprocess.Popen(command, env=environment, pass_fds=files, preexec_fn=_die_with_parent())
+        except FileNotFoundError:
+            _say(f"there is no command {command[0]!r}")
+            return 127
+        except PermissionError as error:
+            _say(f"{command[0]!r} cannot be run: {error.strerror}")
+            return 126
+        signals.pass_on_to(child)
         is_told = False
         while not _wait(child, 1.0 if not is_told else GRACE):
             if is_told:
@@ -326,25 +327,37 @@ def _die_with_parent() -> Callable[[], None] | None:
     return promise
 
 
-@contextlib.contextmanager
-def _passing_signals_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass signals on to the command. What a terminal sends, it sends to both."""
+class _Signals:
+    """Passes signals on to the command. What a terminal sends, it sends to both; what is ignored here is there, too."""
 
-    def handle(number: int, _: object) -> None:
-        if number in (signal.SIGINT, signal.SIGQUIT) and _is_in_foreground():
-            return
-        with contextlib.suppress(OSError):
-            child.send_signal(number)
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        """What came before the command was there."""
+        self._before: dict[int, Any] = {}
 
-    before = {}
-    for name in PASSED_ON:
-        number = getattr(signal, name, None)
-        if number is not None:
-            before[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __enter__(self) -> _Signals:
+        for name in PASSED_ON:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def pass_on_to(self, child: subprocess.Popen[bytes]) -> None:
+        """Let this be the command."""
+        self._child = child
+        while self._early:
+            child.send_signal(self._early.pop(0))
+
+    def _handle(self, number: int, _: object) -> None:
+        if self._child is None:
+            self._early.append(number)
+        elif number not in (signal.SIGINT, signal.SIGQUIT) or not _is_in_foreground():
+            with contextlib.suppress(OSError):
+                self._child.send_signal(number)
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
             signal.signal(number, handler)
 
 

@@ -1,0 +1,420 @@
+"""`millpond run --hold`: in a shell, beside others, killed, nested, in a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from millpond.resources import ResourcePool
+from waiting import HANG, until
+
+COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
+LONG = "600"
+
+
+class Shell:
+    """Runs `millpond` in a place of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+        for name in ("MILLPOND_URL", "MILLPOND_HELD", "CUDA_VISIBLE_DEVICES"):
+            self.environment.pop(name, None)
+        self.url = f"sqlite:///{folder}/state/millpond/pools.db"
+        self.running: list[subprocess.Popen[str]] = []
+
+    def run(self, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        more = {"env": self.environment, "cwd": self.folder, **more}
+        return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=HANG, **more)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            cwd=self.folder,
+        )
+        self.running.append(child)
+        return child
+
+    def hold(self, name: str = "build", *command: str) -> subprocess.Popen[str]:
+        """Start a run, and wait until its command runs."""
+        child = self.start("run", "--hold", name, "--", *(command or ("sleep", LONG)))
+        until(lambda: psutil.Process(child.pid).children(), "the command runs")
+        return child
+
+    def holders(self, pool: str = "build") -> list[Any]:
+        if not (self.folder / "state").exists():
+            return []
+        with ResourcePool(pool, self.url) as looked_at:
+            return looked_at.holders()
+
+    def end(self) -> None:
+        for child in self.running:
+            for process in [*_family(child.pid), child]:
+                process.kill()
+            child.communicate()
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    made.end()
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_runs_and_is_told_what_it_holds(shell: Shell):
+    script = 'echo "$MILLPOND_RESOURCE $MILLPOND_RESOURCES $MILLPOND_TOKEN"; echo oops >&2; exit 7'
+    done = shell.run("run", "--hold", "build", "--", "sh", "-c", script)
+    resource, resources, token = done.stdout.split()
+    assert (done.returncode, resource, resources, done.stderr) == (7, "build", "build", "oops\n")
+    assert int(token) > 0 and not shell.holders()
+    folder = shell.folder / "state" / "millpond"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (["no-such-command"], 127, "no command 'no-such-command'"),
+        (["/etc/passwd"], 126, "cannot be run"),
+        (["sh", "-c", "kill -TERM $$"], 128 + 15, ""),
+        (["true"], 0, ""),
+    ],
+)
+def test_exit_codes(shell: Shell, command: list[str], code: int, words: str):
+    done = shell.run("run", "--hold", "build", "--", *command)
+    assert done.returncode == code and words in done.stderr
+    assert not shell.holders()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--", "true"], "say what to hold"),
+        (["--hold", "a b", "--", "true"], "is not NAME"),
+        (["--hold", "a:0", "--", "true"], "asks for nothing"),
+        (["--hold", "a{x}", "--", "true"], "is not LABEL=VALUE"),
+        (["--hold", "a/b:2", "--", "true"], "names one resource"),
+        (["--hold", "a", "--hold", "a", "--", "true"], "by one --hold"),
+        (["--hold", "a"], "Missing argument"),
+        (["--hold", "a:2", "--", "true"], "could ever satisfy"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(shell: Shell, arguments: list[str], words: str):
+    done = shell.run("run", *arguments)
+    assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_options_of_the_command_are_its_own(shell: Shell):
+    done = shell.run("run", "--hold", "build", "--", "sh", "-c", 'echo "$@"', "sh", "--hold", "--url", "-q")
+    assert done.stdout == "--hold --url -q\n"
+
+
+def test_an_unknown_name_in_a_shared_place_is_a_mistake(shell: Shell):
+    shell.environment["MILLPOND_URL"] = f"sqlite:///{shell.folder}/shared.db"
+    done = shell.run("run", "--hold", "biuld", "--", "true")
+    assert done.returncode == 1 and "--create" in done.stderr
+    assert shell.run("run", "--hold", "build", "--create", "--", "true").returncode == 0
+    assert shell.run("run", "--hold", "build", "--", "true").returncode == 0
+
+
+# --- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_told_who_holds_it_and_why(shell: Shell):
+    first = shell.start("run", "--hold", "build", "--reason", "nightly", "--", "sleep", LONG)
+    until(shell.holders)
+    done = shell.run("run", "--hold", "build", "--timeout", "1", "--", "true")
+    assert done.returncode == 75
+    assert re.search(rf"waiting for build: pid {first.pid} on \S+ has build since .*nightly; you are next", done.stderr)
+    assert "no build within 1 s" in done.stderr
+    assert not shell.run("run", "--hold", "build", "--timeout", "0.1", "-q", "--", "true").stdout
+    second = shell.start("run", "--hold", "build", "--", "echo", "mine")
+    with ResourcePool("build", shell.url) as pool:
+        until(lambda: len(pool.waiters()) == 1)
+    first.terminate()
+    out, _ = second.communicate(timeout=HANG)
+    assert (out, second.returncode, first.wait(HANG)) == ("mine\n", 0, 128 + 15)
+
+
+def test_runs_are_served_in_their_order(shell: Shell):
+    shell.hold()
+    with ResourcePool("build", shell.url) as pool:
+        for number in range(5):
+            shell.start("run", "--hold", "build", "--", "sh", "-c", f"echo {number} >> order")
+            until(lambda number=number: len(pool.waiters()) == number + 1)  # type: ignore[misc]
+    shell.running[0].terminate()
+    for child in shell.running[1:]:
+        child.communicate(timeout=HANG)
+    assert (shell.folder / "order").read_text().split() == ["0", "1", "2", "3", "4"]
+
+
+def test_interrupted_while_it_waits_it_asks_for_nothing_any_more(shell: Shell):
+    shell.hold()
+    second = shell.start("run", "--hold", "build", "--", "true")
+    with ResourcePool("build", shell.url) as pool:
+        until(lambda: len(pool.waiters()) == 1)
+        second.send_signal(signal.SIGINT)
+        assert second.wait(HANG) == 130
+        until(lambda: not pool.waiters())
+
+
+# --- killed -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_run_takes_its_command_along_and_the_next_one_goes_on(shell: Shell):
+    first = shell.hold()
+    (command,) = psutil.Process(first.pid).children()
+    second = shell.start("run", "--hold", "build", "--", "echo", "mine")
+    with ResourcePool("build", shell.url) as pool:
+        until(lambda: len(pool.waiters()) == 1)
+    first.kill()
+    out, _ = second.communicate(timeout=HANG)
+    assert out == "mine\n"
+    until(lambda: not command.is_running() or command.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_killed_command_frees_what_its_run_held(shell: Shell):
+    first = shell.hold()
+    (command,) = psutil.Process(first.pid).children()
+    command.kill()
+    assert first.wait(HANG) == 128 + 9 and not shell.holders()
+    assert shell.run("run", "--hold", "build", "--timeout", "5", "--", "true").returncode == 0
+
+
+def test_what_a_killed_run_left_behind_holds_others_up(shell: Shell):
+    first = shell.hold("build", "sh", "-c", f"sleep {LONG} & wait")
+    until(lambda: len(_family(first.pid)) == 2)
+    (left,) = [process for process in _family(first.pid) if process.name() == "sleep"]
+    first.kill()
+    second = shell.start("run", "--hold", "build", "--", "echo", "mine")
+    assert second.stderr is not None
+    line = second.stderr.readline()
+    assert "what a killed run left behind still uses it" in line and str(left.pid) in line
+    assert second.poll() is None
+    left.kill()
+    out, _ = second.communicate(timeout=HANG)
+    assert out == "mine\n"
+
+
+def test_what_a_command_leaves_behind_holds_nobody_up(shell: Shell):
+    done = shell.run("run", "--hold", "build", "--", "sh", "-c", f"sleep {LONG} >/dev/null 2>&1 & echo $!")
+    left = psutil.Process(int(done.stdout))
+    try:
+        assert left.is_running()
+        again = shell.run("run", "--hold", "build", "--timeout", "5", "--", "echo", "mine")
+        assert (again.stdout, again.stderr) == ("mine\n", "")
+    finally:
+        left.kill()
+
+
+def test_what_an_operator_takes_away_ends_the_command(shell: Shell):
+    first = shell.hold()
+    (command,) = psutil.Process(first.pid).children()
+    done = shell.run("release", "build", "--yes", "--reason", "urgent")
+    assert done.returncode == 0 and f"pid {first.pid}" in done.stdout
+    assert first.wait(HANG) == 76
+    assert not command.is_running() and "taken away" in first.communicate()[1]
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT"])
+def test_signals_are_passed_on(shell: Shell, name: str):
+    number = name.removeprefix("SIG")
+    first = shell.hold(
+        "build", "sh", "-c", f"trap 'echo {number}; exit 5' {number}; touch ready; while :; do sleep 0.05; done"
+    )
+    until((shell.folder / "ready").exists)
+    first.send_signal(getattr(signal, name))
+    out, _ = first.communicate(timeout=HANG)
+    assert (out, first.returncode) == (f"{number}\n", 5)
+
+
+# --- nested -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_inside_a_run_never_waits_for_itself(shell: Shell):
+    inner = [*COMMAND, "run", "--hold", "build", "--timeout", "5", "--", "sh", "-c", "echo $MILLPOND_RESOURCE"]
+    done = shell.run("run", "--hold", "build", "--", "sh", "-c", '"$@"; echo $?', "sh", *inner)
+    assert done.stdout == "build\n0\n" and "held already by the run around this one" in done.stderr
+    assert not shell.holders()
+
+
+def test_a_run_inside_a_run_that_wants_more_is_told_so(shell: Shell):
+    assert shell.run("add", "boards", "a", "b").returncode == 0
+    inner = [*COMMAND, "run", "--hold", "boards:2", "--", "true"]
+    done = shell.run("run", "--hold", "boards", "--", *inner)
+    assert done.returncode == 1 and "ask for all of it there" in done.stderr
+
+
+def test_a_stale_word_of_the_environment_is_no_grant(shell: Shell):
+    shell.hold()
+    claim = [{"pool": "build", "resources": ["build"], "token": 1, "pid": os.getpid(), "url": shell.url}]
+    environment = {**shell.environment, "MILLPOND_HELD": json.dumps(claim)}
+    done = shell.run("run", "--hold", "build", "--timeout", "0.2", "--", "true", env=environment)
+    assert done.returncode == 75
+    for nonsense in ("x", "{}", "[1]", '[{"pool": 5}]'):
+        environment = {**shell.environment, "MILLPOND_HELD": nonsense}
+        assert shell.run("run", "--hold", "other", "--", "true", env=environment).returncode == 0
+
+
+# --- several, and GPUs ------------------------------------------------------------------------------------------------
+
+
+def test_several_names_labels_and_counts(shell: Shell):
+    shell.run("add", "boards", "rp1", "rp2", "--label", "chip=rp2040")
+    shell.run("add", "boards", "esp", "--label", "chip=esp32")
+    show = ["sh", "-c", "echo $MILLPOND_RESOURCES"]
+    assert shell.run("run", "--hold", "boards:2{chip=rp2040}", "--", *show).stdout == "rp1,rp2\n"
+    assert shell.run("run", "--hold", "boards{chip=esp32}", "--hold", "build", "--", *show).stdout == "esp,build\n"
+    assert shell.run("run", "--hold", "boards/rp2", "--", *show).stdout == "rp2\n"
+
+
+def test_two_that_want_the_same_two_in_another_order_do_not_wait_for_each_other(shell: Shell):
+    for number in range(6):
+        names = ["a", "b"] if number % 2 else ["b", "a"]
+        shell.start("run", "--hold", names[0], "--hold", names[1], "--", "true")
+    assert [child.wait(HANG) for child in shell.running] == [0] * 6
+
+
+SMI = """#!/bin/sh
+echo "0, GPU-aaa, NVIDIA A100-SXM4-80GB, 81920"
+echo "1, GPU-bbb, NVIDIA A100-SXM4-80GB, 81920"
+echo "2, GPU-ccc, NVIDIA GeForce RTX 4090, 24564"
+"""
+
+
+def test_gpus_are_found_and_the_command_sees_its_own_only(shell: Shell):
+    (shell.folder / "bin").mkdir()
+    tool = shell.folder / "bin" / "nvidia-smi"
+    tool.write_text(SMI)
+    tool.chmod(0o755)
+    shell.environment["PATH"] = f"{tool.parent}:{shell.environment['PATH']}"
+    show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES $MILLPOND_RESOURCES"]
+    assert shell.run("run", "--gpus", "2", "--", *show).stdout == "0,1 gpu-0,gpu-1\n"
+    assert shell.run("run", "--hold", "gpus{model=rtx-4090}", "--", *show).stdout == "2 gpu-2\n"
+    listed = json.loads(shell.run("ls", "gpus", "-o", "json").stdout)
+    assert [one["labels"]["memory"] for one in listed] == ["80", "80", "24"]
+    outer = {**shell.environment, "CUDA_VISIBLE_DEVICES": "1", "XDG_STATE_HOME": str(shell.folder / "other")}
+    assert shell.run("run", "--gpus", "1", "--", *show, env=outer).stdout == "1 gpu-1\n"
+
+
+# --- a terminal -------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(shell: Shell):
+    pid, leader = pty.fork()
+    if pid == 0:
+        os.chdir(shell.folder)
+        script = "trap 'echo caught' INT; touch ready; sleep 600; echo; sleep 600; exit 9"
+        os.execvpe(COMMAND[0], [*COMMAND, "run", "--hold", "build", "--", "sh", "-c", script], shell.environment)
+    try:
+        until((shell.folder / "ready").exists)
+        os.write(leader, b"\x03")  # ends the first sleep; the shell goes on
+        shown = ""
+        while "caught" not in shown:
+            shown += os.read(leader, 1024).decode()
+        time.sleep(0.2)
+        assert shown.count("caught") == 1 and shell.holders()
+    finally:
+        for process in [*_family(pid), psutil.Process(pid)]:
+            process.kill()
+        os.waitpid(pid, 0)
+        os.close(leader)
+
+
+# --- a storm ----------------------------------------------------------------------------------------------------------
+
+
+def storm(shell: Shell, shells: int, runs: int, kills: int, seed: int) -> tuple[list[int], int]:
+    """Let many shells fight over one name, kill runs and commands at random; return exit codes, and how many struck."""
+    flock = shutil.which("flock")
+    assert flock is not None, "util-linux has it"
+    command = [flock, "-n", "-E", "99", "-o", str(shell.folder / "oracle"), "sleep", "0.01"]
+    codes: list[int] = []
+    alive: set[int] = set()
+    rng, struck, is_over = random.Random(seed), 0, threading.Event()
+
+    def fight() -> None:
+        for _ in range(runs):
+            child = subprocess.Popen(
+                [*COMMAND, "run", "-q", "--hold", "build", "--", *command], env=shell.environment, cwd=shell.folder
+            )
+            alive.add(child.pid)
+            codes.append(child.wait())
+            alive.discard(child.pid)
+
+    def strike() -> None:
+        nonlocal struck
+        while struck < kills and not is_over.wait(0.02):
+            for pid in rng.sample(sorted(alive), min(1, len(alive))):
+                family = _family(pid)
+                if not family:
+                    continue  # its command has not begun
+                victim = rng.choice([pid, *(process.pid for process in family)])
+                try:
+                    os.kill(victim, signal.SIGKILL)
+                except OSError:
+                    continue
+                struck += 1
+
+    threads = [threading.Thread(target=fight) for _ in range(shells)]
+    killer = threading.Thread(target=strike)
+    for thread in (*threads, killer):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    is_over.set()
+    killer.join()
+    return codes, struck
+
+
+def check_storm(shell: Shell, codes: list[int], runs: int) -> None:
+    assert len(codes) == runs
+    assert 99 not in codes, "two commands ran at once"
+    assert set(codes) <= {0, -9, 128 + 9}, codes
+    assert codes.count(0) > 0
+    assert shell.run("run", "--hold", "build", "--timeout", "30", "--", "true").returncode == 0, "it is stale"
+    assert not shell.holders()
+
+
+def test_a_small_storm_overlaps_nowhere_and_leaves_nothing(shell: Shell):
+    codes, struck = storm(shell, 4, 8, 8, random.randrange(1 << 32))
+    check_storm(shell, codes, 32)
+    assert struck > 0
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_storm_of_32_shells_overlaps_nowhere_and_leaves_nothing(shell: Shell):
+    codes, struck = storm(shell, 32, 50, 200, random.randrange(1 << 32))
+    check_storm(shell, codes, 1600)
+    assert struck >= 200
