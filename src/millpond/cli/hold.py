@@ -347,7 +347,7 @@ class _Signals:
         """Let this be the command."""
         self._child = child
         while self._early:
-            child.send_signal(self._early.pop(0))
+            self._handle(self._early.pop(0), None)
 
     def _handle(self, number: int, _: object) -> None:
         if self._child is None:

@@ -24,7 +24,8 @@ def duration(seconds: float) -> str:
 def person(view: HolderView | WaiterView) -> str:
     """Return who that is: a name, and the process."""
     process = f"pid {view.pid} on {view.host}" if view.pid else view.host
-    return f"{view.id} ({process})" if view.id and view.kind != "process" else process
+    is_named = view.id and view.id not in (f"{view.host}:{view.pid}", str(view.pid))
+    return f"{view.id} ({process})" if is_named else process
 
 
 def held(view: HolderView) -> str:

@@ -1,0 +1,211 @@
+"""The commands that look and act, as people and programs see them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond import Job, KeyedPool, ResourcePool
+from waiting import HANG, until
+
+COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
+
+
+class Shell:
+    """Runs `millpond` at one place."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.environment = {**os.environ, "MILLPOND_URL": url, "XDG_STATE_HOME": str(folder)}
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=HANG,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def says(self, *arguments: str) -> str:
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *arguments: str) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = json.loads(self.says(*arguments, "-o", "json"))
+        lines = self.says(*arguments, "-o", "jsonl").splitlines()
+        assert len(lines) == len(found) and all(json.loads(line) for line in lines)
+        return found
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(f"sqlite:///{tmp_path}/pools.db", tmp_path)
+
+
+@pytest.fixture
+def lab(shell: Shell) -> Iterator[ResourcePool]:
+    with ResourcePool("gpus", shell.url, holder="ann") as pool:
+        pool.add("gpu-0", labels={"model": "a100"})
+        pool.add("gpu-1", labels={"model": "a100"})
+        yield pool
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+# --- resources --------------------------------------------------------------------------------------------------------
+
+
+def test_who_and_ls(shell: Shell, lab: ResourcePool):
+    assert shell.says("who") == "nobody holds anything\n"
+    with lab.acquire(name="gpu-0", reason="train \x1b[31mv7"), lab.acquire(name="gpu-1"):
+        waiter = threading.Thread(target=lambda: lab.acquire(reason="eval").release())
+        waiter.start()
+        until(lambda: lab.waiters())
+        title, *held = rows(shell.says("who"))
+        assert title == ["pool", "what", "who", "since", "state", "why"]
+        assert held[0][:3] == ["gpus", "gpu-0", "ann"] and held[2][-2:] == ["next", "eval"]
+        assert "\x1b" not in shell.says("who", "gpus/gpu-0") and "gpu-1" not in shell.says("who", "gpus/gpu-0")
+        found = shell.json("who")
+        assert [one["resources"] for one in found] == [["gpu-0"], ["gpu-1"], ["*"]]
+        assert found[0]["reason"] == "train \x1b[31mv7" and found[0]["pid"] == os.getpid()
+        listed = shell.json("ls")
+        assert [(one["name"], one["used"], one["labels"]) for one in listed] == [
+            ("gpu-0", 1, {"model": "a100"}),
+            ("gpu-1", 1, {"model": "a100"}),
+        ]
+    waiter.join(HANG)
+    assert rows(shell.says("ls"))[1] == ["gpus", "gpu-0", "active", "0/1", "model=a100"]
+    assert "granted" in shell.says("events", "gpus") and "ann" in shell.says("show", "gpus/gpu-0")
+    assert "say which: gpus/gpu-0, gpus/gpu-1" in shell.run("show", "gpus").stderr
+
+
+def test_acts_on_resources_are_asked_for_and_leave_a_reason(shell: Shell, lab: ResourcePool):
+    assert shell.says("cordon", "gpus/gpu-0", "--dry-run") == "would cordon gpus/gpu-0\n"
+    unsure = shell.run("cordon", "gpus/gpu-0")
+    assert unsure.returncode == 2 and "--yes" in unsure.stderr
+    assert shell.says("cordon", "gpus/gpu-0", "--yes", "--reason", "fan") == "done: cordon gpus/gpu-0\n"
+    assert (shell.json("ls")[0]["state"], shell.json("ls")[0]["note"]) == ("cordoned", "fan")
+    shell.says("uncordon", "gpus/gpu-0", "-y")
+    shell.says("quarantine", "gpus/gpu-0", "-y", "--reason", "smoke")
+    assert shell.json("ls")[0]["state"] == "quarantined"
+    shell.says("uncordon", "gpus/gpu-0", "-y")
+    shell.says("reserve", "gpus/gpu-0", "-y", "--for", "bob", "--reason", "demo")
+    (held,) = shell.json("who")
+    assert (held["id"], held["reason"]) == ("bob", "demo")
+    wrong = shell.run("release", "gpus/gpu-0", "-y", "--if-token", "1")
+    assert wrong.returncode == 1 and "under token 1" in wrong.stderr
+    shell.says("steal", "gpus/gpu-0", "-y", "--for", "cid", "--reason", "urgent")
+    assert shell.json("who")[0]["id"] == "cid"
+    shell.says("release", "gpus/gpu-0", "-y", "--reason", "over")
+    assert not shell.json("who")
+    shell.says("drain", "gpus/gpu-1", "-y", "--timeout", "5")
+    shell.says("remove", "gpus/gpu-1", "-y")
+    assert [one["name"] for one in shell.json("ls")] == ["gpu-0"]
+    reasons = {str(event.data.get("reason")) for event in lab.admin.history()}
+    assert {"fan", "smoke", "demo", "urgent", "over"} <= reasons
+    shell.says("pause", "gpus", "-y", "--reason", "move")
+    assert lab.statistics().paused == "move"
+    shell.says("resume", "gpus", "-y")
+    assert not lab.statistics().paused
+
+
+def test_pools_are_made_by_adding(shell: Shell):
+    assert (
+        shell.says("add", "boards", "a", "b", "--label", "chip=esp32", "--capacity", "2")
+        == "added boards/a\nadded boards/b\n"
+    )
+    assert shell.says("add", "licence") == "added licence/licence\n"
+    assert {one["pool"]: one["kind"] for one in shell.json("pools")} == {"boards": "resources", "licence": "resources"}
+    assert "already" in shell.run("add", "licence").stderr
+
+
+# --- keyed pools ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
+    if request.param == "sqlite":
+        return Shell(f"sqlite:///{tmp_path}/pools.db", tmp_path)
+    return Shell(f"{request.getfixturevalue('redis_url')}?prefix=cli-{tmp_path.name}:", tmp_path)
+
+
+def test_a_keyed_pool_is_seen_and_operated(place: Shell):
+    release = threading.Event()
+    with KeyedPool("tenants", place.url) as pool:
+
+        @pool.job
+        def sync(job: Job) -> None:
+            release.wait(HANG)
+
+        @pool.job
+        def fail(job: Job, number: int) -> None:
+            raise ValueError(f"no tenant {number}")
+
+        with pool.worker() as worker:
+            running = sync.dispatch("busy")
+            fail.dispatch("bad", 7)
+            until(lambda: {job.state for job in pool.jobs()} == {"running", "dead"})
+            assert [(one["pool"], one["kind"], one["jobs"]) for one in place.json("pools")] == [("tenants", "keyed", 1)]
+            (seen,) = place.json("workers", "tenants")
+            assert seen["id"] == worker.id and rows(place.says("workers", "tenants"))[1][0] == worker.id
+            (key,) = place.json("keys", "tenants")
+            assert (key["key"], key["state"], key["worker"]) == ("busy", "running", worker.id)
+            (job,) = place.json("jobs", "tenants", "--state", "running")
+            assert (job["id"], job["name"]) == (running.id, "sync")
+            assert place.json("jobs", "tenants", "--id", running.id, "--key", "busy", "--name", "sync") == [job]
+            (letter,) = place.json("dead", "tenants")
+            assert str(letter["reason"]).startswith("ValueError: no tenant 7") and letter["attempts"] == 1
+            assert "ValueError: no tenant 7" in place.says("dead", "tenants")
+            place.says("pause", "tenants", "--key", "slow", "-y", "--reason", "floods us")
+            assert [(one.key, one.reason) for one in pool.admin.paused()] == [("slow", "floods us")]
+            waits = sync.dispatch("slow")
+            assert "(1)" in place.says("cancel", "tenants", waits.id, "-y") and waits.status() == "cancelled"
+            sync.dispatch("slow")
+            assert "(1)" in place.says("purge", "tenants", "--key", "slow", "-y")
+            place.says("resume", "tenants", "--key", "slow", "-y")
+            assert "(1)" in place.says("replay", "tenants", str(letter["number"]), "-y")
+            until(lambda: [one.attempts for one in pool.admin.dead_letters()] == [1])
+            assert "(1)" in place.says("discard", "tenants", "-y") and not pool.admin.dead_letters()
+            release.set()
+
+
+def test_pages_go_on_where_they_ended(place: Shell):
+    with KeyedPool("tenants", place.url) as pool:
+        pool.declare_job("sync").dispatch_many([(f"key {number}",) for number in range(5)])
+    first = place.run("jobs", "tenants", "--limit", "3", "-o", "json")
+    after = first.stderr.split("--after ")[1].strip()
+    rest = place.run("jobs", "tenants", "--after", after, "-o", "json")
+    assert len(json.loads(first.stdout)) == 3 and len(json.loads(rest.stdout)) == 2 and not rest.stderr
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["who", "nothing"], 1, "there is no 'nothing'"),
+        (["keys", "nothing"], 1, "there is no keyed pool 'nothing'"),
+        (["cordon", "nothing/x", "-y"], 1, "there is no 'nothing'"),
+        (["jobs", "nothing", "--state", "odd"], 2, "'odd' is not one of"),
+        (["who", "--url", "gopher://x"], 1, "no engine for"),
+        (["keys", "x", "--url", "redis://:secret@127.0.0.1:1"], 69, "127.0.0.1:1"),
+        (["who", "--url", "sqlite:////proc/none/pools.db"], 69, "/proc/none"),
+    ],
+)
+def test_errors_are_one_line_and_tell_no_secret(shell: Shell, arguments: list[str], code: int, words: str):
+    done = shell.run(*arguments)
+    assert done.returncode == code and words in done.stderr
+    assert "Traceback" not in done.stderr and "secret" not in done.stderr and not done.stdout
