@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import importlib
-import socket
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
+from millpond._person import user_and_host
 from millpond.cli.manner import Manner, manner_options
 from millpond.cli.place import Place, url_option
 from millpond.cli.report import output_option
@@ -154,10 +153,6 @@ def dead(place: Place, name: str, output: str, key: str | None, after: str, limi
 # --- acting on resources ----------------------------------------------------------------------------------------------
 
 
-def _me() -> str:
-    return f"{getpass.getuser()}@{socket.gethostname()}"
-
-
 @verb
 @click.argument("name", metavar="POOL")
 @click.argument("resources", metavar="[RESOURCE]...", nargs=-1)
@@ -216,7 +211,7 @@ def reserve(
 ) -> None:
     """Keep a resource for a person, until it is released or the lease ends."""
     manner = Manner(reason, is_sure, is_trial)
-    _act().on_resource(place, "reserve", resource, manner, holder=holder or _me(), lease=lease)
+    _act().on_resource(place, "reserve", resource, manner, holder=holder or user_and_host(), lease=lease)
 
 
 @verb
@@ -237,7 +232,7 @@ def steal(
 ) -> None:
     """Take a resource away from who holds it, and keep it for a person."""
     manner = Manner(reason, is_sure, is_trial)
-    _act().on_resource(place, "steal", resource, manner, holder=holder or _me(), token=token, lease=lease)
+    _act().on_resource(place, "steal", resource, manner, holder=holder or user_and_host(), token=token, lease=lease)
 
 
 # --- acting on keyed pools --------------------------------------------------------------------------------------------

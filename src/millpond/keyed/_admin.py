@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from millpond._person import user_and_host
 from millpond.errors import NotFound
 from millpond.keyed import _commands as do
 from millpond.keyed import _cursor, _views
 from millpond.keyed import _questions as about
-from millpond.keyed._checks import check_text, user_and_host
+from millpond.keyed._checks import check_text
 from millpond.keyed._page import Page
 from millpond.keyed._port import Port
 from millpond.keyed._records import key_of

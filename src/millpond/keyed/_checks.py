@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 from typing import Any
 
 
@@ -26,12 +23,3 @@ def check_seconds(value: Any, what: str, least: float = 0.0, most: float = 1e9) 
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{what} must be seconds from {least:g} to {most:g}, not {value!r}")
     return float(value)
-
-
-def user_and_host() -> str:
-    """Return who asks for something, for those who will ask who it was."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"

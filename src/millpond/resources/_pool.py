@@ -6,9 +6,6 @@ The synchronous twin, `_pool.py`, is generated from this file by `tools/twins.py
 
 from __future__ import annotations
 
-import os
-import pwd
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
@@ -17,6 +14,7 @@ from typing import TypeAlias, TypeVar
 from millpond._clock import elapsed
 from millpond._events import Event
 from millpond._fork import this
+from millpond._person import user_and_host
 from millpond.errors import AcquireTimeout, AlreadyExists, EngineUnavailable, StaleToken
 from millpond.resources import _commands as do
 from millpond.resources import _history, _requests, _views
@@ -348,8 +346,4 @@ class ResourcePool:
 
 def _operator() -> str:
     """Return who does it, for the history."""
-    try:
-        user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}:{this.pid}"
+    return f"{user_and_host()}:{this.pid}"
