@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from millpond.keyed import AsyncKeyedPool, Job, JobView, KeyedPool, Page, Resident
+from millpond.keyed._envelope import encode, opened
+from millpond.keyed._records import Batch
 from waiting import HANG, until
 
 _numbers = itertools.count(1)
@@ -129,6 +131,52 @@ def test_many_keys_that_stand_elsewhere_are_paged_too(pool: KeyedPool):
         assert {one.arguments["number"] for one in all_pages(pool.residents, limit)} == set(range(20))
     counts = pool.statistics()
     assert (counts.jobs, counts.keys_ready, counts.keys_running, counts.residents) == (300, 0, 0, 20)
+
+
+@pytest.mark.parametrize("limit", [1, 10, 250, 999])
+def test_hundreds_that_wait_are_all_seen_whatever_the_page(pool: KeyedPool, limit: int):
+    """On Redis such hashes have another shape: what a cursor of theirs means depends on how much one asks for."""
+    do = pool.declare_job("do")
+    many = 60 if limit == 1 else 300
+    delayed = [do.options(delay=1000 + number % 3).dispatch(f"key {number}") for number in range(many)]
+    for number in range(many):
+        pool.admin.pause(f"paused {number}")
+    stranger = pool.declare_job("stranger")
+    with pool.worker(concurrency=1000):
+        do.dispatch_many([(f"paused {number}",) for number in range(many)])
+        stranger.dispatch_many([(f"parked {number}",) for number in range(many)])
+        until(lambda: len(pool.jobs(state="paused", limit=None)) == len(pool.jobs(state="parked", limit=None)) == many)
+    for state in ("delayed", "paused", "parked"):
+        assert len(by_id(all_pages(pool.jobs, limit, state=state))) == many, state
+    assert len({one.key for one in all_pages(pool.keys, limit)}) == 2 * many
+    ids = [job.id for job in pool.jobs(state="paused", limit=None)] + [one.id for one in delayed]
+    assert pool.admin.cancel(ids) == 2 * many
+    assert {job.state for job in pool.jobs(limit=None)} == {"parked"}
+
+
+def test_keys_that_a_language_calls_equal_are_told_apart(pool: KeyedPool):
+    do = pool.declare_job("do")
+    keys = {chr(0xAC00 + number) for number in range(40)} | {"a:b", "a", "a:", ":", "=", "A", "é", "\U0001f9a0"}
+    for key in keys:
+        do.dispatch(key)
+    for limit in (1, 7):
+        assert {one.key for one in all_pages(pool.keys, limit)} == keys
+        assert len(all_pages(pool.jobs, limit)) == len(keys)
+
+
+def test_ids_that_are_there_twice_are_all_cancelled(pool: KeyedPool):
+    do = pool.declare_job("do")
+    do.options(id="x").dispatch("k1")
+    pool.admin.purge("k1")
+    twice = pool.declare_job("other")
+    for key in ("k1", "k2"):
+        orders = [pool._home.order(twice._definition, key, (), {}, None)]
+        body = encode(opened(b"0" * 16 + orders[0][1].body).__class__("same", "other", "", 0, b"\x80"))
+        pool._home.store.dispatch(Batch(f"p-{key}", 1), [orders[0][1]._replace(body=body)])
+    delayed = do.options(id="y", delay=1000).dispatch("k3")
+    assert pool.admin.cancel(["y"], key="k1") == 0 and delayed.status() == "delayed"
+    assert pool.admin.cancel(["same", "y", "none"]) == 3
+    assert not pool.jobs()
 
 
 def test_dead_letters_are_paged(pool: KeyedPool):

@@ -6,6 +6,7 @@ The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.p
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
@@ -24,6 +25,8 @@ from millpond.keyed._views import DeadLetterView, JobView, PauseView
 
 CHUNK = 500
 LONGEST_REASON = 500
+LONGEST_ID = 200
+SEARCHES = 3
 Letters: TypeAlias = Iterable[DeadLetterView | int | str]
 """Dead letters: as they are, by number, or by the id of their job."""
 
@@ -138,23 +141,26 @@ class KeyedAdmin:
             raise TypeError(f"give a list of jobs or ids, not the text {jobs!r}")
         self._port.open()
         home = self._port.home
-        keys: dict[str, str] = {}
+        found: set[tuple[str, str]] = set()
         unknown: set[str] = set()
         for each in jobs:
             if isinstance(each, JobView):
-                keys[each.id] = each.key
+                found.add((each.id, each.key))
             elif not isinstance(each, str):
                 raise TypeError(f"a job is given as it is or by its id, not {each!r}")
             elif key is not None:
-                keys[each] = home.checked_key(key)
+                found.add((check_text(each, "an id", LONGEST_ID), home.checked_key(key)))
             else:
-                unknown.add(each)
-        if unknown:
-            search = Search(self._port, Wanted(ids=frozenset(unknown)), len(unknown))
+                unknown.add(check_text(each, "an id", LONGEST_ID))
+        for _ in range(SEARCHES if unknown else 0):  # while jobs before it end, one may be overlooked
+            search = Search(self._port, Wanted(ids=frozenset(unknown)), sys.maxsize)
             search.run(None)
-            keys.update((job.id, job.key) for job in search.found)
+            found.update((job.id, job.key) for job in search.found)
+            unknown -= {job.id for job in search.found}
+            if not unknown:
+                break
         count = 0
-        for job, its_key in keys.items():
+        for job, its_key in found:
             command = do.Cancel(*home.address(its_key), job)
             count += self._port.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
         return count

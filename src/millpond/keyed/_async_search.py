@@ -75,6 +75,8 @@ class AsyncSearch:
         """Look on; return where there is more, or nothing."""
         places = self._wanted.places()
         start = start or Start(places[0])
+        if start.place not in places:
+            raise ValueError("after= is the `next` of a page that was asked for in another way: ask as you did then")
         for place in places[places.index(start.place) :]:
             here = start if start.place == place else Start(place)
             if place == "mailboxes":

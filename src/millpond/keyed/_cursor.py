@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+MOST = 1_000_000
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -31,6 +32,6 @@ def read(what: str, text: str) -> Any:
 
 def check_limit(limit: Any) -> int | None:
     """Return how many are wanted; None: all."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise ValueError(f"limit= is a number of 1 or more, or None for all, not {limit!r}")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= MOST):
+        raise ValueError(f"limit= is a number from 1 to {MOST}, or None for all, not {limit!r}")
     return limit

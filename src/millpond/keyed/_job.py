@@ -39,7 +39,7 @@ class Lost:
 
     def __init__(self) -> None:
         self.reason = ""
-        """Why: `lease`, `drain`, `closing`, `moved`, `stopped`, `cancelled`."""
+        """Why: `lease`, `drain`, `closing`, `moved`, `stopped`, `paused`, `cancelled`."""
         self.is_heeded = False
         """Whether anybody has looked since: a function that returns then has not done all of its work."""
         self._is_set = False

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from millpond._clock import elapsed
 from millpond.errors import EngineError, EngineUnavailable
@@ -47,6 +48,10 @@ class Parcel:
         return self.verdicts
 
 
+Load: TypeAlias = tuple[Batch, list[Parcel], list[Order]]
+"""What goes with one call."""
+
+
 class Outbox:
     """The one way by which jobs of this process come to the store."""
 
@@ -56,8 +61,8 @@ class Outbox:
         self._queue: deque[Parcel] = deque()
         self._sending = threading.Lock()
         self._batches = 0
-        self._underway: tuple[Batch, list[Parcel], list[Order]] | None = None
-        """What is being sent. It stays when its sender is interrupted: the next one sends it again."""
+        self._underway: deque[Load] = deque()
+        """What is being sent. It stays when its sender is interrupted: the next one sends it again, as it was."""
         self._thread: threading.Thread | None = None
         self._ending = threading.Lock()
         self._bell = threading.Event()
@@ -96,7 +101,7 @@ class Outbox:
         while True:
             self._bell.wait()
             self._bell.clear()
-            while self._queue or self._underway is not None:
+            while self._queue or self._underway:
                 with self._sending:
                     self._flush()
             with self._ending:  # nobody may count on a thread that has seen an empty queue
@@ -106,32 +111,32 @@ class Outbox:
 
     def _flush(self) -> None:
         """Send one call with what is in the queue, as much as fits. Called by whoever holds the lock."""
-        if self._underway is None:
-            self._underway = self._gather()
-        if self._underway is None:
-            return
-        batch, parcels, orders = self._underway
-        try:
-            _share(parcels, self._deliver(batch, orders))
-        except EngineError as error:
-            for parcel in parcels:
-                parcel.error = error
-        except Exception:  # one of them cannot be sent at all, which is nothing to the others
-            self._deliver_each(batch, parcels)
-        for parcel in parcels:
-            parcel.is_done = True
-            if parcel.told is not None:
-                parcel.told()
-        self._underway = None
-
-    def _deliver_each(self, batch: Batch, parcels: Sequence[Parcel]) -> None:
-        for number, parcel in enumerate(parcels, batch.number + 1):
+        if not self._underway:
+            self._gather()
+        while self._underway:
+            batch, parcels, orders = self._underway[0]
             try:
-                _share([parcel], self._deliver(batch._replace(number=number), parcel.orders))
+                _share(parcels, self._deliver(batch, orders))
+            except EngineError as error:
+                for parcel in parcels:
+                    parcel.error = error
             except Exception as error:
-                parcel.error = error
+                if len(parcels) > 1:  # one of them cannot be sent at all, which is nothing to the others
+                    numbers = range(batch.number + 1, batch.number + 1 + len(parcels))
+                    singles = [
+                        (batch._replace(number=number), [parcel], list(parcel.orders))
+                        for number, parcel in zip(numbers, parcels, strict=True)
+                    ]
+                    self._underway = deque(singles)
+                    continue
+                parcels[0].error = error
+            for parcel in parcels:
+                parcel.is_done = True
+                if parcel.told is not None:
+                    parcel.told()
+            self._underway.popleft()
 
-    def _gather(self) -> tuple[Batch, list[Parcel], list[Order]] | None:
+    def _gather(self) -> None:
         """Put together what goes with one call. Parcels leave the queue when they are done: no interrupt loses one."""
         while self._queue and self._queue[0].is_done:
             self._queue.popleft()
@@ -144,10 +149,9 @@ class Outbox:
             parcels.append(parcel)
             orders += parcel.orders
             size += sum(len(order.body) for order in parcel.orders)
-        if not parcels:
-            return None
-        self._batches += 1
-        return Batch(self._id, self._batches * APART), parcels, orders
+        if parcels:
+            self._batches += 1
+            self._underway.append((Batch(self._id, self._batches * APART), parcels, orders))
 
     def _first(self, number: int) -> list[Parcel]:
         """Return the first in the queue, to which others add meanwhile."""

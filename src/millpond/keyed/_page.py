@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Page(list[T]):
-    """A list of some of what there is. Give `next` as `after=` to get more; it is empty when this was all.
+    """A list of some of what there is. Give `next` as `after=` to get more; when it is empty, this was all.
 
     While jobs come, move and end between one page and the next, a thing may be seen twice, or not at all; what stays
     where it is all the time is seen.
@@ -24,7 +24,7 @@ class Page(list[T]):
     ) -> None:
         super().__init__(items)
         self.next = next
-        """Where the next page begins; empty: nowhere."""
+        """Where the next page begins; empty: there is none. (What comes next may turn out to be nothing.)"""
         self.now = now
         """The time of the store at which this was read, in microseconds."""
         self.marks = marks

@@ -67,6 +67,34 @@ def test_what_comes_while_the_thread_ends_is_sent_all_the_same():
     assert home.taken == ["j:a", "j:b"]
 
 
+def test_an_interrupt_while_parcels_go_one_by_one_loses_none():
+    """The store ignores what is older than the last that it had of a producer."""
+
+    class Store(StubHome):
+        last = 0
+        interrupts = 1
+
+        def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
+            if batch.number <= self.last:
+                return {}
+            if self.interrupts and orders[0].mailbox == "j:2" and len(orders) == 1:
+                self.interrupts -= 1
+                raise KeyboardInterrupt
+            verdicts = super().dispatch(batch, orders)
+            self.last = batch.number
+            return verdicts
+
+    home = Store()
+    outbox = Outbox(home)  # type: ignore[arg-type]
+    parcels = [Parcel([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"y", b"z"])]
+    outbox._queue.extend(parcels)
+    with pytest.raises(KeyboardInterrupt):
+        outbox.send([Order(1, "j:last", b"z")])
+    assert outbox.send([Order(1, "j:more", b"z")]) == {}
+    assert home.taken == ["j:0", "j:2", "j:3", "j:last", "j:more"]
+    assert all(parcel.is_done for parcel in parcels) and isinstance(parcels[1].error, TypeError)
+
+
 def test_what_cannot_be_sent_at_all_fails_alone():
     home = StubHome()
     outbox = Outbox(home)  # type: ignore[arg-type]

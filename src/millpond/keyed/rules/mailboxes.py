@@ -187,7 +187,7 @@ class MailboxRules(Generic[M]):
         if box.lane == "j":
             self._numbers.jobs -= count
         self._boxes.pop(box, count)
-        if box.failures or box.losses:
+        if box.failures or box.losses or box.error:
             self.clear_failures(box)
 
     def clear_failures(self, box: M) -> None:

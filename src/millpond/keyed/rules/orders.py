@@ -97,7 +97,7 @@ class OrderRules(Generic[M]):
     def cancel(self, now: int, slot: int, mailbox: str, job: str) -> str:
         """Take a job back, if it is there."""
         delayed = self._tables.delayed.get(job)
-        if delayed is not None:
+        if delayed is not None and delayed.mailbox == mailbox:
             self._rules.drop_delayed(job)
             self._rules.end(now, stamped(now, delayed.body), "cancelled")
             return "cancelled"

@@ -1,24 +1,23 @@
 """Answers to questions, read by scripts: none of them looks at more than `CHUNK` slots, or at a page of what there is.
 
-Where to go on is written as `<place>:<where in it>`: mailboxes are listed by slot first, then those that stand
-elsewhere (they wait for a retry, are paused or parked).
+Mailboxes are listed in three places: by slot those that are ready or run, by time those that wait for a retry or for a
+worker that knows them, by name those that are paused. Where to go on is written as `<place>:<where in it>`, by what was
+seen last; so it does not matter what has come or gone meanwhile. Names are compared here, by their bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from millpond.keyed import _questions as about
-from millpond.keyed._envelope import opened
 from millpond.keyed._page import Page, page_of
 from millpond.keyed._questions import Question
 from millpond.keyed._records import (
     HEAVY,
     LOOKED_AT,
-    STAMP,
     Beat,
     Counts,
     DeadLetter,
@@ -29,12 +28,16 @@ from millpond.keyed._records import (
     Slot,
 )
 
-T = TypeVar("T")
 CHUNK: Final = 256
 """Slots (or letters, or outcomes) of one call: the server does nothing else meanwhile."""
 PAGE: Final = 1000
-"""Mailboxes of one call."""
-_PLACES: Final = ("slots", "later", "held", "shelves")
+"""Mailboxes of one page."""
+LOOK: Final = 100
+"""What happens at a time, of one call."""
+_PLACES: Final = ("slots", "due", "held")
+_LATER: Final = b"l"
+_DELAYED: Final = b"d"
+_PARKED: Final = b"s"
 _unpack: Final = msgspec.msgpack.Decoder().decode
 Run: TypeAlias = Callable[[str, list[Any]], list[Any]]
 """How a script is run."""
@@ -56,8 +59,7 @@ def answer_to(question: Question[Any], run: Run) -> Any:  # noqa: C901  (a table
         case about.Keys(lane, after, limit):
             return _keys(run, lane, after, limit)
         case about.Key(slot, mailbox):
-            _, _, found = run("keys", [mailbox[0], 1, "one", slot, mailbox])
-            return next(map(_view, found), None)
+            return next(iter(_views(run, [(slot, mailbox)])), None)
         case about.Jobs(spans):
             return run("jobs", [HEAVY, *(part for span in spans for part in span)])
         case about.DelayedJobs(after, limit):
@@ -116,41 +118,86 @@ def _keys(run: Run, lane: str, after: str, limit: int | None) -> Page[KeyView]:
     """Return mailboxes; one that moves meanwhile from one place to another is listed once."""
     place, _, rest = (after or "slots:0:").partition(":")
     found: dict[str, tuple[str, KeyView]] = {}
+    now = 0
     while True:
         most = PAGE if limit is None else min(PAGE, limit - len(found))
-        if place == "slots":
-            now, next_, views = run("keys", [lane, most, place, *rest.split(":", 1)])
-            some = [(f"{one.slot}:{one.mailbox}", one) for one in map(_view, views)]
-            rest = next_.decode()
-        else:
-            now, some, rest = _scan(run, "keys", [lane, most, place], rest, most, _view, _mailbox)
-        found.update((view.mailbox, (f"{place}:{mark}", view)) for mark, view in some if view.mailbox not in found)
+        now, some, rest = _LISTS[place](run, lane, rest, most)
+        marks = {mailbox: mark for mark, _, mailbox in some}
+        for view in _views(run, [(slot, mailbox) for _, slot, mailbox in some if mailbox not in found]):
+            found[view.mailbox] = (f"{place}:{marks[view.mailbox]}", view)
         if not rest and place != _PLACES[-1]:
-            place, rest = _PLACES[_PLACES.index(place) + 1], "0"
+            place = _PLACES[_PLACES.index(place) + 1]
+            rest = ":"
         if not rest or (limit is not None and len(found) >= limit):
-            marks, items = [mark for mark, _ in found.values()], [view for _, view in found.values()]
-            return Page(items, f"{place}:{rest}" if rest else "", int(now), marks)
+            next_ = f"{place}:{rest}" if rest else ""
+            return Page([view for _, view in found.values()], next_, now, [mark for mark, _ in found.values()])
 
 
-def _mailbox(view: KeyView) -> str:
-    return view.mailbox
+Listed: TypeAlias = tuple[int, list[tuple[str, int, str]], str]
+"""The time; marks, slots and mailboxes; where to go on in this place, or nothing."""
 
 
-def _scan(
-    run: Run, script: str, args: list[Any], after: str, limit: int, read: Callable[[Any], T], name: Callable[[T], str]
-) -> tuple[bytes, list[tuple[str, T]], str]:
-    """Read on from a place in a hash: the server gives what it has there, which may be more than was asked for.
+def _in_slots(run: Run, lane: str, rest: str, limit: int) -> Listed:
+    """List mailboxes that are ready or run: slot by slot, by name within a slot."""
+    first, _, after = rest.partition(":")
+    slots = int(run("owners", [0])[1])
+    start = int(first)
+    stamp, next_, found = run("names", [lane, limit, start, min(start + CHUNK, slots) - 1])
+    some = []
+    for slot, names in zip(found[::2], found[1::2], strict=True):
+        number = int(slot)
+        last = after.encode() if number == start else b""
+        some += [(f"{number}:{name.decode()}", number, name.decode()) for name in sorted(names) if name > last]
+    if len(some) > limit:
+        return int(stamp), some[:limit], some[limit - 1][0]
+    return int(stamp), some, f"{next_}:" if next_ < slots else ""
 
-    Return the time, what was found with where to go on behind each, and where to go on: from the next place, or from
-    the same one behind the last name.
-    """
-    cursor, _, last = after.partition(":")
-    now, next_, rows = run(script, [*args, cursor])
-    items = sorted((one for one in map(read, rows) if not last or name(one) > last), key=name)
-    found = [(f"{cursor}:{name(one)}", one) for one in items]
-    if len(found) > limit:
-        return now, found[:limit], found[limit - 1][0]
-    return now, found, "" if next_ in (b"", b"0") else next_.decode()
+
+def _in_time(run: Run, lane: str, rest: str, limit: int) -> Listed:
+    """List mailboxes that wait for a retry, or for a worker that knows them."""
+    stamp, some, next_ = _waiting(run, rest, limit)
+    listed = []
+    for mark, kind, slot, mailbox, _ in some:
+        if slot and kind in (_LATER, _PARKED) and mailbox[:1] == lane.encode():
+            listed.append((mark, int(slot), mailbox.decode()))
+    return stamp, listed, next_
+
+
+def _in_pause(run: Run, lane: str, rest: str, limit: int) -> Listed:
+    """List mailboxes that are paused, by name."""
+    stamp, found = run("held", [])
+    last = rest.partition(":")[2].encode()
+    pairs = sorted(zip(found[::2], found[1::2], strict=True))
+    names = [(name, slot) for name, slot in pairs if name[:1] == lane.encode() and name > last]
+    some = [(f":{name.decode()}", int(slot), name.decode()) for name, slot in names[:limit]]
+    return int(stamp), some, some[-1][0] if len(names) > limit else ""
+
+
+_LISTS: Final = {"slots": _in_slots, "due": _in_time, "held": _in_pause}
+
+
+def _waiting(run: Run, rest: str, limit: int) -> tuple[int, list[tuple[str, bytes, bytes, bytes, bytes]], str]:
+    """Return what happens at a time, by that time: where to go on behind it, its kind, slot, mailbox and body."""
+    when, _, member = rest.partition(":")
+    found: list[tuple[str, bytes, bytes, bytes, bytes]] = []
+    while True:
+        stamp, is_more, some = run("waiting", [max(limit, LOOK), when, member])
+        for due, name, slot, mailbox, body in some:
+            is_seen = member and (int(due), name[:16]) <= (int(when), member[:16].encode())
+            if not is_seen:
+                found.append((f"{int(due)}:{name.decode()}", name[16:17], slot, mailbox, body))
+        if len(found) > limit:
+            return int(stamp), found[:limit], found[limit - 1][0]
+        if not is_more or found:
+            return int(stamp), found, found[-1][0] if is_more else ""
+        when, _, member = f"{int(some[-1][0])}:{some[-1][1].decode()}".partition(":")
+
+
+def _views(run: Run, mailboxes: Sequence[tuple[int, str]]) -> list[KeyView]:
+    found: list[KeyView] = []
+    for some in chunks(mailboxes):
+        found += map(_view, run("keys", [part for mailbox in some for part in mailbox])[1])
+    return found
 
 
 def _view(answer: list[Any]) -> KeyView:
@@ -182,23 +229,17 @@ def _view(answer: list[Any]) -> KeyView:
 
 
 def _delayed(run: Run, after: str, limit: int | None) -> Page[Delayed]:
-    found: dict[str, Delayed] = {}
-    rest = after or "0"
+    found: list[Delayed] = []
+    marks: list[str] = []
+    rest = after or ":"
     while True:
-        most = CHUNK if limit is None else min(CHUNK, limit - len(found))
-        now, some, rest = _scan(run, "delayed", [most], rest, most, _read_delayed, _job)
-        found.update(some)
+        now, some, rest = _waiting(run, rest, CHUNK if limit is None else min(CHUNK, limit - len(found)))
+        for mark, kind, slot, mailbox, body in some:
+            if slot and kind == _DELAYED:
+                found.append(Delayed(int(mark.partition(":")[0]), int(slot), mailbox.decode(), body))
+                marks.append(mark)
         if not rest or (limit is not None and len(found) >= limit):
-            return Page(found.values(), rest, int(now), list(found))
-
-
-def _read_delayed(row: list[Any]) -> Delayed:
-    due, slot, mailbox, body = row
-    return Delayed(int(due), int(slot), mailbox.decode(), body)
-
-
-def _job(one: Delayed) -> str:
-    return opened(b"0" * STAMP + one.body).id
+            return Page(found, rest, now, marks)
 
 
 def _dead_letters(run: Run, after: str, limit: int | None) -> Page[DeadLetter]:

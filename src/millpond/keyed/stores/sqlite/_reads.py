@@ -225,8 +225,8 @@ def _oldest(transaction: Transaction, pool: Pool, ready: int) -> int:
         slots = json.dumps(list(range(pool.origin.settings.slots)))
         row = transaction.execute(
             f"SELECT min({_STAMP}) FROM (SELECT ? AS pool, (SELECT number FROM keyed_box INDEXED BY keyed_box_ready "
-            "WHERE pool = ? AND state = 0 AND slot = j.value AND lane = 'j' ORDER BY place LIMIT 1) AS number "
-            "FROM json_each(?) AS j) AS b",
+            "WHERE pool = ? AND state = 0 AND slot = j.value AND lane = l.value ORDER BY place LIMIT 1) AS number "
+            """FROM json_each(?) AS j CROSS JOIN json_each('["j", "s"]') AS l) AS b""",
             (pool.id, pool.id, slots),
         ).fetchone()
     return int(row[0] or 0)

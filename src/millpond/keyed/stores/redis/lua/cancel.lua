@@ -1,9 +1,9 @@
 -- Take a job back.   ARGV: skew, slot, mailbox, id.   Result: {cancelled, asked or gone}.
 
 local slot, mailbox, id = ARGV[2], ARGV[3], ARGV[4]
-local answer, delayed = 'cancelled', forgo('delayed', id)
-if delayed then
-  conclude_job(stamp .. delayed[4], 'cancelled')
+local answer = 'cancelled'
+if call('SISMEMBER', P .. 'dl:' .. mailbox, id) == 1 then
+  conclude_job(stamp .. forgo('delayed', id)[4], 'cancelled')
 else
   local index, job = find(mailbox, id)
   if not index then return {'gone'} end

@@ -22,7 +22,7 @@
 -- trouble         hash     mailbox -> failures:losses:deaths:how it failed the last time, of its first job
 -- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data
 -- sig:<worker>    list     packed {number, kind, mailbox, id, note, data}
--- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> number
+-- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> how many
 -- died:<worker>   text     it was dismissed and was proven to be dead; expires
 -- out:<job>, uniq:<job>, batch:<producer>   16 digits of the end, and what is remembered until then; they expire
 --

@@ -8,7 +8,7 @@ for i = 3, #ARGV do
     local slot, mailbox, _, _, job = unpack(cmsgpack.unpack(letter))
     local id = opened(job)[1]
     call('HDEL', P .. 'dead', ARGV[i])
-    if call('HGET', P .. 'buried', id) == ARGV[i] then call('HDEL', P .. 'buried', id) end
+    if call('HINCRBY', P .. 'buried', id, -1) <= 0 then call('HDEL', P .. 'buried', id) end
     many = many + 1
     if ARGV[2] == 'replay' then
       call('DEL', P .. 'out:' .. id)

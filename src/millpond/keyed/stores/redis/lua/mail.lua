@@ -77,7 +77,7 @@ local function bury(slot, mailbox, reason, status, tried)
   local number, failures, losses = whole(call('HINCRBY', META, 'last_dead', 1)), trouble_of(mailbox)
   local attempts = failures + losses + (tried or 0)
   call('HSET', P .. 'dead', number, cmsgpack.pack({slot, mailbox, whole(now), reason, job, attempts}))
-  call('HSET', P .. 'buried', opened(job)[1], number)
+  call('HINCRBY', P .. 'buried', opened(job)[1], 1)
   count('buried', 1)
   local left = pop(mailbox, 1)
   if status then conclude_job(job, status, reason) end

@@ -18,13 +18,12 @@ elseif what == 'pause' then
     end
   end
 else
+  local held = call('SMEMBERS', P .. 'hk:' .. key)
   call('HDEL', P .. 'pauses', key)
   if key == '' then
     call('HSET', META, 'paused', '0', 'shut', '0')
     changed()
   else
-    local held = call('SMEMBERS', P .. 'hk:' .. key)
-    table.sort(held)
     for _, mailbox in ipairs(held) do
       leave_place(slot, mailbox)
       ready(slot, mailbox)
