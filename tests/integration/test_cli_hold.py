@@ -106,11 +106,15 @@ def test_a_command_runs_and_is_told_what_it_holds(shell: Shell):
     [
         (["no-such-command"], 127, "no command 'no-such-command'"),
         (["/etc/passwd"], 126, "cannot be run"),
+        (["/etc/passwd/x"], 127, "no command"),
+        (["./odd"], 126, "cannot be run"),
         (["sh", "-c", "kill -TERM $$"], 128 + 15, ""),
         (["true"], 0, ""),
     ],
 )
 def test_exit_codes(shell: Shell, command: list[str], code: int, words: str):
+    (shell.folder / "odd").write_text("no shebang")
+    (shell.folder / "odd").chmod(0o755)
     done = shell.run("run", "--hold", "build", "--", *command)
     assert done.returncode == code and words in done.stderr
     assert not shell.holders()
@@ -127,11 +131,19 @@ def test_exit_codes(shell: Shell, command: list[str], code: int, words: str):
         (["--hold", "a", "--hold", "a", "--", "true"], "by one --hold"),
         (["--hold", "a"], "Missing argument"),
         (["--hold", "a:2", "--", "true"], "could ever satisfy"),
+        (["--hold", "a", "--tiemout", "5", "--", "true"], "No such option"),
+        (["--hold", "a", "--url", "memory:", "--", "true"], "one process only"),
+        (["--hold", "a", "--url", "gopher://u:secret@h", "--", "true"], "no engine for"),
+        (["--hold", "n" * 3000, "--", "true"], "name"),
+        (["--hold", "a:" + "9" * 5000, "--", "true"], "could ever satisfy"),
+        (["--hold", "a", "--priority", "9" * 30, "--", "true"], "priority"),
+        (["--hold", "gpus", "--", "true"], "no GPUs here"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(shell: Shell, arguments: list[str], words: str):
     done = shell.run("run", *arguments)
     assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+    assert "secret" not in done.stderr
 
 
 def test_options_of_the_command_are_its_own(shell: Shell):
@@ -237,6 +249,65 @@ def test_what_a_command_leaves_behind_holds_nobody_up(shell: Shell):
         left.kill()
 
 
+WORK = "import subprocess; subprocess.run(['sh', '-c', 'while :; do date >> work; sleep 0.05; done'])"
+
+
+@pytest.mark.parametrize("how", ["signal", "release"])
+def test_what_a_command_that_was_ended_has_started_is_ended_too(shell: Shell, how: str):
+    """Also where that has closed what it inherited, as the children of Python's subprocess do."""
+    first = shell.hold("build", sys.executable, "-c", WORK)
+    until((shell.folder / "work").exists)
+    family = _family(first.pid)
+    first.terminate() if how == "signal" else shell.run("release", "build", "--yes")
+    done = shell.run("run", "--hold", "build", "--", "wc", "-l", "work")
+    assert done.returncode == 0 and first.wait(HANG) == (128 + 15 if how == "signal" else 76)
+    assert all(not process.is_running() or process.status() == psutil.STATUS_ZOMBIE for process in family)
+
+
+def test_what_is_added_while_one_waits_may_be_what_one_gets(shell: Shell):
+    shell.run("add", "boards", "one")
+    shell.hold("boards")
+    second = shell.start("run", "--hold", "boards", "--", "sh", "-c", "echo $MILLPOND_RESOURCE")
+    with ResourcePool("boards", shell.url) as pool:
+        until(lambda: len(pool.waiters()) == 1)
+        pool.add("two")
+    assert second.communicate(timeout=HANG)[0] == "two\n"
+
+
+def test_the_time_to_wait_is_for_all_of_it(shell: Shell):
+    """For several names together, and for what a killed run has left behind."""
+    first = shell.hold("build", "sh", "-c", f"sleep {LONG} & wait")
+    until(lambda: len(_family(first.pid)) == 2)
+    (left,) = [process for process in _family(first.pid) if process.name() == "sleep"]
+    first.kill()
+    assert shell.run("run", "--hold", "build", "--timeout", "0.5", "--", "true").returncode == 75
+    left.kill()
+
+
+def test_the_code_of_the_command_counts_also_when_freeing_fails(shell: Shell):
+    done = shell.run("run", "--hold", "build", "--", "sh", "-c", "rm -rf state; exit 7")
+    assert done.returncode == 7
+
+
+def test_long_names_are_told_apart(shell: Shell):
+    names = ["x" * 210 + "1", "x" * 210 + "2"]
+    assert shell.run("add", "q", *names).returncode == 0
+    assert shell.run("run", "--hold", "q:2", "--timeout", "5", "--", "true").returncode == 0
+
+
+def test_a_reason_cannot_move_the_terminal_of_others(shell: Shell):
+    shell.start("run", "--hold", "build", "--reason", "x\x1b]0;PWN\x07\nmillpond: build is yours", "--", "sleep", LONG)
+    until(shell.holders)
+    shown = [
+        shell.run("run", "--hold", "build", "--timeout", "0.7", "--", "true"),
+        *(shell.run(verb, "build") for verb in ("show", "events", "who")),
+        shell.run("release", "build", "--dry-run"),
+    ]
+    for done in shown:
+        assert "\x1b" not in done.stdout + done.stderr and "\x07" not in done.stdout + done.stderr
+        assert "\nmillpond: build is yours" not in done.stdout + done.stderr
+
+
 def test_what_an_operator_takes_away_ends_the_command(shell: Shell):
     first = shell.hold()
     (command,) = psutil.Process(first.pid).children()
@@ -268,6 +339,28 @@ def test_a_run_inside_a_run_never_waits_for_itself(shell: Shell):
     assert not shell.holders()
 
 
+def test_runs_inside_runs_know_all_that_is_around_them(shell: Shell):
+    run = [*COMMAND, "run", "-q", "--timeout", "5", "--hold"]
+    assert shell.run("run", "--hold", "a", "--", *run, "b", "--", *run, "a", "--", "echo", "inner").stdout == "inner\n"
+    kept = [f"{name}={shell.environment.get(name, '')}" for name in ("PATH", "XDG_STATE_HOME", "PYTHONPATH")]
+    bare = ["env", "-i", *kept, *run, "a", "--", "echo", "bare"]
+    assert shell.run("run", "--hold", "a", "--", *bare).stdout == "bare\n"
+    spelled = ["--url", "sqlite:///state/millpond/pools.db"]
+    other = [*COMMAND, "run", "-q", *spelled, "--timeout", "5", "--hold", "a", "--", "echo", "spelled"]
+    assert shell.run("run", "--hold", "a", "--", *other).stdout == "spelled\n"
+
+
+def test_the_outer_run_waits_for_one_inside_it(shell: Shell):
+    inner = " ".join([sys.executable, "-c", "'from millpond.cli import main; main()'", "run -q --hold a --"])
+    script = f"{inner} sh -c 'touch begun; while ! test -e over; do sleep 0.02; done' & while ! test -e begun; do sleep 0.02; done"
+    outer = shell.start("run", "--hold", "a", "--", "sh", "-c", script)
+    until((shell.folder / "begun").exists)
+    assert shell.run("run", "--hold", "a", "--timeout", "0.3", "--", "true").returncode == 75
+    assert outer.poll() is None
+    (shell.folder / "over").touch()
+    assert outer.wait(HANG) == 0
+
+
 def test_a_run_inside_a_run_that_wants_more_is_told_so(shell: Shell):
     assert shell.run("add", "boards", "a", "b").returncode == 0
     inner = [*COMMAND, "run", "--hold", "boards:2", "--", "true"]
@@ -281,7 +374,7 @@ def test_a_stale_word_of_the_environment_is_no_grant(shell: Shell):
     environment = {**shell.environment, "MILLPOND_HELD": json.dumps(claim)}
     done = shell.run("run", "--hold", "build", "--timeout", "0.2", "--", "true", env=environment)
     assert done.returncode == 75
-    for nonsense in ("x", "{}", "[1]", '[{"pool": 5}]'):
+    for nonsense in ("x", "{}", "[1]", '[{"pool": 5}]', "[" * 50_000):
         environment = {**shell.environment, "MILLPOND_HELD": nonsense}
         assert shell.run("run", "--hold", "other", "--", "true", env=environment).returncode == 0
 
@@ -323,8 +416,14 @@ def test_gpus_are_found_and_the_command_sees_its_own_only(shell: Shell):
     assert shell.run("run", "--hold", "gpus{model=rtx-4090}", "--", *show).stdout == "2 gpu-2\n"
     listed = json.loads(shell.run("ls", "gpus", "-o", "json").stdout)
     assert [one["labels"]["memory"] for one in listed] == ["80", "80", "24"]
-    outer = {**shell.environment, "CUDA_VISIBLE_DEVICES": "1", "XDG_STATE_HOME": str(shell.folder / "other")}
+    outer = {**shell.environment, "CUDA_VISIBLE_DEVICES": "1"}
     assert shell.run("run", "--gpus", "1", "--", *show, env=outer).stdout == "1 gpu-1\n"
+    assert (
+        "no GPU may be used"
+        in shell.run("run", "--gpus", "1", "--", "true", env={**outer, "CUDA_VISIBLE_DEVICES": ""}).stderr
+    )
+    inner = [*COMMAND, "run", "-q", "--gpus", "1", "--", *show]
+    assert shell.run("run", "--gpus", "2", "--", *inner).stdout == "0 gpu-0\n"
 
 
 # --- a terminal -------------------------------------------------------------------------------------------------------

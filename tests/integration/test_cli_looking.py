@@ -177,8 +177,29 @@ def test_a_keyed_pool_is_seen_and_operated(place: Shell):
             place.says("resume", "tenants", "--key", "slow", "-y")
             assert "(1)" in place.says("replay", "tenants", str(letter["number"]), "-y")
             until(lambda: [one.attempts for one in pool.admin.dead_letters()] == [1])
-            assert "(1)" in place.says("discard", "tenants", "-y") and not pool.admin.dead_letters()
+            assert "(1)" in place.says("discard", "tenants", "--all", "-y") and not pool.admin.dead_letters()
             release.set()
+
+
+def test_events_are_json_for_programs(shell: Shell, lab: ResourcePool):
+    lab.acquire().release()
+    assert [one["event"] for one in json.loads(shell.says("events", "gpus", "-o", "json"))][-2:] == [
+        "granted",
+        "released",
+    ]
+
+
+def test_a_shared_resource_is_released_by_token(shell: Shell):
+    with ResourcePool("disk", shell.url) as pool:
+        pool.add("disk", capacity=2)
+        with pool.acquire(), pool.acquire():
+            wrong = shell.run("release", "disk", "-y")
+            assert wrong.returncode == 2 and "--if-token" in wrong.stderr
+            assert "paused: move" not in shell.says("pools")
+            shell.says("pause", "disk", "-y", "--reason", "move")
+            assert "paused: move" in shell.says("pools")
+            wrong = shell.run("pause", "disk", "--key", "k", "-y")
+            assert wrong.returncode == 2 and "no keys" in wrong.stderr
 
 
 def test_pages_go_on_where_they_ended(place: Shell):
@@ -197,6 +218,13 @@ def test_pages_go_on_where_they_ended(place: Shell):
     ("arguments", "code", "words"),
     [
         (["who", "nothing"], 1, "there is no 'nothing'"),
+        (["who", "--url", "sqlite:///typo.db"], 69, "there is no file"),
+        (["replay", "nothing"], 2, "or --all"),
+        (["purge", "nothing", "id", "--key", "k"], 2, "and no ids"),
+        (["add", "a/b", "c"], 2, "could not be named again"),
+        (["pause", "nothing", "--key", "k", "-y"], 2, "no keyed pool 'nothing'"),
+        (["who", "--url", "redis://u:secret@127.0.0.1:1"], 1, "no engine for"),
+        (["who", "--url", "temporal://u:secret@:notaport"], 1, "***"),
         (["keys", "nothing"], 1, "there is no keyed pool 'nothing'"),
         (["cordon", "nothing/x", "-y"], 1, "there is no 'nothing'"),
         (["jobs", "nothing", "--state", "odd"], 2, "'odd' is not one of"),
@@ -206,6 +234,7 @@ def test_pages_go_on_where_they_ended(place: Shell):
     ],
 )
 def test_errors_are_one_line_and_tell_no_secret(shell: Shell, arguments: list[str], code: int, words: str):
+    assert shell.run("add", "something").returncode == 0
     done = shell.run(*arguments)
     assert done.returncode == code and words in done.stderr
     assert "Traceback" not in done.stderr and "secret" not in done.stderr and not done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -12,7 +13,24 @@ import millpond
 from millpond.cli.verbs import verbs
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Main(click.Group):
+    """The command, which shows no traceback: what nobody has thought of is said in a line, too."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Carry out a command."""
+        try:
+            return super().invoke(context)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get("MILLPOND_TRACEBACK"):
+                raise
+            kind = type(error).__name__
+            click.echo(f"millpond: {kind}: {error} (MILLPOND_TRACEBACK=1 shows where)", err=True)
+            raise SystemExit(70) from None
+
+
+@click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(millpond.__version__, prog_name="millpond")
 def main() -> None:
     """Pools for Python, from one thread to a fleet."""
@@ -50,7 +68,7 @@ def worker(target: str, concurrency: int, weight: int, grace: float | None, stri
     load.run(target, concurrency=concurrency, weight=weight, grace=grace, strict=strict, stall=stall)
 
 
-@main.command(context_settings={"ignore_unknown_options": True})
+@main.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--hold", "wanted", multiple=True, metavar="NAME[:COUNT][{LABEL=VALUE}]", help="What to hold; repeatable."
 )

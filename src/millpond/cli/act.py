@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from millpond import keyed
+from millpond import keyed, resources
+from millpond._urls import shown
 from millpond.cli import look, words
 from millpond.cli.manner import Manner
 from millpond.cli.place import Place
+from millpond.cli.report import write
 from millpond.errors import NotFound
 from millpond.resources import HolderView, ResourcePool
+
+_NAME = re.compile(r"[^:{}/\s]+")
 
 
 def _resource(pool: ResourcePool, name: str) -> str:
@@ -27,9 +32,12 @@ def _resource(pool: ResourcePool, name: str) -> str:
 
 
 def _held(pool: ResourcePool, resource: str, token: int | None) -> HolderView:
-    for holder in pool.holders():
-        if resource in holder.resources and token in (None, holder.token):
-            return holder
+    found = [one for one in pool.holders() if resource in one.resources and token in (None, one.token)]
+    if len(found) > 1:
+        tokens = ", ".join(f"{one.token} of {words.person(one)}" for one in found)
+        raise click.UsageError(f"{pool.name}/{resource} has {len(found)} holders: say which with --if-token ({tokens})")
+    if found:
+        return found[0]
     raise NotFound(f"nobody holds {pool.name}/{resource}" + (f" under token {token}" if token else ""))
 
 
@@ -53,9 +61,11 @@ def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any)
                 )
         elif verb == "reserve":
             owner = more["holder"]
+            holders = [one for one in pool.holders() if resource in one.resources]
+            first = f", when {words.person(holders[0])} gives it back" if holders else ""
             manner.go(
-                f"reserve {full} for {owner}",
-                lambda: admin.reserve(resource, holder=owner, reason=reason, lease=more["lease"]),
+                f"reserve {full} for {owner}{first}",
+                lambda: admin.reserve(resource, holder=owner, reason=reason, lease=more["lease"]) and None,
             )
         elif verb == "drain":
             manner.go(f"drain {full}", lambda: admin.drain(resource, reason=reason, timeout=more["timeout"]))
@@ -63,45 +73,58 @@ def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any)
             manner.go(f"{verb} {full}", lambda: getattr(admin, verb)(resource, reason=reason))
 
 
-def add(place: Place, name: str, resources: Sequence[str], labels: dict[str, str], capacity: int) -> None:
+def add(place: Place, name: str, names: Sequence[str], labels: dict[str, str], capacity: int) -> None:
     """Add resources to a pool, which is made if need be."""
+    for one in (name, *names):
+        if not _NAME.fullmatch(one):
+            raise click.UsageError(f"{one!r} could not be named again: leave out / : {{ }} and blanks")
     with ResourcePool(name, place.url) as pool:
-        for resource in resources or [name]:
+        for resource in names or [name]:
             pool.add(resource, labels=labels or None, capacity=capacity)
-            print(f"added {name}/{resource}")
+            write(f"added {name}/{resource}")
 
 
-def on_jobs(place: Place, verb: str, name: str, manner: Manner, *, ids: Sequence[str], key: str | None) -> None:
+def on_jobs(
+    place: Place, verb: str, name: str, manner: Manner, *, ids: Sequence[str], key: str | None, is_all: bool
+) -> None:
     """Do something to jobs or dead letters of a keyed pool."""
+    if verb == "purge":
+        if key is None or ids:
+            raise click.UsageError("purge drops what waits of one key: --key KEY, and no ids (see cancel)")
+    elif verb == "cancel":
+        if not ids:
+            raise click.UsageError("say which jobs: their ids")
+    elif sum((bool(ids), key is not None, is_all)) != 1:
+        raise click.UsageError(f"say what to {verb}: ids or numbers, or --key KEY, or --all")
     with look.keyed_pool(place, name) as pool:
-        chosen = [int(one) if one.isdigit() and verb != "cancel" else one for one in ids]
-        which = f"{len(chosen)} jobs" if chosen else f"all of key {key!r}" if key is not None else "all"
-        if verb == "cancel":
-            if not ids:
-                raise click.UsageError("say which jobs: their ids")
-            manner.go(f"cancel {which} of {name}", lambda: pool.admin.cancel(ids, key=key))
-        elif verb == "purge":
-            if key is None:
-                raise click.UsageError("say of which key: --key KEY")
+        if verb == "purge":
+            assert key is not None
             manner.go(f"drop the waiting jobs of key {key!r} of {name}", lambda: pool.admin.purge(key))
+        elif verb == "cancel":
+            manner.go(f"cancel {len(ids)} jobs of {name}", lambda: pool.admin.cancel(ids, key=key))
         else:
             do = getattr(pool.admin, verb)
-            manner.go(
-                f"{verb} dead letters of {name}: {which}",
-                lambda: do(chosen) if chosen else do(key=key) if key is not None else do(),
-            )
+            chosen = [int(one) if one.isascii() and one.isdigit() and len(one) < 16 else one for one in ids]
+            which = f"{len(chosen)} of them" if chosen else "all" if key is None else f"all of key {key!r}"
+            manner.go(f"{verb} dead letters of {name}: {which}", lambda: do(chosen) if chosen else do(key=key))
 
 
 def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) -> None:
     """Pause or resume a key, a keyed pool, or a resource pool."""
     what = f"{verb} {name}" if key is None else f"{verb} key {key!r} of {name}"
-    if name in _keyed(place):
+    place.check()
+    is_keyed = name in _keyed(place)
+    if is_keyed and key is None and name in _lent(place):
+        raise click.UsageError(f"there are two pools {name!r}, a keyed one and one of resources: use Python for that")
+    if is_keyed:
         with look.keyed_pool(place, name) as tenants:
             if verb == "pause":
                 manner.go(what, lambda: tenants.admin.pause(key, reason=manner.reason))
             else:
                 manner.go(what, lambda: tenants.admin.resume(key))
         return
+    if key is not None:
+        raise click.UsageError(f"there is no keyed pool {name!r} at {shown(place.url)}, so it has no keys")
     look.names(place, name)
     with ResourcePool(name, place.url) as pool:
         if verb == "pause":
@@ -112,3 +135,7 @@ def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) 
 
 def _keyed(place: Place) -> list[str]:
     return [] if place.url.startswith("temporal") else keyed.pools(place.url)
+
+
+def _lent(place: Place) -> list[str]:
+    return [] if place.url.startswith(("redis", "unix")) else resources.pools(place.url)

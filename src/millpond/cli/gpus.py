@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import click
+
 POOL: Final = "gpus"
-VARIABLES: Final = {
-    "nvidia": ("CUDA_VISIBLE_DEVICES",),
-    "amd": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
-}
+PATIENCE: Final = 5.0
+"""Seconds that a tool has to tell of the GPUs."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,21 @@ class Gpu:
 
 
 def discover() -> list[Gpu]:
-    """Return the GPUs that this process may use."""
-    found = _nvidia() or _amd()
-    for variable in VARIABLES[found[0].maker] if found else ():
-        allowed = os.environ.get(variable)
-        if allowed is not None:
-            wanted = [one.strip() for one in allowed.split(",") if one.strip()]
-            return [one for one in found if one.index in wanted or any(one.uuid.startswith(each) for each in wanted)]
-    return found
+    """Return the GPUs of this machine."""
+    return _nvidia() or _amd()
+
+
+def allowed(labels: Sequence[tuple[str, str]]) -> dict[str, str] | list[dict[str, str]] | None:
+    """Return what to ask for: these labels, within the GPUs that an outer variable allows."""
+    wanted = dict(labels)
+    for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        listed = os.environ.get(variable)
+        if listed is not None:
+            names = [one.strip() for one in listed.split(",") if one.strip()]
+            if not names:
+                raise click.ClickException(f"{variable} is empty: no GPU may be used here")
+            return [{**wanted, ("index" if one.isdigit() else "uuid"): one} for one in names]
+    return wanted or None
 
 
 def _nvidia() -> list[Gpu]:
@@ -93,14 +100,22 @@ def _ask(command: str, *options: str) -> str:
     if path is None:
         return ""
     try:
-        done = subprocess.run([path, *options], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([path, *options], capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
 
 
 def variables(labels: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return the variables that let a program see these GPUs only."""
+    """Return the variables that let a program see these GPUs only.
+
+    On AMD, ROCR chooses first, and HIP counts from 0 what is left.
+    """
     indexes = [each["index"] for each in labels if "index" in each]
-    maker = labels[0].get("maker", "nvidia") if labels else "nvidia"
-    return {name: ",".join(indexes) for name in VARIABLES.get(maker, ())} if indexes else {}
+    if not indexes:
+        return {}
+    chosen = ",".join(indexes)
+    if labels[0].get("maker") == "amd":
+        rest = ",".join(map(str, range(len(indexes))))
+        return {"ROCR_VISIBLE_DEVICES": chosen, "HIP_VISIBLE_DEVICES": rest, "CUDA_VISIBLE_DEVICES": rest}
+    return {"CUDA_VISIBLE_DEVICES": chosen, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

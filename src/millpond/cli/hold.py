@@ -1,9 +1,9 @@
 """`millpond run --hold gpus:2 -- command`: run a command while holding resources, and free them whatever happens.
 
 This process holds the grants; the command is its child. Signals are passed on, and so is the exit code. When the
-command ends, the resources are free; when this process is killed, the kernel kills the command, and the resources are
-free when that is dead (see `tail`). What the command started in the background counts for nothing in the first case,
-and holds the resource in the second.
+command ends by itself, the resources are free, whatever it has left in the background. When a signal ended it, or what
+it used was taken away, what it has left is ended as well. When this process is killed, the kernel kills the command,
+and the resources are free when that is dead (see `tail`).
 """
 
 from __future__ import annotations
@@ -14,31 +14,34 @@ import os
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import click
 
-from millpond.cli import gpus, words
-from millpond.cli.place import Place
+from millpond._clock import elapsed
+from millpond._urls import shown
+from millpond.cli import family, gpus, words
+from millpond.cli.place import UNAVAILABLE, Place
 from millpond.cli.tail import Tails
 from millpond.cli.wanted import Wanted
-from millpond.errors import AcquireTimeout, EngineError, LeaseLost, PoolError
+from millpond.errors import AcquireTimeout, EngineError, PoolError
 from millpond.resources import Grant, ResourcePool
 
 HELD: Final = "MILLPOND_HELD"
 """The variable that tells a command, and runs inside it, what is held for it."""
 TIMED_OUT: Final = 75
 TAKEN_AWAY: Final = 76
-UNAVAILABLE: Final = 69
 SAY_EVERY: Final = 5.0
 GRACE: Final = 10.0
 """Seconds that a command has to end when what it uses was taken away."""
 PASSED_ON: Final = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGINT")
+PRIVATE: Final = 0o077
 
 
 @dataclass
@@ -58,36 +61,20 @@ class Hold:
     """What a run holds of one pool."""
 
     pool: str
-    resources: tuple[str, ...]
+    resources: list[str]
     token: int
+    url: str
     pid: int = field(default_factory=os.getpid)
-    url: str = ""
-
-    def about(self) -> dict[str, Any]:
-        """Return it as it stands in the environment of the command."""
-        return {
-            "pool": self.pool,
-            "resources": list(self.resources),
-            "token": self.token,
-            "pid": self.pid,
-            "url": self.url,
-        }
+    is_inner: bool = False
+    """A run around this one holds it."""
 
 
 def run(place: Place, wanted: Sequence[Wanted], command: Sequence[str], options: Options) -> int:
     """Hold, run, free; return the exit code."""
-    say: Callable[[str], None] = _quiet if options.is_quiet else _say
-    lost = threading.Event()
     options.reason = options.reason or shlex.join(command)[:200]
+    umask = os.umask(PRIVATE) if place.is_own else None
     try:
-        with contextlib.ExitStack() as after:
-            tails = Tails(place.url)
-            after.callback(tails.unlock)
-            held = [
-                _hold(place, one, options, say, after, tails, lost)
-                for one in sorted(wanted)  # all runs in the same order, so that no two wait for one another
-            ]
-            return _run(command, _environment(held), tails.files, lost, say)
+        return _Run(place, options, umask).run(wanted, command)
     except AcquireTimeout:
         return TIMED_OUT
     except KeyboardInterrupt:
@@ -95,202 +82,247 @@ def run(place: Place, wanted: Sequence[Wanted], command: Sequence[str], options:
     except EngineError as error:
         _say(str(error))
         return UNAVAILABLE
-    except PoolError as error:
-        raise click.ClickException(str(error)) from None
+    except (PoolError, ValueError, OverflowError, OSError) as error:
+        raise click.ClickException(words.plain(error)) from None
 
 
 def _say(text: str) -> None:
-    print(f"millpond: {text}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print(f"millpond: {words.plain(text)}", file=sys.stderr, flush=True)
 
 
 def _quiet(text: str) -> None:
     """Say nothing."""
 
 
-# --- holding ----------------------------------------------------------------------------------------------------------
+class _Run:
+    """One run."""
 
+    def __init__(self, place: Place, options: Options, umask: int | None) -> None:
+        self._place = place
+        self._options = options
+        self._umask = umask
+        self._say: Callable[[str], None] = _quiet if options.is_quiet else _say
+        self._deadline = None if options.timeout is None else elapsed() + options.timeout
+        self._lost = threading.Event()
+        self._tails = Tails(None if options.lease else place.file)
+        self._pools: dict[str, ResourcePool] = {}
+        self._grants: list[Grant] = []
+        self._around = family.ancestors()
 
-def _hold(
-    place: Place,
-    wanted: Wanted,
-    options: Options,
-    say: Callable[[str], None],
-    after: contextlib.ExitStack,
-    tails: Tails,
-    lost: threading.Event,
-) -> Hold:
-    inherited = _inherited(place, wanted)
-    if inherited is not None:
-        say(f"{wanted} is held already by the run around this one (pid {inherited.pid})")
-        return inherited
-    pool = after.enter_context(ResourcePool(wanted.pool, place.url, on_lost=lambda grant: lost.set()))
-    known = {one.name: one for one in pool.resources()}
-    if not known:
-        known = _create(pool, place, wanted, options)
-    with _saying(pool, wanted, say):
+    def run(self, wanted: Sequence[Wanted], command: Sequence[str]) -> int:
+        """Hold, run, free."""
         try:
-            grant = pool.acquire(
-                dict(wanted.labels) or None,
-                name=wanted.name,
-                count=wanted.number,
-                timeout=options.timeout,
-                lease=options.lease,
-                priority=options.priority,
-                reason=options.reason,
-            ).__enter__()
-        except AcquireTimeout:
-            _say(f"no {wanted} within {options.timeout:g} s: {_standing(pool, wanted)}")
-            raise
-    after.callback(_release, grant)
-    tails.lock(wanted.pool, [one for one in grant.resources if known[one].capacity == 1], say)
-    return Hold(wanted.pool, grant.resources, grant.token, url=place.url)
+            held = [
+                self._hold(one) for one in sorted(wanted)
+            ]  # all runs in the same order: no two wait for one another
+            code = self._run(command, self._environment(held))
+            for one in held:
+                if not one.is_inner:
+                    with contextlib.suppress(OSError):  # somebody has deleted the place
+                        self._tails.wait_for_inner(one.pool, self._say)
+            return code
+        finally:
+            self._free()
 
-
-def _release(grant: Grant) -> None:
-    with contextlib.suppress(LeaseLost):  # it was taken away, which was said
-        grant.release()
-
-
-def _create(pool: ResourcePool, place: Place, wanted: Wanted, options: Options) -> dict[str, Any]:
-    """Make a lock of a name that nobody has used so far."""
-    if wanted.pool == gpus.POOL and (found := gpus.discover()):
-        for one in found:
-            pool.add(one.name, labels=one.labels, exist_ok=True)
-    elif not place.is_own and not options.create:
-        raise click.ClickException(
-            f"there is no {wanted.pool!r} at {place.url}: say --create to make it a lock, or add what it has with "
-            f"`millpond add {wanted.pool} NAME`"
-        )
-    else:
-        pool.add(wanted.name or wanted.pool, exist_ok=True)
-    return {one.name: one for one in pool.resources()}
-
-
-@contextlib.contextmanager
-def _saying(pool: ResourcePool, wanted: Wanted, say: Callable[[str], None]) -> Iterator[None]:
-    """Say now and then why one waits."""
-    is_over = threading.Event()
-    waits = threading.Event()
-
-    def speak() -> None:
-        patience = 0.5
-        while not is_over.wait(patience):
-            waits.set()
-            patience = SAY_EVERY
+    def _free(self) -> None:
+        """Free what is held; should that fail, the end of this process does it."""
+        self._tails.unlock()
+        for grant in reversed(self._grants):
             with contextlib.suppress(PoolError):
-                say(f"waiting for {wanted}: {_standing(pool, wanted)}")
+                grant.release()
+        for pool in self._pools.values():
+            with contextlib.suppress(PoolError):
+                pool.close()
 
-    thread = threading.Thread(target=speak, daemon=True)
-    thread.start()
-    try:
-        yield
-        if waits.is_set():
-            say(f"{wanted} is yours")
-    finally:
-        is_over.set()
-        thread.join()
+    # --- holding ------------------------------------------------------------------------------------------------------
+
+    def _pool(self, name: str) -> ResourcePool:
+        if name not in self._pools:
+            self._pools[name] = ResourcePool(name, self._place.url, on_lost=lambda grant: self._lost.set())
+        return self._pools[name]
+
+    def _hold(self, wanted: Wanted) -> Hold:
+        pool = self._pool(wanted.pool)
+        around = self._held_around(pool, wanted)
+        if around is not None:
+            self._say(f"{wanted} is held already by the run around this one (pid {around.pid})")
+            self._tails.share(wanted.pool, around.resources)
+            return around
+        if not pool.resources():
+            self._create(pool, wanted)
+        with self._saying(pool, wanted):
+            try:
+                grant = pool.acquire(
+                    gpus.allowed(wanted.labels) if wanted.pool == gpus.POOL else dict(wanted.labels) or None,
+                    name=wanted.name,
+                    count=wanted.number,
+                    timeout=None if self._deadline is None else max(0.0, self._deadline - elapsed()),
+                    lease=self._options.lease,
+                    priority=self._options.priority,
+                    reason=self._options.reason,
+                ).__enter__()
+                self._grants.append(grant)
+                capacities = {one.name: one.capacity for one in pool.resources()}
+                alone = [name for name in grant.resources if capacities.get(name) == 1]
+                self._tails.lock(wanted.pool, alone, self._say, self._deadline)
+            except AcquireTimeout:
+                _say(f"no {wanted} within {self._options.timeout:g} s: {_standing(pool, wanted)}")
+                raise
+        return Hold(wanted.pool, list(grant.resources), grant.token, self._place.url)
+
+    def _create(self, pool: ResourcePool, wanted: Wanted) -> None:
+        """Make a lock of a name that nobody has used so far; or GPUs, of those that are here."""
+        if wanted.pool == gpus.POOL:
+            found = gpus.discover()
+            if not found:
+                raise click.ClickException("there are no GPUs here: neither nvidia-smi nor rocm-smi knows of one")
+            for one in found:
+                pool.add(one.name, labels=one.labels, exist_ok=True)
+        elif not self._place.is_own and not self._options.create:
+            raise click.ClickException(
+                f"there is no {wanted.pool!r} at {shown(self._place.url)}: say --create to make it a lock, or add what "
+                f"it has with `millpond add {wanted.pool} NAME`"
+            )
+        else:
+            pool.add(wanted.name or wanted.pool, exist_ok=True)
+
+    @contextlib.contextmanager
+    def _saying(self, pool: ResourcePool, wanted: Wanted) -> Iterator[None]:
+        """Say now and then why one waits."""
+        is_over = threading.Event()
+        waits = threading.Event()
+        before = len(self._grants)
+
+        def is_granted() -> bool:
+            return len(self._grants) > before
+
+        def speak() -> None:
+            patience = 0.5
+            while not is_over.wait(patience):
+                waits.set()
+                patience = SAY_EVERY
+                with contextlib.suppress(PoolError):
+                    if not is_granted():
+                        self._say(f"waiting for {wanted}: {_standing(pool, wanted)}")
+
+        thread = threading.Thread(target=speak, daemon=True)
+        thread.start()
+        try:
+            yield
+            if waits.is_set():
+                self._say(f"{wanted} is yours")
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _held_around(self, pool: ResourcePool, wanted: Wanted) -> Hold | None:
+        """Return what a run around this one holds, if that will do: to wait for it would be to wait for ourselves."""
+        tokens = {one.get("token") for one in _told() if one.get("pool") == pool.name}
+        here = socket.gethostname()
+        for holder in pool.holders():
+            if holder.token not in tokens and not (holder.host == here and holder.pid in self._around):
+                continue
+            labels = {each.name: each.labels for each in pool.resources()}
+            fitting = [
+                name
+                for name in holder.resources
+                if wanted.name in (None, name)
+                and all(labels.get(name, {}).get(key) == value for key, value in wanted.labels)
+            ]
+            if len(fitting) < wanted.number:
+                raise click.ClickException(
+                    f"the run around this one (pid {holder.pid}) holds {', '.join(holder.resources)} of {pool.name!r}, "
+                    f"and {wanted} is more than that: waiting for the rest could be waiting for ourselves, so ask for "
+                    "all of it there"
+                )
+            return Hold(pool.name, fitting[: wanted.number], holder.token, self._place.url, holder.pid, is_inner=True)
+        return None
+
+    def _environment(self, held: Sequence[Hold]) -> dict[str, str]:
+        """Return the environment of the command: what is held for it, and the GPUs that it may see."""
+        names = [name for one in held for name in one.resources]
+        environment = {
+            **os.environ,
+            HELD: json.dumps([*_told(), *map(asdict, held)]),
+            "MILLPOND_RESOURCES": ",".join(names),
+            "MILLPOND_RESOURCE": names[0],
+            "MILLPOND_TOKEN": str(held[0].token),
+        }
+        for one in held:
+            if one.pool == gpus.POOL:
+                labels = {each.name: dict(each.labels) for each in self._pool(one.pool).resources()}
+                environment.update(gpus.variables([labels.get(name, {}) for name in one.resources]))
+        return environment
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def _run(self, command: Sequence[str], environment: dict[str, str]) -> int:
+        family.adopt_orphans()
+        with _Signals() as signals:
+            try:
+                child = subprocess.Popen(
+                    command,
+                    env=environment,
+                    pass_fds=self._tails.files,
+                    preexec_fn=family.die_with_parent(),
+                    umask=-1 if self._umask is None else self._umask,
+                )
+            except (FileNotFoundError, NotADirectoryError):
+                _say(f"there is no command {command[0]!r}")
+                return 127
+            except OSError as error:
+                _say(f"{command[0]!r} cannot be run: {error.strerror}")
+                return 126
+            try:
+                signals.pass_on_to(child)
+                self._watch(child)
+            except BaseException:
+                self._end(child)
+                raise
+        code = child.returncode
+        if code < 0 or self._lost.is_set():
+            self._end(child)
+        if self._lost.is_set():
+            return TAKEN_AWAY
+        return code if code >= 0 else 128 - code
+
+    def _watch(self, child: subprocess.Popen[bytes]) -> None:
+        """Wait until the command has ended; tell it to, when what it uses was taken away."""
+        told = 0.0
+        while not _wait(child, 1.0):
+            if told and elapsed() > told + GRACE:
+                with contextlib.suppress(OSError):
+                    child.kill()
+            elif self._lost.is_set() and not told:
+                told = elapsed()
+                self._say("what the command uses was taken away: it is told to end")
+                with contextlib.suppress(OSError):
+                    child.terminate()
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        """End what is left of a command that did not end by itself; where that cannot be, it keeps what it uses."""
+        if not family.end(GRACE):
+            self._say("what the command has left behind cannot be ended: it keeps what it uses")
+            self._tails.close()
+        child.poll()
 
 
 def _standing(pool: ResourcePool, wanted: Wanted) -> str:
-    mine = [one.position for one in pool.waiters() if one.pid == os.getpid()]
+    waiters = pool.waiters()
+    mine = [one for one in waiters if one.pid == os.getpid()]
     holders = [one for one in pool.holders() if wanted.name is None or wanted.name in one.resources]
-    return words.line(holders, pool.waiters(), mine[0] if mine else 0)
+    return words.line([one for one in holders if one.pid != os.getpid()], waiters, mine[0] if mine else None)
 
 
-def _inherited(place: Place, wanted: Wanted) -> Hold | None:
-    """Return what a run around this one holds, if that will do: to wait for it would be to wait for ourselves."""
+def _told() -> list[dict[str, Any]]:
+    """Return what runs around this one hold, by the environment."""
     try:
         known = json.loads(os.environ.get(HELD, "[]"))
-        holds = [Hold(one["pool"], tuple(one["resources"]), one["token"], one["pid"], one["url"]) for one in known]
-    except (ValueError, TypeError, KeyError):
-        return None
-    around = set(_ancestors())
-    for one in holds:
-        if one.pool != wanted.pool or one.url != place.url or one.pid not in around:
-            continue
-        with ResourcePool(one.pool, place.url) as pool:
-            is_held = any(holder.token == one.token for holder in pool.holders())
-            labels = {each.name: each.labels for each in pool.resources()}
-        if not is_held:
-            continue
-        fitting = [
-            name
-            for name in one.resources
-            if (wanted.name in (None, name))
-            and all(labels.get(name, {}).get(key) == value for key, value in wanted.labels)
-        ]
-        if len(fitting) >= wanted.number:
-            return one
-        raise click.ClickException(
-            f"the run around this one (pid {one.pid}) holds {', '.join(one.resources)} of {one.pool!r}, and {wanted} "
-            "is more than that: waiting for the rest could be waiting for ourselves, so ask for all of it there"
-        )
-    return None
-
-
-def _ancestors() -> Iterator[int]:
-    """Return the processes around this one, as far as the system tells."""
-    pid = os.getppid()
-    while pid > 0:
-        yield pid
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                pid = int(file.read().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            found = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=False)
-            pid = int(found.stdout.strip() or 0)
-
-
-def _environment(held: Sequence[Hold]) -> dict[str, str]:
-    """Return the environment of the command: what is held for it, and the GPUs that it may see."""
-    names = [name for one in held for name in one.resources]
-    environment = {
-        **os.environ,
-        HELD: json.dumps([one.about() for one in held]),
-        "MILLPOND_RESOURCES": ",".join(names),
-        "MILLPOND_RESOURCE": names[0],
-        "MILLPOND_TOKEN": str(held[0].token),
-    }
-    for one in held:
-        if one.pool == gpus.POOL:
-            with ResourcePool(one.pool, one.url) as pool:
-                labels = {each.name: dict(each.labels) for each in pool.resources()}
-            environment.update(gpus.variables([labels.get(name, {}) for name in one.resources]))
-    return environment
-
-
-# --- running ----------------------------------------------------------------------------------------------------------
-
-
-def _run(
-    command: Sequence[str],
-    environment: dict[str, str],
-    files: Sequence[int],
-    lost: threading.Event,
-    say: Callable[[str], None],
-) -> int:
-    with _Signals() as signals:
-        try:
-            child = subprocess.Popen(command, env=environment, pass_fds=files, preexec_fn=_die_with_parent())
-        except FileNotFoundError:
-            _say(f"there is no command {command[0]!r}")
-            return 127
-        except PermissionError as error:
-            _say(f"{command[0]!r} cannot be run: {error.strerror}")
-            return 126
-        signals.pass_on_to(child)
-        is_told = False
-        while not _wait(child, 1.0 if not is_told else GRACE):
-            if is_told:
-                child.kill()
-            elif lost.is_set():
-                is_told = True
-                say(f"what {command[0]} uses was taken away: it is told to end")
-                child.terminate()
-    code = child.returncode
-    if lost.is_set():
-        return TAKEN_AWAY
-    return code if code >= 0 else 128 - code
+    except (ValueError, RecursionError):
+        return []
+    return [one for one in known if isinstance(one, dict)] if isinstance(known, list) else []
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float) -> bool:
@@ -304,27 +336,12 @@ def _wait(child: subprocess.Popen[bytes], timeout: float) -> bool:
             child.wait(timeout)
     else:
         try:
-            select.select([descriptor], [], [], timeout)
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll(timeout * 1000)
         finally:
             os.close(descriptor)
     return child.poll() is not None
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """Return what lets the kernel kill the command when this process is killed (Linux)."""
-    if sys.platform != "linux":
-        return None
-    import ctypes  # noqa: PLC0415  (10 ms, and only here)
-
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    parent = os.getpid()
-
-    def promise() -> None:
-        prctl(1, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(128 + signal.SIGKILL)
-
-    return promise
 
 
 class _Signals:

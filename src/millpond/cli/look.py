@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from millpond import keyed, resources
+from millpond._urls import shown
 from millpond.cli import words
 from millpond.cli.place import Place
-from millpond.cli.report import emit, record, table
+from millpond.cli.report import emit, record, table, write
 from millpond.errors import NotFound
 from millpond.keyed import KeyedPool
 from millpond.resources import ResourcePool
@@ -37,12 +38,18 @@ def _labels(row: Any) -> str:
 
 def names(place: Place, name: str | None) -> list[str]:
     """Return the resource pools that are meant."""
+    place.check()
     found = resources.pools(place.url)
     if name is None:
         return found
-    pool = name.partition("/")[0]
+    pool, _, resource = name.partition("/")
     if pool not in found:
-        raise NotFound(f"there is no {pool!r} at {place.url}; there is {', '.join(found) or 'nothing'}")
+        raise NotFound(f"there is no {pool!r} at {shown(place.url)}; there is {', '.join(found) or 'nothing'}")
+    if resource:
+        with ResourcePool(pool, place.url) as looked_at:
+            known = [one.name for one in looked_at.resources()]
+        if resource not in known:
+            raise NotFound(f"there is no {name!r}; there is {', '.join(f'{pool}/{one}' for one in known) or 'nothing'}")
     return [pool]
 
 
@@ -65,7 +72,7 @@ def who(place: Place, name: str | None, output: str, *, watch: bool = False) -> 
         if watch:
             click.clear()
         if not rows and output == "table":
-            print("nobody holds anything")
+            write("nobody holds anything")
         else:
             emit(rows, WHO, output)
         if not watch:
@@ -107,7 +114,7 @@ def ls(place: Place, name: str | None, output: str) -> None:
         with ResourcePool(pool, place.url) as looked_at:
             rows += [{"pool": pool, **record(one)} for one in looked_at.resources()]
     if not rows and output == "table":
-        print(f"there is nothing at {place.url}")
+        write(f"there is nothing at {shown(place.url)}")
     else:
         emit(rows, LS, output)
 
@@ -122,15 +129,15 @@ def show(place: Place, name: str) -> None:
             if len(known) != 1:
                 raise NotFound(f"say which: {', '.join(f'{pool}/{one}' for one in known)}")
             resource = known[0]
-        print(looked_at.admin.explain(resource))
+        write(words.plain(looked_at.admin.explain(resource)))
         for event in looked_at.admin.history(resource, limit=20):
-            print(_event(event))
+            write(_event(event))
 
 
 def _event(event: Any) -> str:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.time))
     data = " ".join(f"{key}={value}" for key, value in event.data.items() if value not in ("", None, (), {}))
-    return f"{when}  {event.name}  {data}"
+    return words.plain(f"{when}  {event.name}  {data}")
 
 
 def events(place: Place, name: str, output: str, *, follow: bool) -> None:
@@ -138,7 +145,11 @@ def events(place: Place, name: str, output: str, *, follow: bool) -> None:
     (pool,) = names(place, name)
     with ResourcePool(pool, place.url) as looked_at:
         stream = looked_at.watch() if follow else iter(())
-        for event in looked_at.admin.history(limit=50):
+        past = looked_at.admin.history(limit=50)
+        if output == "json" and not follow:
+            emit([_record_of(event) for event in past], {}, "json")
+            return
+        for event in [*past]:
             _print_event(event, output)
         for event in stream:
             _print_event(event, output)
@@ -146,14 +157,14 @@ def events(place: Place, name: str, output: str, *, follow: bool) -> None:
 
 def _print_event(event: Any, output: str) -> None:
     if output == "table":
-        print(_event(event), flush=True)
-    else:
-        emit([{"time": event.time, "event": event.name, "pool": event.pool, **record_of(event.data)}], {}, "jsonl")
+        write(_event(event))
+    else:  # one line each: nobody knows the end
+        emit([_record_of(event)], {}, "jsonl")
 
 
-def record_of(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of an event as JSON takes it."""
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in data.items()}
+def _record_of(event: Any) -> dict[str, Any]:
+    data = {key: list(value) if isinstance(value, tuple) else value for key, value in event.data.items()}
+    return {"time": event.time, "event": event.name, "pool": event.pool, **data}
 
 
 # --- all pools --------------------------------------------------------------------------------------------------------
@@ -164,17 +175,20 @@ POOLS: Columns = {"pool": _text("pool"), "kind": _text("kind"), "stands": _text(
 def pools(place: Place, output: str) -> None:
     """Print the pools of a place."""
     rows: list[dict[str, Any]] = []
+    place.check()
     if not place.url.startswith(("redis", "rediss", "unix", "valkey")):
         for name in resources.pools(place.url):
             with ResourcePool(name, place.url) as pool:
                 found = pool.statistics()
             stands = f"{found.held} held, {found.waiting} wait, {found.free_units} of {found.units} units free"
+            stands += f", paused: {found.paused}" if found.paused else ""
             rows.append({"pool": name, "kind": "resources", "stands": stands, **record(found)})
     if not place.url.startswith("temporal"):
         for name in keyed.pools(place.url):
             with KeyedPool(name, place.url) as tenants:
                 numbers = tenants.statistics()
             stands = f"{numbers.jobs} jobs, {numbers.workers} workers, {numbers.dead} dead"
+            stands += ", paused" if numbers.is_paused else ""
             rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers)})
     emit(rows, POOLS, output)
 
@@ -184,9 +198,10 @@ def pools(place: Place, output: str) -> None:
 
 def keyed_pool(place: Place, name: str) -> KeyedPool:
     """Return a keyed pool that is there."""
+    place.check()
     found = keyed.pools(place.url)
     if name not in found:
-        raise NotFound(f"there is no keyed pool {name!r} at {place.url}; there is {', '.join(found) or 'none'}")
+        raise NotFound(f"there is no keyed pool {name!r} at {shown(place.url)}; there is {', '.join(found) or 'none'}")
     return KeyedPool(name, place.url)
 
 
@@ -274,6 +289,6 @@ def _page(rows: list[dict[str, Any]], columns: Columns, output: str, more: str) 
     if rows or output != "table":
         emit(rows, columns, output)
     else:
-        print(table([], list(columns)))
+        write(table([], list(columns)))
     if more:
         click.echo(f"there is more: --after {more}", err=True)

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from millpond.cli.report import write
+from millpond.cli.words import plain
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -22,15 +25,20 @@ class Manner:
 
     def go(self, what: str, done: Callable[[], object]) -> None:
         """Do it, unless this is a trial or a person says no."""
+        what = plain(what)
         if self.is_trial:
-            print(f"would {what}")
+            write(f"would {what}")
             return
-        if not self.is_sure and sys.stdin.isatty() and sys.stdout.isatty():
+        if not self.is_sure and _is_somebody_there():
             click.confirm(f"{what}?", abort=True)
         elif not self.is_sure:
             raise click.UsageError(f"say --yes to {what}: there is nobody to ask")
         answer = done()
-        print(f"done: {what}" if answer is None else f"done: {what} ({answer})")
+        write(f"done: {what}" if answer is None else f"done: {what} ({answer})")
+
+
+def _is_somebody_there() -> bool:
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
 def manner_options(function: F) -> F:

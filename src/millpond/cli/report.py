@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from millpond.cli.words import plain
+
 F = TypeVar("F", bound=Callable[..., Any])
 OUTPUTS = ("table", "json", "jsonl")
 
@@ -39,25 +41,28 @@ def _plain(value: Any) -> Any:
 def emit(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable[[Any], str]], output: str) -> None:
     """Print rows: all that they have as JSON, or these columns as a table."""
     if output == "json":
-        print(json.dumps(rows, indent=2, default=str))
+        write(json.dumps(rows, indent=2, default=str))
     elif output == "jsonl":
         for row in rows:
-            print(json.dumps(row, default=str))
+            write(json.dumps(row, default=str))
     else:
-        print(table([[show(row) for show in columns.values()] for row in rows], list(columns)))
+        write(table([[show(row) for show in columns.values()] for row in rows], list(columns)))
+
+
+def write(text: str) -> None:
+    """Print text, whatever the terminal can show of it."""
+    if sys.stdout is None:
+        return
+    coding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    print(text.encode(coding, "backslashreplace").decode(coding), flush=True)
 
 
 def table(rows: Iterable[Sequence[str]], titles: Sequence[str]) -> str:
     """Return rows below their titles; the last column is cut where the terminal ends."""
-    lines = [list(titles), *[[_one_line(cell) for cell in row] for row in rows]]
+    lines = [list(titles), *[[plain(cell.partition("\n")[0]) for cell in row] for row in rows]]
     widths = [max(len(line[index]) for line in lines) for index in range(len(titles))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         wide = shutil.get_terminal_size().columns
         text = [one if len(one) <= wide else one[: wide - 1] + "…" for one in text]
     return "\n".join(text)
-
-
-def _one_line(cell: str) -> str:
-    """Return text without what would break a table, or a terminal."""
-    return "".join(one if one.isprintable() else " " for one in cell.split("\n", 1)[0])

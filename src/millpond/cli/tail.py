@@ -2,65 +2,137 @@
 
 A run holds its resources by a grant, which ends with its process, whatever kills that. Its command lives a moment
 longer, or for good if it started something in the background. So the command inherits a locked descriptor (`flock`) of
-a file per resource; who is granted the resource next waits for that file as well. A run that ends by itself unlocks it,
-whatever the command has left behind. So nothing overlaps, and only what outlives a *killed* run holds others up.
+a file per resource; who is granted the resource next waits for that file as well. A run whose command ends by itself
+unlocks it, whatever the command has left behind.
 
-Only for resources that one holder has at a time, in a file of this machine.
+A run inside a run, which uses what the outer one holds, has a second file locked for reading meanwhile; the outer one
+ends when that is free.
+
+Only for locks of resources that one holder has at a time, in a file of this machine; and a process that closes what it
+inherits (as the children of Python's `subprocess` do) and outlives a *killed* run is not seen.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterable
-from urllib.parse import quote, unquote, urlsplit
+from pathlib import Path
 
-LOOK = 0.05
+from millpond._clock import elapsed
+from millpond.errors import AcquireTimeout
+
+LOOK = 0.02
+PATIENCE = 1.0
+"""Seconds for which nothing is said: others are just leaving."""
 
 
 class Tails:
     """The locked files of one run."""
 
-    def __init__(self, url: str) -> None:
-        file = os.path.realpath(unquote(urlsplit(url).path[1:])) if url.startswith("sqlite:") else ""
-        self._folder = f"{file}.held" if file else None
+    def __init__(self, file: Path | None) -> None:
+        self._place = file
+        self._folder = None if file is None else Path(f"{file}.held")
         self.files: list[int] = []
+        self._inner: list[str] = []
 
-    def lock(self, pool: str, resources: Iterable[str], say: Callable[[str], None]) -> None:
+    def lock(
+        self, pool: str, resources: Iterable[str], say: Callable[[str], None], deadline: float | None = None
+    ) -> None:
         """Wait until nothing is left of runs that were killed."""
-        if self._folder is None:
-            return
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
         for resource in sorted(resources):
-            name = quote(f"{pool}/{resource}", safe="")[:200]
-            file = os.open(f"{self._folder}/{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            self.files.append(file)
-            has_said = False
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if not has_said:
-                        has_said = True
-                        left = ", ".join(map(str, users(file))) or "that cannot be seen from here"
-                        say(f"{resource} is yours, but what a killed run left behind still uses it: process {left}")
-                    time.sleep(LOOK)
+            file = self._open(pool, resource)
+            if file is not None:
+                self.files.append(file)
+                self._inner.append(resource)
+                _wait(
+                    lambda file=file: _lock(file, fcntl.LOCK_EX),  # type: ignore[misc]
+                    lambda file=file, name=resource: say(  # type: ignore[misc]
+                        f"{name} is yours, but what a killed run left behind still uses it: process {_named(file)}"
+                    ),
+                    deadline,
+                )
+
+    def share(self, pool: str, resources: Iterable[str]) -> None:
+        """Take note that a run inside this one uses what it holds."""
+        for resource in resources:
+            file = self._open(pool, resource, ".inner")
+            if file is not None:
+                self.files.append(file)
+                _lock(file, fcntl.LOCK_SH)
+
+    def wait_for_inner(self, pool: str, say: Callable[[str], None]) -> None:
+        """Wait until no run inside this one uses what it holds."""
+        for resource in self._inner:
+            file = self._open(pool, resource, ".inner")
+            if file is not None:
+                _wait(
+                    lambda file=file: _lock(file, fcntl.LOCK_EX),  # type: ignore[misc]
+                    lambda name=resource: say(f"{name} is still used by a run inside this one"),  # type: ignore[misc]
+                )
+                os.close(file)
 
     def unlock(self) -> None:
         """Let go, also of what the command has left behind."""
         for file in self.files:
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_UN)
+        self.close()
+
+    def close(self) -> None:
+        """Let go; what the command has left behind keeps its own."""
+        for file in self.files:
             with contextlib.suppress(OSError):
                 os.close(file)
         self.files.clear()
 
+    def _open(self, pool: str, resource: str, more: str = "") -> int | None:
+        if self._folder is None or self._place is None:
+            return None
+        mode = self._place.stat().st_mode  # who may use the one may use the other
+        if not self._folder.exists():
+            with contextlib.suppress(FileExistsError):
+                self._folder.mkdir(0o700)
+                self._folder.chmod(0o700 | (0o070 if mode & 0o020 else 0) | (0o007 if mode & 0o002 else 0))
+        name = hashlib.blake2b(f"{pool}/{resource}".encode(), digest_size=16).hexdigest() + more
+        path = self._folder / name
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with contextlib.suppress(OSError):
+                os.fchmod(file, mode & 0o666)
+            return file
+
+
+def _lock(file: int, how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait(is_done: Callable[[], bool], complain: Callable[[], None], deadline: float | None = None) -> None:
+    began, has_said = elapsed(), False
+    while not is_done():
+        if deadline is not None and elapsed() > deadline:
+            raise AcquireTimeout("what a killed run left behind still uses it")
+        if not has_said and elapsed() - began > PATIENCE:
+            has_said = True
+            complain()
+        time.sleep(LOOK)
+
+
+def _named(file: int) -> str:
+    return ", ".join(map(str, users(file))) or "that cannot be seen from here"
+
 
 def users(file: int) -> list[int]:
-    """Return the other processes of this user that have a file open, where the system tells (Linux)."""
+    """Return the other processes that have a file open, where the system tells (Linux)."""
     wanted, me, found = os.fstat(file), os.getpid(), []
     with contextlib.suppress(OSError):
         for pid in filter(str.isdigit, os.listdir("/proc")):

@@ -13,6 +13,7 @@ from millpond._person import user_and_host
 from millpond.cli.manner import Manner, manner_options
 from millpond.cli.place import Place, url_option
 from millpond.cli.report import output_option
+from millpond.cli.words import plain
 
 F = TypeVar("F", bound=Callable[..., Any])
 UNAVAILABLE = 69
@@ -31,10 +32,10 @@ def verb(function: F) -> F:
         try:
             function(Place(url), **options)
         except errors.EngineError as error:
-            click.echo(f"millpond: {error}", err=True)
+            click.echo(f"millpond: {plain(error)}", err=True)
             raise SystemExit(UNAVAILABLE) from None
-        except (errors.PoolError, ValueError, TypeError) as error:
-            raise click.ClickException(str(error)) from None
+        except (errors.PoolError, ValueError, TypeError, OverflowError, OSError) as error:
+            raise click.ClickException(plain(error)) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
 
@@ -257,11 +258,19 @@ def _on_jobs(name: str, words: str) -> None:
     @click.argument("pool", metavar="POOL")
     @click.argument("ids", metavar="[ID]...", nargs=-1)
     @click.option("--key", help="Those of this key.")
+    @click.option("--all", "is_all", is_flag=True, help="All of them.", hidden=name in ("cancel", "purge"))
     @manner_options
     def command(
-        place: Place, pool: str, ids: tuple[str, ...], key: str | None, reason: str, is_sure: bool, is_trial: bool
+        place: Place,
+        pool: str,
+        ids: tuple[str, ...],
+        key: str | None,
+        is_all: bool,
+        reason: str,
+        is_sure: bool,
+        is_trial: bool,
     ) -> None:
-        _act().on_jobs(place, name, pool, Manner(reason, is_sure, is_trial), ids=ids, key=key)
+        _act().on_jobs(place, name, pool, Manner(reason, is_sure, is_trial), ids=ids, key=key, is_all=is_all)
 
     command.__name__, command.__doc__ = name, words
     verb(command)

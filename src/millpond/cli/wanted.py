@@ -30,7 +30,7 @@ def parse(text: str) -> Wanted:
     match = _SHAPE.fullmatch(text)
     if match is None:
         raise click.BadParameter(f"{text!r} is not NAME[/RESOURCE][:COUNT][{{LABEL=VALUE,...}}]", param_hint="--hold")
-    count = int(match["count"] or 1)
+    count = int((match["count"] or "1")[:9])
     labels = []
     for part in (match["labels"] or "").split(",") if match["labels"] else ():
         key, equals, value = part.partition("=")

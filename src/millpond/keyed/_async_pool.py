@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from millpond._events import Observer
+from millpond._urls import shown
 from millpond.keyed import _cursor, _serve, _views
 from millpond.keyed import _questions as about
 from millpond.keyed._async_admin import AsyncKeyedAdmin
@@ -20,7 +21,7 @@ from millpond.keyed._async_port import AsyncPort, AsyncWorking
 from millpond.keyed._async_search import STATES, AsyncSearch, Start, Wanted
 from millpond.keyed._core import Placement
 from millpond.keyed._definition import Policy, define
-from millpond.keyed._home import Home, shown
+from millpond.keyed._home import Home
 from millpond.keyed._job import Job, Resident
 from millpond.keyed._page import Page
 from millpond.keyed._records import KeyView

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import itertools
 import os
-import re
 import secrets
 import threading
 import time
@@ -18,6 +17,7 @@ from weakref import WeakSet
 
 from millpond._clock import elapsed
 from millpond._events import Observer, logger
+from millpond._urls import shown
 from millpond.errors import EngineUnavailable, PoolClosed
 from millpond.keyed._checks import check_text
 from millpond.keyed._core import Jump, Placement, Rendezvous, mix, slot_of
@@ -344,11 +344,6 @@ def pools(url: str) -> list[str]:
     """Return the names of the keyed pools that live at a URL."""
     names: list[str] = importlib.import_module(_module_of(url)).pools(url)
     return names
-
-
-def shown(url: str) -> str:
-    """Return a URL as people may see it: without its password."""
-    return re.sub(r"(://[^:@/]*:)[^@/]*@", r"\1***@", re.sub(r"([?&]password=)[^&]*", r"\1***", url))
 
 
 def _module_of(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 
+from millpond._urls import shown
 from millpond.resources._engine import Engine
 
 _HOMES = {
@@ -21,7 +22,7 @@ def open_engine(url: str) -> Engine:
     home = _HOMES.get(scheme) if ":" in url else None
     if home is None:
         raise ValueError(
-            f"no engine for {url!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'temporal://host:port/namespace'"
+            f"no engine for {shown(url)!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'temporal://host:port/namespace'"
         )
     engine: Engine = importlib.import_module(home).open(url)
     return engine

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from millpond._urls import shown
+
 if TYPE_CHECKING:
     from temporalio.client import Client
     from temporalio.converter import DataConverter
@@ -59,19 +61,19 @@ def parse(url: str) -> Address:
     try:
         port = parts.port or 7233
     except ValueError as error:
-        raise ValueError(f"{url!r}: {error}") from None
+        raise ValueError(f"{shown(url)!r}: {error}") from None
     if parts.scheme != "temporal" or not parts.hostname or parts.username or "/" in parts.path[1:]:
-        raise ValueError(f"{url!r} does not name a server: write temporal://host:port/namespace")
+        raise ValueError(f"{shown(url)!r} does not name a server: write temporal://host:port/namespace")
     options: dict[str, Any] = {}
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
         if key not in _OPTIONS:
-            raise ValueError(f"{url!r}: {key}={value} is not known; use {', '.join(_OPTIONS)}")
+            raise ValueError(f"{shown(url)!r}: {key}={value} is not known; use {', '.join(_OPTIONS)}")
         if key == "tls":
             if value.lower() not in _YES_NO:
-                raise ValueError(f"{url!r}: tls={value} must be true or false")
+                raise ValueError(f"{shown(url)!r}: tls={value} must be true or false")
             options[key] = _YES_NO[value.lower()]
         elif not value and key != "prefix":
-            raise ValueError(f"{url!r}: {key}= must not be empty")
+            raise ValueError(f"{shown(url)!r}: {key}= must not be empty")
         else:
             options["converter" if key == "data_converter" else key] = value
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
