@@ -31,6 +31,8 @@ HOT = 100
 HELD = (0, 1_000, 10_000, 100_000)
 JOBS = 30_000
 ROUNDS = 3
+LOOKED_AT = 200_000
+STORES = ("Redis", "SQLite", "memory")
 
 
 class Tally:
@@ -212,6 +214,34 @@ def memory() -> float:
         return (time.perf_counter() - began) / jobs * 1e6
 
 
+def looking(store: str) -> dict[str, float]:
+    """Return the milliseconds of looking into a pool with very many keys, a job of each waiting."""
+
+    def measure() -> dict[str, float]:
+        with ExitStack() as ends:
+            folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="millpond-keyed-")))
+            url = {"memory": "memory:", "SQLite": f"sqlite:///{folder}/pool.db"}.get(store)
+            pool, nothing, _ = make(url or ends.enter_context(redis_server()).url, [0, 0])
+            ends.enter_context(pool)
+            for start in range(0, scale(LOOKED_AT), 1000):
+                nothing.dispatch_many([(f"key-{number}", number) for number in range(start, start + 1000)])
+            half = pool.jobs(limit=scale(LOOKED_AT) // 2).next
+            calls: dict[str, Callable[[], object]] = {
+                "statistics": pool.statistics,
+                "jobs": lambda: pool.jobs(after=half, limit=100),
+                "keys": lambda: pool.keys(limit=100),
+            }
+            return {name: statistics.median(_milliseconds(call) for _ in range(9)) for name, call in calls.items()}
+
+    return harness.shared(f"looking-{store}", measure)
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return (time.perf_counter() - began) * 1e3
+
+
 # --- questions --------------------------------------------------------------------------------------------------------
 
 NOTE = "ours only; a worker is a process with its defaults; Redis without persistence, all on one machine"
@@ -272,6 +302,23 @@ QUESTIONS = [
         params=[{"synchronous": mode} for mode in ("FULL", "NORMAL")],
         must=200,
         aim=100,
+    ),
+    *(
+        question(
+            f"looking_{what}",
+            f"{LOOKED_AT:,} keys with a job each: {title}",
+            {"millpond": lambda store, what=what: looking(store)[what]},
+            "ms",
+            params=[{"store": store} for store in STORES],
+            must=must,
+            rounds=1,
+            note="no worker; median of 9; Redis without persistence, all on one machine",
+        )
+        for what, title, must in (
+            ("statistics", "statistics()", 20),
+            ("jobs", "a page of 100 jobs from the middle", 100),
+            ("keys", "a page of 100 keys", 100),
+        )
     ),
     question("memory", f"memory store, one process: {JOBS:,} jobs put and run: per job", {"millpond": memory}, "µs"),
 ]
