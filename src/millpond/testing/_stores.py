@@ -2228,6 +2228,19 @@ def hole_11_a_batch_that_comes_late_is_ignored(bench: StoreBench) -> None:
     assert bench.store.ask(about.Counts()).jobs == 3
 
 
+def hole_11_a_delayed_job_comes_at_its_own_time(bench: StoreBench) -> None:
+    """One that was taken back and dispatched again by the same id does not come at the time of the first."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", "again", delay=SECOND)
+    assert bench.cancel("k", "again") == "cancelled"
+    bench.put("k", "first", delay=2 * SECOND)
+    bench.put("k", "again", delay=3 * SECOND)
+    bench.skip(4 * SECOND)
+    a.work(want=0)
+    assert ids(a.one("k")) == ["first", "again"]
+
+
 def hole_12_only_what_ran_is_blamed(bench: StoreBench) -> None:
     """A loss counts for the first unsettled job of each key, and for no other; a settle of it forgets."""
     bench.open(max_losses=2)

@@ -65,15 +65,15 @@ class MailboxRules(Generic[M]):
         tables.died.expire(now)
         due = tables.due.pop(now, DUE)
         if due:
-            self._boxes.preload([name for what, name in due if what != "delayed"])
-        for what, name in due:
+            self._boxes.preload([name for _, what, name in due if what != "delayed"])
+        for when, what, name in due:
             if what == "delayed":
-                self._enter_delayed(now, name)
+                self._enter_delayed(now, name, when)
                 continue
             box = self._boxes.get(name)
             if box is None:
                 continue
-            if what == "later" and box.state == RETRY and box.since <= now:
+            if what == "later" and box.state == RETRY and box.since == when:
                 self._try_again(now, box)
             elif what == "shelf" and box.state == PARKED and box.since + self._tables.settings.unknown <= now:
                 self._give_up_parked(now, box)
@@ -84,9 +84,10 @@ class MailboxRules(Generic[M]):
         self._numbers.last_due += 1
         self._tables.due.add(due, self._numbers.last_due, what, name)
 
-    def _enter_delayed(self, now: int, job: str) -> None:
+    def _enter_delayed(self, now: int, job: str, due: int) -> None:
+        """Let a delayed job enter its mailbox; not at the time of another one of that id, which was taken back."""
         delayed = self._tables.delayed.get(job)
-        if delayed is not None and delayed.due <= now:
+        if delayed is not None and delayed.due == due:
             self.drop_delayed(job)
             self.enter(delayed.slot, delayed.mailbox, stamped(now, delayed.body))
 

@@ -184,8 +184,8 @@ class Due(Protocol):
     """What happens at a time; what is no longer so when its time comes, is skipped by who asks."""
 
     def add(self, due: int, number: int, what: str, name: str) -> None: ...
-    def pop(self, now: int, most: int) -> Sequence[tuple[str, str]]:
-        """Return what is due, by time and number, and remove it."""
+    def pop(self, now: int, most: int) -> Sequence[tuple[int, str, str]]:
+        """Return what is due, by time and number, with the time, and remove it."""
 
     def next(self) -> int:
         """Return when the next thing is due, or 0."""

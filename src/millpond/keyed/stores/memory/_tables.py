@@ -72,11 +72,12 @@ class MemoryDue:
     def add(self, due: int, number: int, what: str, name: str) -> None:
         heapq.heappush(self.heap, (due, number, what, name))
 
-    def pop(self, now: int, most: int) -> Sequence[tuple[str, str]]:
+    def pop(self, now: int, most: int) -> Sequence[tuple[int, str, str]]:
         heap = self.heap
-        found: list[tuple[str, str]] = []
+        found: list[tuple[int, str, str]] = []
         while heap and heap[0][0] <= now and len(found) < most:
-            found.append(heapq.heappop(heap)[2:])
+            due, _, what, name = heapq.heappop(heap)
+            found.append((due, what, name))
         return found
 
     def next(self) -> int:

@@ -171,7 +171,7 @@ class SqlDue(_Part):
     def add(self, due: int, number: int, what: str, name: str) -> None:
         self._added.append((self._pool, due, number, what, name))
 
-    def pop(self, now: int, most: int) -> Sequence[tuple[str, str]]:
+    def pop(self, now: int, most: int) -> Sequence[tuple[int, str, str]]:
         if not 0 < self.next() <= now:
             return ()
         rows = self._execute(
@@ -181,7 +181,7 @@ class SqlDue(_Part):
         self._executemany(
             "DELETE FROM keyed_due WHERE pool = ? AND due = ? AND number = ?", [(self._pool, *row[:2]) for row in rows]
         )
-        return [row[2:] for row in rows]
+        return [(row[0], row[2], row[3]) for row in rows]
 
     def next(self) -> int:
         self.flush()
