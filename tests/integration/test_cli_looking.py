@@ -238,3 +238,20 @@ def test_errors_are_one_line_and_tell_no_secret(shell: Shell, arguments: list[st
     done = shell.run(*arguments)
     assert done.returncode == code and words in done.stderr
     assert "Traceback" not in done.stderr and "secret" not in done.stderr and not done.stdout
+
+
+def test_the_doctor_looks_at_machine_and_place_and_tells_no_secret(place: Shell):
+    found = {str(one["what"]): one for one in place.json("doctor")}
+    assert found["Python"]["state"] == found["SQLite"]["state"] == found["place"]["state"] == "good"
+    if place.url.startswith("redis"):
+        assert found["server"]["state"] == found["eviction"]["state"] == found["clock"]["state"] == "good"
+        assert "ms" in str(found["latency"]["found"])
+    else:
+        assert "pools.db" in str(found["file system"]["found"])
+    sick = place.run("doctor", "--url", "redis://:secret@127.0.0.1:1")
+    assert sick.returncode == 1 and "bad" in sick.stdout and "secret" not in sick.stdout + sick.stderr
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell: Shell, name: str):
+    assert "_MILLPOND_COMPLETE" in shell.says("completion", name)

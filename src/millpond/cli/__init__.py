@@ -111,5 +111,16 @@ def run(
     raise SystemExit(hold.run(place.Place(url), asked, command, options))
 
 
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what lets a shell complete commands: `eval "$(millpond completion bash)"`."""
+    from click.shell_completion import get_completion_class  # noqa: PLC0415  (only here)
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(main, {}, "millpond", "_MILLPOND_COMPLETE").source())
+
+
 for _verb in verbs:
     main.add_command(_verb)

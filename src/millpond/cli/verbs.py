@@ -151,6 +151,14 @@ def dead(place: Place, name: str, output: str, key: str | None, after: str, limi
     _look().dead(place, name, output, key=key, after=after, limit=limit)
 
 
+@verb
+@output_option
+def doctor(place: Place, output: str) -> None:
+    """Look at this machine and at a place, and say what to do where something is wrong."""
+    found: Any = importlib.import_module("millpond.cli.doctor")
+    raise SystemExit(found.run(place, output))
+
+
 # --- acting on resources ----------------------------------------------------------------------------------------------
 
 

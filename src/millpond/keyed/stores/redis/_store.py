@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.keyed import _commands as commands
@@ -324,6 +325,23 @@ def pools(url: str) -> list[str]:
                 return sorted("" if name == "%" else name for name in names)
     finally:
         link.close()
+
+
+def examine(url: str) -> tuple[dict[str, str], list[float], float]:
+    """Return what a server says of itself, the seconds of some answers, and its time."""
+    link = Link(Place(url), b"")
+    try:
+        lines = (line.partition(b":") for line in link.command("INFO").splitlines())
+        info = {name.decode(): value.decode(errors="replace") for name, _, value in lines}
+        took = []
+        for _ in range(20):
+            began = elapsed()
+            link.command("PING")
+            took.append(elapsed() - began)
+        seconds, micro = link.command("TIME")
+    finally:
+        link.close()
+    return info, took, int(seconds) + int(micro) / 1e6
 
 
 def _takes(answer: list[Any], token: int) -> tuple[Take, ...]:
