@@ -1,0 +1,148 @@
+"""A plugin of pytest: tests hold what they use, so that those of other workers, and other people's, wait their turn.
+
+    @pytest.mark.holds("boards", count=2, chip="rp2040")
+    def test_two_boards_talk(held):
+        talk(*held.resources)
+
+A test waits until it has them, and gives them back when it has ended, its fixtures included. Under pytest-xdist each
+worker is a holder of its own: one that is killed frees what it held. Pools live in the user's own file (as for
+`millpond run`), or where `--millpond-url`, the ini value `millpond_url` or `MILLPOND_URL` says; a name that is not
+known is a lock.
+
+`--hold gpus:1` holds for a whole run, or for each worker of xdist, from before anything is imported: GPUs are set in
+the environment by then.
+
+Nothing of Millpond is imported before a test holds something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+MARK = "holds(pool, *, name=None, count=1, timeout=None, **labels): hold resources of a Millpond pool during the test"
+TIMEOUT = 3600.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take options."""
+    group = parser.getgroup("millpond")
+    group.addoption(
+        "--hold",
+        action="append",
+        default=[],
+        metavar="NAME[:COUNT][{LABEL=VALUE}]",
+        help="hold this for the whole run, or for each worker of xdist; repeatable",
+    )
+    group.addoption("--millpond-url", default="", metavar="URL", help="where the pools live")
+    parser.addini("millpond_url", "where the pools live", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hold what is wanted for the whole run, before anything is imported."""
+    config.addinivalue_line("markers", MARK)
+    holds = config.getoption("--hold")
+    is_lead = holds and not hasattr(config, "workerinput") and getattr(config.option, "numprocesses", None)
+    if holds and not is_lead:  # under xdist the workers hold, not who leads them
+        stack = contextlib.ExitStack()
+        config.add_cleanup(stack.close)
+        for text in holds:
+            wanted = importlib.import_module("millpond.cli.wanted").parse(text)
+            stack.enter_context(_Holding(config, wanted.pool, wanted.name, wanted.number, dict(wanted.labels)))
+
+
+class _Holding:
+    """Holds resources, and sets what tells a program of GPUs."""
+
+    def __init__(
+        self, config: pytest.Config, pool: str, name: str | None, count: int, labels: dict[str, str], reason: str = ""
+    ) -> None:
+        self._url = config.getoption("--millpond-url") or config.getini("millpond_url")
+        self._pool, self._name, self._count, self._labels = pool, name, count, labels
+        self._reason = reason or "pytest"
+        self._after = contextlib.ExitStack()
+        self.timeout: float = TIMEOUT
+
+    def __enter__(self) -> Any:
+        cli: Any = importlib.import_module("millpond.cli.place")
+        gpus: Any = importlib.import_module("millpond.cli.gpus")
+        resources: Any = importlib.import_module("millpond.resources")
+        place = cli.Place(self._url or None)
+        with contextlib.ExitStack() as stack:
+            pool = stack.enter_context(resources.ResourcePool(self._pool, place.url))
+            is_gpu = self._pool == gpus.POOL
+            if not pool.resources():
+                if is_gpu:
+                    for one in gpus.discover():
+                        pool.add(one.name, labels=one.labels, exist_ok=True)
+                else:
+                    pool.add(self._name or self._pool, exist_ok=True)
+            selector = gpus.allowed(tuple(self._labels.items())) if is_gpu else self._labels or None
+            grant = stack.enter_context(
+                pool.acquire(selector, name=self._name, count=self._count, timeout=self.timeout, reason=self._reason)
+            )
+            if is_gpu:
+                known = {one.name: dict(one.labels) for one in pool.resources()}
+                for variable, value in gpus.variables([known[name] for name in grant.resources]).items():
+                    stack.callback(_restore, variable, os.environ.get(variable))
+                    os.environ[variable] = value
+            self._after = stack.pop_all()
+        return grant
+
+    def __exit__(self, *error: object) -> None:
+        self._after.close()
+
+
+def _restore(variable: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(variable, None)
+    else:
+        os.environ[variable] = value
+
+
+_held = pytest.StashKey[list[Any]]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Hold what the marks of a test name, from before its fixtures are made until they are gone."""
+    with contextlib.ExitStack() as stack:
+        item.stash[_held] = []
+        try:
+            for mark in sorted(item.iter_markers("holds"), key=lambda one: str(one.args)):
+                item.stash[_held].append(stack.enter_context(_of(item, mark)))
+        except Exception as error:
+            item.stash[_held] = [error]  # the test fails with it, and the others go on
+        return (yield)
+
+
+def _of(item: pytest.Item, mark: pytest.Mark) -> _Holding:
+    labels = dict(mark.kwargs)
+    name, count, timeout = labels.pop("name", None), labels.pop("count", 1), labels.pop("timeout", TIMEOUT)
+    if len(mark.args) != 1 or not isinstance(mark.args[0], str):
+        raise TypeError(f"pytest.mark.holds takes the name of a pool first, not {mark.args!r}")
+    plain = {key: str(value) for key, value in labels.items()}
+    holding = _Holding(item.config, mark.args[0], name, count, plain, f"pytest: {item.nodeid}")
+    holding.timeout = timeout
+    return holding
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test that could not have what it wants."""
+    for one in item.stash.get(_held, []):
+        if isinstance(one, Exception):
+            raise one
+
+
+@pytest.fixture
+def held(request: pytest.FixtureRequest) -> Any:
+    """Return what the test holds by its mark: a grant with `resource`, `resources` and `token`; several: a list."""
+    grants = request.node.stash.get(_held, [])
+    if not grants:
+        raise LookupError("this test holds nothing: mark it with @pytest.mark.holds(POOL)")
+    return grants[0] if len(grants) == 1 else grants

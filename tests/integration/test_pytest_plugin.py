@@ -1,0 +1,147 @@
+"""The plugin of pytest: tests that hold what they use, alone and under xdist."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from millpond.resources import ResourcePool
+from waiting import HANG
+
+PLUGIN = ["-p", "millpond.pytest_plugin"]
+
+
+class Suite:
+    """A folder with tests of a user."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/pools.db"
+        (folder / "pytest.ini").write_text(f"[pytest]\nmillpond_url = {self.url}\n")
+        self.environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        for name in ("MILLPOND_MATRIX", "CUDA_VISIBLE_DEVICES"):
+            self.environment.pop(name, None)
+
+    def write(self, text: str, name: str = "test_it.py") -> None:
+        (self.folder / name).write_text(textwrap.dedent(text))
+
+    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN, *options],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=3 * HANG,
+        )
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    return Suite(tmp_path)
+
+
+def test_a_test_holds_what_its_mark_names(suite: Suite):
+    with ResourcePool("boards", suite.url) as pool:
+        for name, chip in (("a", "esp32"), ("b", "rp2040"), ("c", "rp2040")):
+            pool.add(name, labels={"chip": chip})
+    suite.write(
+        """
+        import pytest
+        from millpond import ResourcePool
+
+        @pytest.mark.holds("boards", count=2, chip="rp2040")
+        def test_two(held, request):
+            assert held.resources == ("b", "c") and held.token > 0
+            with ResourcePool("boards", request.config.getini("millpond_url")) as pool:
+                (holder,) = pool.holders()
+            assert holder.reason == "pytest: test_it.py::test_two"
+
+        @pytest.mark.holds("boards", name="a")
+        @pytest.mark.holds("licence")
+        class TestBoth:
+            def test_several(self, held):
+                assert [grant.resource for grant in held] == ["a", "licence"]
+
+        @pytest.mark.holds("boards", count=9)
+        def test_too_many():
+            pass
+
+        @pytest.mark.holds()
+        def test_wrong():
+            pass
+
+        def test_nothing(held):
+            pass
+
+        def test_without():
+            pass
+        """
+    )
+    done = suite.run()
+    assert "3 passed, 3 errors" in done.stdout, done.stdout
+    assert "could ever satisfy" in done.stdout and "takes the name of a pool first" in done.stdout
+    assert "mark it with @pytest.mark.holds(POOL)" in done.stdout
+    with ResourcePool("boards", suite.url) as pool:
+        assert not pool.holders()
+
+
+def test_workers_of_xdist_share_devices_and_a_killed_one_frees_its_own(suite: Suite):
+    with ResourcePool("devices", suite.url) as pool:
+        pool.add("one")
+        pool.add("two")
+    suite.write(
+        """
+        import fcntl, os, signal, time
+        import pytest
+
+        @pytest.mark.parametrize("number", range(40))
+        @pytest.mark.holds("devices")
+        def test_use(number, held):
+            with open(f"oracle-{held.resource}", "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another has it
+                if number in (7, 21) and not os.path.exists(f"killed-{number}"):
+                    open(f"killed-{number}", "w").close()
+                    os.kill(os.getpid(), signal.SIGKILL)
+                time.sleep(0.01)
+            with open("ran", "a") as log:
+                log.write(f"{number}\\n")
+        """
+    )
+    done = suite.run("-p", "xdist.plugin", "-n", "4")
+    assert "38 passed" in done.stdout and done.stdout.count("crashed while running") >= 2, done.stdout
+    assert "BlockingIOError" not in done.stdout
+    ran = {int(line) for line in (suite.folder / "ran").read_text().split()}
+    assert ran == set(range(40)) - {7, 21}
+    with ResourcePool("devices", suite.url) as pool:
+        assert not pool.holders() and not pool.waiters()
+
+
+def test_gpus_of_a_run_are_set_before_anything_is_imported(suite: Suite):
+    (suite.folder / "bin").mkdir()
+    tool = suite.folder / "bin" / "nvidia-smi"
+    tool.write_text('#!/bin/sh\necho "0, GPU-a, NVIDIA A100, 81920"\necho "1, GPU-b, NVIDIA A100, 81920"\n')
+    tool.chmod(0o755)
+    suite.environment["PATH"] = f"{tool.parent}:{suite.environment['PATH']}"
+    suite.write(
+        """
+        import os
+        import pytest
+        SEEN = os.environ["CUDA_VISIBLE_DEVICES"]
+
+        @pytest.mark.parametrize("number", range(8))
+        def test_seen(number):
+            with open("seen", "a") as log:
+                log.write(SEEN + "\\n")
+        """
+    )
+    assert "8 passed" in suite.run("--hold", "gpus:1").stdout
+    assert set((suite.folder / "seen").read_text().split()) == {"0"}
+    done = suite.run("--hold", "gpus:1", "-p", "xdist.plugin", "-n", "2")
+    assert "8 passed" in done.stdout, done.stdout + done.stderr
+    assert set((suite.folder / "seen").read_text().split()) == {"0", "1"}
