@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millpond import KeyedPool
+from millpond.errors import JobFailed
 from waiting import HANG
 
 APP = """
@@ -44,6 +46,28 @@ def test_a_worker_works_until_it_is_told_to_end(tmp_path, kind):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_worker_writes_its_log_for_programs(tmp_path):
+    (tmp_path / "app.py").write_text(
+        APP.format(kind="KeyedPool").replace("return 2 * number", "raise ValueError(number)")
+    )
+    process = start(tmp_path, "app:pool", "--log-format", "json")
+    try:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", slots=16) as pool:
+            with pytest.raises(JobFailed):
+                pool.declare_job("double").dispatch("k", 21).result(HANG)
+            os.kill(process.pid, signal.SIGTERM)
+            output, _ = process.communicate(timeout=HANG)
+    finally:
+        process.kill()
+        process.communicate()
+    lines = [json.loads(line) for line in output.splitlines()]
+    failed = next(line for line in lines if line.get("event") == "job_failed")
+    assert (failed["level"], failed["pool"], failed["key"], failed["job"]) == ("error", "numbers", "k", "double")
+    assert "ValueError: 21" in failed["traceback"] and {"worker_joined", "worker_left"} <= {
+        line.get("event") for line in lines
+    }
 
 
 @pytest.mark.parametrize(

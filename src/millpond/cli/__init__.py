@@ -62,10 +62,14 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
     show_default=True,
     help="Seconds for which it may compute without a sign of life.",
 )
-def worker(target: str, concurrency: int, weight: int, grace: float | None, strict: bool, stall: float) -> None:
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How to write the log.")
+def worker(
+    target: str, concurrency: int, weight: int, grace: float | None, strict: bool, stall: float, log_format: str
+) -> None:
     """Be a worker of a keyed pool until SIGTERM or Ctrl-C: `millpond worker app:tenants`."""
     load: Any = importlib.import_module("millpond.cli.worker")
-    load.run(target, concurrency=concurrency, weight=weight, grace=grace, strict=strict, stall=stall)
+    options = {"concurrency": concurrency, "weight": weight, "grace": grace, "strict": strict, "stall": stall}
+    load.run(target, log_format=log_format, **options)
 
 
 @main.command(context_settings={"allow_interspersed_args": False})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import importlib
+import json
 import logging
 import os
 import sys
@@ -35,9 +37,30 @@ def find(target: str) -> KeyedPool | AsyncKeyedPool:
     return found
 
 
-def run(target: str, **options: Any) -> None:
+class JsonLines(logging.Formatter):
+    """One line of JSON for each record: time, level, message, what it is about, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text."""
+        about = getattr(record, "millpond", {})
+        found = {
+            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **(about if isinstance(about, dict) else {}),
+        }
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found, default=str)
+
+
+def run(target: str, log_format: str = "text", **options: Any) -> None:
     """Be a worker."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(JsonLines() if log_format == "json" else plain)
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     pool = find(target)
     logging.getLogger("millpond").info("worker of pool %r: %r", pool.name, pool)
     if isinstance(pool, AsyncKeyedPool):

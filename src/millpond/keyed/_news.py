@@ -28,5 +28,6 @@ def tell(observer: Observer | None, name: str, pool: str, *, cause: BaseExceptio
     """Emit an event, and log its line, with the traceback of its cause."""
     level, line = LINES[name]
     if logger.isEnabledFor(level):
-        logger.log(level, "%s", line.format(pool=pool, **data), exc_info=cause)
+        about = {"event": name, "pool": pool, **data}
+        logger.log(level, "%s", line.format(pool=pool, **data), exc_info=cause, extra={"millpond": about})
     emit(observer, name, pool, **data)
