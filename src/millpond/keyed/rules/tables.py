@@ -86,6 +86,8 @@ class Numbers:
     last_box: int = 0
     first_place: int = 0
     last_place: int = 0
+    ready: int = 0
+    """Mailboxes of jobs that are ready, where the store cannot count them quickly."""
     jobs: int = 0
     """In mailboxes of the lane of jobs."""
     delayed: int = 0

@@ -153,6 +153,8 @@ class SqlMailboxes:
         return is_only
 
     def _stand(self, box: SqlMailbox, state: int, place: int) -> None:
+        if box.lane == "j":
+            self._numbers.ready += (state == READY) - (box.state == READY)
         box.state, box.place = state, place
         self.changed(box)
 

@@ -182,10 +182,6 @@ def _views(transaction: Transaction, pool: Pool, rows: Sequence[Sequence[Any]]) 
 def _counts(transaction: Transaction, pool: Pool, now: int) -> Counts:
     """Return how the pool stands."""
     numbers, execute = pool.numbers, transaction.execute
-    (ready,) = execute(
-        "SELECT count(*) FROM keyed_box INDEXED BY keyed_box_ready WHERE pool = ? AND state = 0 AND lane <> 'r'",
-        (pool.id,),
-    ).fetchone()
     (running,) = execute(
         "SELECT count(*) FROM keyed_box INDEXED BY keyed_box_running WHERE pool = ? AND state = 1 AND lane <> 'r'",
         (pool.id,),
@@ -196,12 +192,12 @@ def _counts(transaction: Transaction, pool: Pool, now: int) -> Counts:
     return Counts(
         now,
         numbers.jobs,
-        ready,
+        numbers.ready,
         running,
         numbers.delayed,
         numbers.dead,
         residents,
-        _oldest(transaction, pool, ready),
+        _oldest(transaction, pool, numbers.ready),
         numbers.dispatched,
         numbers.done,
         numbers.retried,

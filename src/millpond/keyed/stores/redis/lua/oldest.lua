@@ -1,9 +1,9 @@
 -- When the oldest job came that is ready in some slots, of the first keys of each.
 -- ARGV: skew, first slot, last slot, how many keys of each.   Result: {16 digits, or ''}.
 
-local oldest = ''
+local oldest, queues = '', has('trouble') and {'rd:j:', 'rd:s:'} or {'rd:j:'} -- a suspect has had trouble
 for slot = tonumber(ARGV[2]), tonumber(ARGV[3]) do
-  for _, queue in ipairs({'rd:j:', 'rd:s:'}) do
+  for _, queue in ipairs(queues) do
     for _, mailbox in ipairs(call('LRANGE', P .. queue .. whole(slot), 0, ARGV[4] - 1)) do
       local came = sub(call('LINDEX', P .. 'mb:' .. mailbox, 0) or '9', 1, 16)
       if oldest == '' or came < oldest then oldest = came end
