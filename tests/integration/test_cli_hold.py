@@ -61,7 +61,7 @@ class Shell:
         return child
 
     def holders(self, pool: str = "build") -> list[Any]:
-        if not (self.folder / "state").exists():
+        if not (self.folder / "state" / "millpond" / "pools.db").exists():
             return []
         with ResourcePool(pool, self.url) as looked_at:
             return looked_at.holders()
