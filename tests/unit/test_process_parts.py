@@ -24,6 +24,7 @@ from millpond.local.processes._batch import MapBatch, TaskBatch
 from millpond.local.processes._child import Child
 from millpond.local.processes._dispatch import Dispatcher
 from millpond.local.processes._frames import LENGTH, REPLY, ROOM, Inbox
+from millpond.local.processes._io_thread import IoThread
 from millpond.local.processes._journal import (
     BASE,
     FAILED,
@@ -315,6 +316,27 @@ def test_a_recall_of_a_worker_that_moves_leaves_what_it_may_have_started():
     assert back == [tasks[1]]
     batch.restore(back)
     assert list(runner.backlog.queue) == [tasks[1], *tasks[3:]]
+
+
+def test_what_a_worker_skips_keeps_its_order_though_it_answers_batch_by_batch():
+    runner, worker = make_runner(), FakeWorker()
+    (batch, tasks), (ahead, later), (new, newest) = (make_batch(runner, number) for number in (2, 2, 1))
+    worker.give(batch)
+    worker.give(ahead)
+    worker.skip_rest()  # and before it has answered, it gets more
+    seen = worker.journal.words[SKIP]
+    worker.give(new)
+    worker.skip_rest()
+    thread = IoThread(runner)
+    try:
+        thread._settle(worker, 1, [None, None], {0: (SKIPPED, seen), 1: (SKIPPED, seen)}, 0.0, 0)  # type: ignore[arg-type]
+        assert list(runner.backlog.queue) == [*tasks, *later] and new.is_open(0)
+        thread._settle(worker, 3, [None, None], {0: (SKIPPED, seen), 1: (SKIPPED, seen)}, 0.0, 0)  # type: ignore[arg-type]
+        assert list(runner.backlog.queue) == [*tasks, *later] and list(worker.in_flight) == [new]
+        thread._settle(worker, 5, ["new"], {}, 0.0, 0)  # type: ignore[arg-type]
+        assert values(newest) == ["new"]
+    finally:
+        thread.close()
 
 
 def test_a_worker_gets_nothing_during_a_recall_even_when_it_has_answered_all():

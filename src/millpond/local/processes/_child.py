@@ -122,7 +122,7 @@ class Child:
             words[STARTED] = seq
             try:
                 if seq < words[SKIP]:
-                    value, special = None, (SKIPPED,)
+                    value, special = None, (SKIPPED, words[SKIP])
                 else:
                     value = fn(*args)
                     special = None if type(value) in PLAIN else _special(fn, value)

@@ -27,7 +27,7 @@ from millpond.local.processes._child import text_of
 from millpond.local.processes._dispatch import Dispatcher
 from millpond.local.processes._frames import BROKEN, READY
 from millpond.local.processes._pickling import load_error
-from millpond.local.processes._recovery import conclude_recall, recover_calls
+from millpond.local.processes._recovery import conclude_recall, recover_calls, take_back
 from millpond.local.processes._worker import ProcessWorker, how_it_ended
 
 if TYPE_CHECKING:
@@ -193,7 +193,9 @@ class IoThread:
     ) -> None:
         batch = worker.in_flight[0]
         ended, back = batch.settle(base - batch.first, values, specials)
-        batch.restore(back)
+        if specials:
+            take_back(worker, base + len(values) - 1, specials)
+            batch.restore(back)
         worker.ended += ended
         worker.memory = memory
         self._runner.run_times.learn(batch.fns, ended, seconds)

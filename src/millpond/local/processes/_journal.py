@@ -33,7 +33,8 @@ STARTED, BASE, SKIP = 0, 1, 2
 _HEAD = 24
 
 PICKLED, FAILED, SKIPPED, UNLOADABLE = 0, 1, 2, 3
-"""Outcomes other than a plain value: a pickle of the value; an exception; not run, as was asked; not understood."""
+"""Outcomes other than a plain value: a pickle of the value; an exception; not run, as was asked, and the number below
+which nothing more will be; not understood."""
 
 
 class Journal:

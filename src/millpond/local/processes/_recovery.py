@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millpond.errors import WorkerDied
-from millpond.local.processes._journal import STARTED
+from millpond.local.processes._journal import SKIPPED, STARTED
 
 if TYPE_CHECKING:
-    from millpond.local.processes._batch import Batch
+    from millpond.local.processes._batch import Batch, Specials
     from millpond.local.processes._runner import ProcessRunner
     from millpond.local.processes._worker import ProcessWorker
 
@@ -81,3 +81,14 @@ def conclude_recall(worker: ProcessWorker) -> None:
         batch.requeue(now[0] + 1 - batch.first, batch.count)
         if batch is witness:
             batch.restore(back)
+
+
+def take_back(worker: ProcessWorker, answered: int, specials: Specials) -> None:
+    """Put back in their queue the calls after number `answered` that a worker will not start, as its answer tells.
+
+    It skipped some, so it will skip all up to the number that it was asked to. Were they put back when they are
+    answered for, each batch would come before the one that was sent ahead of it.
+    """
+    recalled = max([special[1] for special in specials.values() if special[0] == SKIPPED], default=0)
+    for batch in reversed(worker.in_flight) if recalled else ():
+        batch.requeue(answered + 1 - batch.first, min(batch.count, recalled - batch.first))
