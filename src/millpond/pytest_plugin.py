@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 from collections.abc import Generator
 from typing import Any
@@ -53,46 +54,44 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(stack.close)
         for text in holds:
             wanted = importlib.import_module("millpond.cli.wanted").parse(text)
-            stack.enter_context(_Holding(config, wanted.pool, wanted.name, wanted.number, dict(wanted.labels)))
+            stack.enter_context(_Holding(config, wanted, is_told=True))
 
 
 class _Holding:
-    """Holds resources, and sets what tells a program of GPUs."""
+    """Holds resources, and sets what tells a program of GPUs. What is held around it, it has already."""
 
     def __init__(
-        self, config: pytest.Config, pool: str, name: str | None, count: int, labels: dict[str, str], reason: str = ""
+        self,
+        config: pytest.Config,
+        wanted: Any,
+        reason: str = "pytest",
+        timeout: float = TIMEOUT,
+        *,
+        is_told: bool = False,
     ) -> None:
         self._url = config.getoption("--millpond-url") or config.getini("millpond_url")
-        self._pool, self._name, self._count, self._labels = pool, name, count, labels
-        self._reason = reason or "pytest"
+        self._wanted, self._reason, self._timeout, self._is_told = wanted, reason, timeout, is_told
         self._after = contextlib.ExitStack()
-        self.timeout: float = TIMEOUT
 
     def __enter__(self) -> Any:
-        cli: Any = importlib.import_module("millpond.cli.place")
-        gpus: Any = importlib.import_module("millpond.cli.gpus")
+        lending: Any = importlib.import_module("millpond.cli.lending")
+        place = importlib.import_module("millpond.cli.place").Place(self._url or None)
+        around = importlib.import_module("millpond.cli.family").ancestors()
         resources: Any = importlib.import_module("millpond.resources")
-        place = cli.Place(self._url or None)
+        wanted = self._wanted
         with contextlib.ExitStack() as stack:
-            pool = stack.enter_context(resources.ResourcePool(self._pool, place.url))
-            is_gpu = self._pool == gpus.POOL
-            if not pool.resources():
-                if is_gpu:
-                    for one in gpus.discover():
-                        pool.add(one.name, labels=one.labels, exist_ok=True)
-                else:
-                    pool.add(self._name or self._pool, exist_ok=True)
-            selector = gpus.allowed(tuple(self._labels.items())) if is_gpu else self._labels or None
-            grant = stack.enter_context(
-                pool.acquire(selector, name=self._name, count=self._count, timeout=self.timeout, reason=self._reason)
-            )
-            if is_gpu:
-                known = {one.name: dict(one.labels) for one in pool.resources()}
-                for variable, value in gpus.variables([known[name] for name in grant.resources]).items():
+            pool = stack.enter_context(resources.ResourcePool(wanted.pool, place.url))
+            held: Any = lending.held_around(pool, place.url, wanted, around)
+            if held is None:
+                lending.ensure(pool, place.url, wanted, may_create=True)
+                held = stack.enter_context(lending.acquire(pool, wanted, timeout=self._timeout, reason=self._reason))
+                hold = lending.Hold(wanted.pool, list(held.resources), held.token, place.url)
+                told = {lending.HELD: lending.telling([hold])} if self._is_told else {}  # its tests have it, too
+                for variable, value in {**lending.variables(pool, hold), **told}.items():
                     stack.callback(_restore, variable, os.environ.get(variable))
                     os.environ[variable] = value
             self._after = stack.pop_all()
-        return grant
+        return held
 
     def __exit__(self, *error: object) -> None:
         self._after.close()
@@ -114,7 +113,11 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     with contextlib.ExitStack() as stack:
         item.stash[_held] = []
         try:
-            for mark in sorted(item.iter_markers("holds"), key=lambda one: str(one.args)):
+            marks = sorted(item.iter_markers("holds"), key=lambda one: str(one.args))
+            for mark, after in itertools.pairwise(marks):
+                if mark.args == after.args:
+                    raise ValueError(f"{mark.args[0]!r} is marked twice: hold several of one pool by one mark, count=")
+            for mark in marks:
                 item.stash[_held].append(stack.enter_context(_of(item, mark)))
         except Exception as error:
             item.stash[_held] = [error]  # the test fails with it, and the others go on
@@ -126,10 +129,9 @@ def _of(item: pytest.Item, mark: pytest.Mark) -> _Holding:
     name, count, timeout = labels.pop("name", None), labels.pop("count", 1), labels.pop("timeout", TIMEOUT)
     if len(mark.args) != 1 or not isinstance(mark.args[0], str):
         raise TypeError(f"pytest.mark.holds takes the name of a pool first, not {mark.args!r}")
-    plain = {key: str(value) for key, value in labels.items()}
-    holding = _Holding(item.config, mark.args[0], name, count, plain, f"pytest: {item.nodeid}")
-    holding.timeout = timeout
-    return holding
+    plain = tuple((key, str(value)) for key, value in labels.items())
+    wanted = importlib.import_module("millpond.cli.wanted").Wanted(mark.args[0], name, count, plain)
+    return _Holding(item.config, wanted, f"pytest: {item.nodeid}", timeout)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -327,3 +328,64 @@ async def test_tasks_find_jobs_too(url: str):
         await pool.admin.pause("key 1", reason="why")
         assert [one.reason for one in await pool.admin.paused()] == ["why"]
         assert await pool.admin.cancel([receipts[0].id, *page]) >= 3
+
+
+def test_what_people_do_is_kept_with_who_and_why(pool: KeyedPool):
+    """Each act of an operator leaves a line: who, what, about what, when and why."""
+    began = time.time()
+    job = pool.declare_job("job")
+    ids = [job.dispatch("k").id for _ in range(5)]
+    admin = pool.admin
+    assert admin.history() == []
+    admin.pause("k", reason="it floods us", by="ann")
+    admin.pause(reason="the store moves")
+    admin.resume()
+    admin.resume("k", by="ann")
+    admin.cancel(ids[:4], reason="a mistake")
+    admin.purge("k", by="bob")
+    admin.configure(max_jobs=100, lease=7.5, reason="it is slow")
+    admin.replay()  # there is nothing, so nothing was done
+    assert not admin.retry("k", reason="impatience")
+    admin.shutdown(reason="the end")
+    lines = admin.history()
+    assert [(one.what, one.reason) for one in lines] == [
+        ("pause", "it floods us"),
+        ("pause", "the store moves"),
+        ("resume", ""),
+        ("resume", ""),
+        ("cancel", "a mistake"),
+        ("purge", ""),
+        ("configure", "it is slow"),
+        ("retry", "impatience"),
+        ("shutdown", "the end"),
+    ]
+    assert [one.about for one in lines[:4]] == ["k", "", "", "k"] and lines[4].about.endswith(" and 1 more")
+    assert lines[6].about in ("max_jobs=100, lease=7.5", "lease=7.5, max_jobs=100")
+    assert [lines[at].by for at in (0, 3, 5)] == ["ann", "ann", "bob"] and "@" in lines[1].by
+    assert all(began - 60 < one.time < time.time() + 60 for one in lines)
+    assert [one.what for one in admin.history(2)] == ["retry", "shutdown"]
+    with pytest.raises(ValueError, match="limit="):
+        admin.history(0)
+    with pytest.raises(TypeError, match="a reason"):
+        admin.pause("k", reason=5)  # type: ignore[arg-type]
+    assert len(admin.history()) == len(lines) and not admin.paused()
+
+
+def test_a_job_that_waits_for_its_next_try_is_tried_at_once(pool: KeyedPool):
+    """`admin.retry` makes the first job of a key ready that failed and waits, and nothing else."""
+    tries: list[int] = []
+
+    @pool.job(max_attempts=3, backoff=3600, backoff_limit=3600)
+    def moody(job: Job) -> int:
+        tries.append(job.attempt)
+        if len(tries) < 3:
+            raise OSError("not yet")
+        return len(tries)
+
+    with pool.worker():
+        receipt = moody.dispatch("k")
+        for _ in range(2):
+            until(lambda: [one.state for one in pool.jobs()] == ["retry"])
+            assert pool.admin.retry("k")
+        assert receipt.result(HANG) == 3 and tries == [1, 2, 3]
+        assert not pool.admin.retry("k") and not pool.admin.retry("another")

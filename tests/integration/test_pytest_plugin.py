@@ -145,3 +145,39 @@ def test_gpus_of_a_run_are_set_before_anything_is_imported(suite: Suite):
     done = suite.run("--hold", "gpus:1", "-p", "xdist.plugin", "-n", "2")
     assert "8 passed" in done.stdout, done.stdout + done.stderr
     assert set((suite.folder / "seen").read_text().split()) == {"0", "1"}
+
+
+def test_what_is_held_for_the_run_or_around_it_is_not_waited_for(suite: Suite):
+    suite.write(
+        """
+        import pytest
+
+        @pytest.mark.holds("rig")
+        def test_rig(held):
+            assert held.resource == "rig" and held.token > 0
+        """
+    )
+    assert "1 passed" in suite.run("--hold", "rig").stdout
+    command = [sys.executable, "-m", "millpond", "run", "--create", "--url", suite.url, "--hold", "rig", "--"]
+    command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN]
+    done = subprocess.run(
+        command, cwd=suite.folder, env=suite.environment, capture_output=True, text=True, timeout=3 * HANG
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    with ResourcePool("rig", suite.url) as pool:
+        assert not pool.holders()
+
+
+def test_one_pool_is_marked_once(suite: Suite):
+    suite.write(
+        """
+        import pytest
+
+        @pytest.mark.holds("rig")
+        @pytest.mark.holds("rig", count=2)
+        def test_rig():
+            pass
+        """
+    )
+    done = suite.run()
+    assert "1 error" in done.stdout and "'rig' is marked twice: hold several of one pool by one mark" in done.stdout

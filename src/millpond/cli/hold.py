@@ -9,32 +9,28 @@ and the resources are free when that is dead (see `tail`).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import click
 
 from millpond._clock import elapsed
-from millpond._urls import shown
-from millpond.cli import family, gpus, words
+from millpond.cli import family, lending, words
+from millpond.cli.lending import HELD, Hold, telling
 from millpond.cli.place import UNAVAILABLE, Place
 from millpond.cli.tail import Tails
 from millpond.cli.wanted import Wanted
 from millpond.errors import AcquireTimeout, EngineError, PoolError
 from millpond.resources import Grant, ResourcePool
 
-HELD: Final = "MILLPOND_HELD"
-"""The variable that tells a command, and runs inside it, what is held for it."""
 TIMED_OUT: Final = 75
 TAKEN_AWAY: Final = 76
 SAY_EVERY: Final = 5.0
@@ -54,19 +50,6 @@ class Options:
     reason: str = ""
     create: bool = False
     is_quiet: bool = False
-
-
-@dataclass
-class Hold:
-    """What a run holds of one pool."""
-
-    pool: str
-    resources: list[str]
-    token: int
-    url: str
-    pid: int = field(default_factory=os.getpid)
-    is_inner: bool = False
-    """A run around this one holds it."""
 
 
 def run(place: Place, wanted: Sequence[Wanted], command: Sequence[str], options: Options) -> int:
@@ -145,19 +128,17 @@ class _Run:
 
     def _hold(self, wanted: Wanted) -> Hold:
         pool = self._pool(wanted.pool)
-        around = self._held_around(pool, wanted)
+        around = lending.held_around(pool, self._place.url, wanted, self._around)
         if around is not None:
             self._say(f"{wanted} is held already by the run around this one (pid {around.pid})")
             self._tails.share(wanted.pool, around.resources)
             return around
-        if not pool.resources():
-            self._create(pool, wanted)
+        lending.ensure(pool, self._place.url, wanted, may_create=self._place.is_own or self._options.create)
         with self._saying(pool, wanted):
             try:
-                grant = pool.acquire(
-                    gpus.allowed(wanted.labels) if wanted.pool == gpus.POOL else dict(wanted.labels) or None,
-                    name=wanted.name,
-                    count=wanted.number,
+                grant = lending.acquire(
+                    pool,
+                    wanted,
                     timeout=None if self._deadline is None else max(0.0, self._deadline - elapsed()),
                     lease=self._options.lease,
                     priority=self._options.priority,
@@ -171,22 +152,6 @@ class _Run:
                 _say(f"no {wanted} within {self._options.timeout:g} s: {_standing(pool, wanted)}")
                 raise
         return Hold(wanted.pool, list(grant.resources), grant.token, self._place.url)
-
-    def _create(self, pool: ResourcePool, wanted: Wanted) -> None:
-        """Make a lock of a name that nobody has used so far; or GPUs, of those that are here."""
-        if wanted.pool == gpus.POOL:
-            found = gpus.discover()
-            if not found:
-                raise click.ClickException("there are no GPUs here: neither nvidia-smi nor rocm-smi knows of one")
-            for one in found:
-                pool.add(one.name, labels=one.labels, exist_ok=True)
-        elif not self._place.is_own and not self._options.create:
-            raise click.ClickException(
-                f"there is no {wanted.pool!r} at {shown(self._place.url)}: say --create to make it a lock, or add what "
-                f"it has with `millpond add {wanted.pool} NAME`"
-            )
-        else:
-            pool.add(wanted.name or wanted.pool, exist_ok=True)
 
     @contextlib.contextmanager
     def _saying(self, pool: ResourcePool, wanted: Wanted) -> Iterator[None]:
@@ -217,43 +182,18 @@ class _Run:
             is_over.set()
             thread.join()
 
-    def _held_around(self, pool: ResourcePool, wanted: Wanted) -> Hold | None:
-        """Return what a run around this one holds, if that will do: to wait for it would be to wait for ourselves."""
-        tokens = {one.get("token") for one in _told() if one.get("pool") == pool.name}
-        here = socket.gethostname()
-        for holder in pool.holders():
-            if holder.token not in tokens and not (holder.host == here and holder.pid in self._around):
-                continue
-            labels = {each.name: each.labels for each in pool.resources()}
-            fitting = [
-                name
-                for name in holder.resources
-                if wanted.name in (None, name)
-                and all(labels.get(name, {}).get(key) == value for key, value in wanted.labels)
-            ]
-            if len(fitting) < wanted.number:
-                raise click.ClickException(
-                    f"the run around this one (pid {holder.pid}) holds {', '.join(holder.resources)} of {pool.name!r}, "
-                    f"and {wanted} is more than that: waiting for the rest could be waiting for ourselves, so ask for "
-                    "all of it there"
-                )
-            return Hold(pool.name, fitting[: wanted.number], holder.token, self._place.url, holder.pid, is_inner=True)
-        return None
-
     def _environment(self, held: Sequence[Hold]) -> dict[str, str]:
         """Return the environment of the command: what is held for it, and the GPUs that it may see."""
         names = [name for one in held for name in one.resources]
         environment = {
             **os.environ,
-            HELD: json.dumps([*_told(), *map(asdict, held)]),
+            HELD: telling(held),
             "MILLPOND_RESOURCES": ",".join(names),
             "MILLPOND_RESOURCE": names[0],
             "MILLPOND_TOKEN": str(held[0].token),
         }
         for one in held:
-            if one.pool == gpus.POOL:
-                labels = {each.name: dict(each.labels) for each in self._pool(one.pool).resources()}
-                environment.update(gpus.variables([labels.get(name, {}) for name in one.resources]))
+            environment.update(lending.variables(self._pool(one.pool), one))
         return environment
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -314,15 +254,6 @@ def _standing(pool: ResourcePool, wanted: Wanted) -> str:
     mine = [one for one in waiters if one.pid == os.getpid()]
     holders = [one for one in pool.holders() if wanted.name is None or wanted.name in one.resources]
     return words.line([one for one in holders if one.pid != os.getpid()], waiters, mine[0] if mine else None)
-
-
-def _told() -> list[dict[str, Any]]:
-    """Return what runs around this one hold, by the environment."""
-    try:
-        known = json.loads(os.environ.get(HELD, "[]"))
-    except (ValueError, RecursionError):
-        return []
-    return [one for one in known if isinstance(one, dict)] if isinstance(known, list) else []
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float) -> bool:

@@ -10,6 +10,7 @@ import click
 
 from millpond import keyed, resources
 from millpond._urls import shown
+from millpond._words import duration
 from millpond.cli import words
 from millpond.cli.place import Place
 from millpond.cli.report import emit, record, table, write
@@ -21,7 +22,7 @@ Columns = Mapping[str, Callable[[Any], str]]
 
 
 def _ago(field: str) -> Callable[[Any], str]:
-    return lambda row: "" if row[field] is None else words.duration(row[field])
+    return lambda row: "" if row[field] is None else duration(row[field])
 
 
 def _text(field: str) -> Callable[[Any], str]:

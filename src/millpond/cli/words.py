@@ -1,9 +1,11 @@
-"""Durations and people, as a person reads them."""
+"""What is told of holders and waiters, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from millpond._words import duration, who
 
 if TYPE_CHECKING:
     from millpond.resources import HolderView, WaiterView
@@ -14,23 +16,9 @@ def plain(text: object) -> str:
     return "".join(one if one.isprintable() else " " for one in str(text))
 
 
-def duration(seconds: float) -> str:
-    """Return `4 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    whole = max(0, int(seconds))
-    for size, name, rest_size, rest_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // rest_size
-            return f"{whole // size} {name}" + (f" {rest} {rest_name}" if rest else "")
-    return f"{whole} s"
-
-
 def person(view: HolderView | WaiterView) -> str:
     """Return who that is: a name, and the process."""
-    process = f"pid {view.pid} on {view.host}" if view.pid else view.host
-    is_named = view.id and view.id not in (f"{view.host}:{view.pid}", str(view.pid))
-    if not is_named:
-        return plain(process)
-    return plain(f"{view.id} ({process})" if process else view.id)
+    return plain(who(view.id, view.host, view.pid))
 
 
 def held(view: HolderView) -> str:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from millpond._lazy import lazy
 
 __all__ = [
+    "ActView",
     "AsyncKeyedAdmin",
     "AsyncKeyedJob",
     "AsyncKeyedPool",
@@ -50,6 +51,7 @@ __all__ = [
 __getattr__, __dir__ = lazy(
     __name__,
     {
+        "ActView": "millpond.keyed._views",
         "AsyncKeyedAdmin": "millpond.keyed._async_admin",
         "AsyncKeyedJob": "millpond.keyed._async_handle",
         "AsyncKeyedPool": "millpond.keyed._async_pool",
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from millpond.keyed._page import Page
     from millpond.keyed._pool import KeyedPool
     from millpond.keyed._views import (
+        ActView,
         DeadLetterView,
         JobView,
         KeyedStatistics,

@@ -7,7 +7,7 @@ The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.p
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from millpond._person import user_and_host
@@ -18,10 +18,10 @@ from millpond.keyed import _questions as about
 from millpond.keyed._checks import check_text
 from millpond.keyed._page import Page
 from millpond.keyed._port import Port
-from millpond.keyed._records import key_of
+from millpond.keyed._records import KEPT_ACTS, key_of
 from millpond.keyed._search import Search, Wanted
-from millpond.keyed._settings import LIFTED, checked_settings
-from millpond.keyed._views import DeadLetterView, JobView, PauseView
+from millpond.keyed._settings import LIFTED, checked_settings, shown_setting
+from millpond.keyed._views import ActView, DeadLetterView, JobView, PauseView
 
 CHUNK = 500
 LONGEST_REASON = 500
@@ -43,21 +43,32 @@ class KeyedAdmin:
         Residents of the key are stopped, and begin again when it is resumed. Say why, for those who will ask: see
         `paused`. `by`: who wants it; without it, the user and the host of this process.
         """
-        command = self._switch(key, check_text(reason, "a reason", LONGEST_REASON, empty=True), by)
+        slot, plain = self._slot_and_key(key)
+        line = self._log("pause", plain, reason, by)
+        command = do.Pause(slot, plain, line.by, line.reason)
         self._port.ask(lambda store: store.apply(command))
 
-    def _switch(self, key: str | None, reason: str, by: str) -> do.Pause:
+    def _slot_and_key(self, key: str | None) -> tuple[int, str]:
+        """Return the slot of a key and the key; of the whole pool, 0 and nothing."""
         self._port.open()
-        who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
-        if key is None:
-            return do.Pause(0, "", who, reason)
-        return do.Pause(self._port.home.address(key)[0], self._port.home.checked_key(key), who, reason)
+        return (0, "") if key is None else (self._port.home.address(key)[0], self._port.home.checked_key(key))
 
-    def resume(self, key: str | None = None) -> None:
+    def _log(self, what: str, about: str, reason: str, by: str) -> do.Log:
+        """Keep a line of what is about to be done: nothing is done without one."""
+        who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
+        line = do.Log(who, what, about, check_text(reason, "a reason", LONGEST_REASON, empty=True))
+        self._port.ask(lambda store: store.apply(line))
+        return line
+
+    def history(self, limit: int = 100) -> list[ActView]:
+        """Return what people did to the pool by these verbs, the latest last. The last 1000 are kept."""
+        most = _cursor.check_limit(limit)
+        return [_views.act(each) for each in self._port.look(about.Acts(KEPT_ACTS if most is None else most))]
+
+    def resume(self, key: str | None = None, *, reason: str = "", by: str = "") -> None:
         """Undo `pause`; without a key also `shutdown`."""
-        self._port.open()
-        home = self._port.home
-        command = do.Resume() if key is None else do.Resume(home.address(key)[0], home.checked_key(key))
+        command = do.Resume(*self._slot_and_key(key))
+        self._log("resume", command.key, reason, by)
         self._port.ask(lambda store: store.apply(command))
 
     def paused(self, *, after: str = "", limit: int | None = None) -> Page[PauseView]:
@@ -66,11 +77,19 @@ class KeyedAdmin:
         page = self._port.look(about.Pauses(start, _cursor.check_limit(limit)))
         return Page((_views.pause(each) for each in page), _cursor.written("paused", page.next))
 
-    def purge(self, key: str) -> int:
+    def purge(self, key: str, *, reason: str = "", by: str = "") -> int:
         """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
         self._port.open()
         command = do.Purge(*self._port.home.address(key))
+        self._log("purge", self._port.home.checked_key(key), reason, by)
         return int(self._port.ask(lambda store: store.apply(command)))
+
+    def retry(self, key: str, *, reason: str = "", by: str = "") -> bool:
+        """Try the first job of a key again now, if it failed and waits for its next try; return whether it did."""
+        self._port.open()
+        command = do.Retry(*self._port.home.address(key))
+        self._log("retry", self._port.home.checked_key(key), reason, by)
+        return self._port.ask(lambda store: store.apply(command)) == "ready"
 
     def configure(
         self,
@@ -82,6 +101,8 @@ class KeyedAdmin:
         max_per_key: int | None = None,
         max_dead: int | None = None,
         max_losses: int | None = None,
+        reason: str = "",
+        by: str = "",
     ) -> None:
         """Change settings of the pool; what is left out stays. 0 for `max_jobs`, `max_per_key`, `max_dead`: no limit.
 
@@ -105,11 +126,15 @@ class KeyedAdmin:
             raise ValueError(
                 f"pool {home.name!r} has workers, which go by the lease and drain that they joined with: end them first"
             )
+        changes = [f"{name}={shown_setting(name, value)}" for name, value in wanted.items()]
+        self._log("configure", ", ".join(changes), reason, by)
         home.want(wanted)
         self._port.ask(home.agree)
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, reason: str = "", by: str = "") -> None:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""
+        self._port.open()
+        self._log("shutdown", "", reason, by)
         self._port.ask(lambda store: store.apply(do.Shut()))
 
     def dead_letters(
@@ -132,7 +157,7 @@ class KeyedAdmin:
             if not start:
                 return found
 
-    def cancel(self, jobs: Iterable[JobView | str], *, key: str | None = None) -> int:
+    def cancel(self, jobs: Iterable[JobView | str], *, key: str | None = None, reason: str = "", by: str = "") -> int:
         """Take jobs back, as they are or by id; return how many had not ended. One that runs is asked to stop.
 
         Give the `key` of ids, if they have the same: without it every job of the pool is looked at to find them.
@@ -159,24 +184,30 @@ class KeyedAdmin:
             unknown -= {job.id for job in search.found}
             if not unknown:
                 break
+        if found:
+            self._log("cancel", _several([job for job, _ in sorted(found)]), reason, by)
         count = 0
         for job, its_key in found:
             command = do.Cancel(*home.address(its_key), job)
             count += self._port.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
         return count
 
-    def replay(self, letters: Letters | None = None, *, key: str | None = None) -> int:
+    def replay(self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = "") -> int:
         """Put dead letters back into the mailboxes of their keys: these, those of a key, or all; return how many."""
         numbers = self._chosen(letters, key)
+        if numbers:
+            self._log("replay", f"dead letters {_several([str(one) for one in numbers])}", reason, by)
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Replay(tuple(numbers[start : start + CHUNK]))
             total += int(self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
         return total
 
-    def discard(self, letters: Letters | None = None, *, key: str | None = None) -> int:
+    def discard(self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = "") -> int:
         """Forget dead letters: these, those of a key, or all; return how many."""
         numbers = self._chosen(letters, key)
+        if numbers:
+            self._log("discard", f"dead letters {_several([str(one) for one in numbers])}", reason, by)
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Drop(tuple(numbers[start : start + CHUNK]))
@@ -217,3 +248,9 @@ class KeyedAdmin:
                     "drop(force=True) forgets them"
                 )
         self._port.ask(lambda store: store.drop())
+
+
+def _several(names: Sequence[str]) -> str:
+    """Return some names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

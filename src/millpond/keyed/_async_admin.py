@@ -6,7 +6,7 @@ The synchronous twin, `_admin.py`, is generated from this file by `tools/twins.p
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from millpond._person import user_and_host
@@ -18,9 +18,9 @@ from millpond.keyed._async_port import AsyncPort
 from millpond.keyed._async_search import AsyncSearch, Wanted
 from millpond.keyed._checks import check_text
 from millpond.keyed._page import Page
-from millpond.keyed._records import key_of
-from millpond.keyed._settings import LIFTED, checked_settings
-from millpond.keyed._views import DeadLetterView, JobView, PauseView
+from millpond.keyed._records import KEPT_ACTS, key_of
+from millpond.keyed._settings import LIFTED, checked_settings, shown_setting
+from millpond.keyed._views import ActView, DeadLetterView, JobView, PauseView
 
 CHUNK = 500
 LONGEST_REASON = 500
@@ -42,21 +42,32 @@ class AsyncKeyedAdmin:
         Residents of the key are stopped, and begin again when it is resumed. Say why, for those who will ask: see
         `paused`. `by`: who wants it; without it, the user and the host of this process.
         """
-        command = await self._switch(key, check_text(reason, "a reason", LONGEST_REASON, empty=True), by)
+        slot, plain = await self._slot_and_key(key)
+        line = await self._log("pause", plain, reason, by)
+        command = do.Pause(slot, plain, line.by, line.reason)
         await self._port.ask(lambda store: store.apply(command))
 
-    async def _switch(self, key: str | None, reason: str, by: str) -> do.Pause:
+    async def _slot_and_key(self, key: str | None) -> tuple[int, str]:
+        """Return the slot of a key and the key; of the whole pool, 0 and nothing."""
         await self._port.open()
-        who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
-        if key is None:
-            return do.Pause(0, "", who, reason)
-        return do.Pause(self._port.home.address(key)[0], self._port.home.checked_key(key), who, reason)
+        return (0, "") if key is None else (self._port.home.address(key)[0], self._port.home.checked_key(key))
 
-    async def resume(self, key: str | None = None) -> None:
+    async def _log(self, what: str, about: str, reason: str, by: str) -> do.Log:
+        """Keep a line of what is about to be done: nothing is done without one."""
+        who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
+        line = do.Log(who, what, about, check_text(reason, "a reason", LONGEST_REASON, empty=True))
+        await self._port.ask(lambda store: store.apply(line))
+        return line
+
+    async def history(self, limit: int = 100) -> list[ActView]:
+        """Return what people did to the pool by these verbs, the latest last. The last 1000 are kept."""
+        most = _cursor.check_limit(limit)
+        return [_views.act(each) for each in await self._port.look(about.Acts(KEPT_ACTS if most is None else most))]
+
+    async def resume(self, key: str | None = None, *, reason: str = "", by: str = "") -> None:
         """Undo `pause`; without a key also `shutdown`."""
-        await self._port.open()
-        home = self._port.home
-        command = do.Resume() if key is None else do.Resume(home.address(key)[0], home.checked_key(key))
+        command = do.Resume(*await self._slot_and_key(key))
+        await self._log("resume", command.key, reason, by)
         await self._port.ask(lambda store: store.apply(command))
 
     async def paused(self, *, after: str = "", limit: int | None = None) -> Page[PauseView]:
@@ -65,11 +76,19 @@ class AsyncKeyedAdmin:
         page = await self._port.look(about.Pauses(start, _cursor.check_limit(limit)))
         return Page((_views.pause(each) for each in page), _cursor.written("paused", page.next))
 
-    async def purge(self, key: str) -> int:
+    async def purge(self, key: str, *, reason: str = "", by: str = "") -> int:
         """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
         await self._port.open()
         command = do.Purge(*self._port.home.address(key))
+        await self._log("purge", self._port.home.checked_key(key), reason, by)
         return int(await self._port.ask(lambda store: store.apply(command)))
+
+    async def retry(self, key: str, *, reason: str = "", by: str = "") -> bool:
+        """Try the first job of a key again now, if it failed and waits for its next try; return whether it did."""
+        await self._port.open()
+        command = do.Retry(*self._port.home.address(key))
+        await self._log("retry", self._port.home.checked_key(key), reason, by)
+        return await self._port.ask(lambda store: store.apply(command)) == "ready"
 
     async def configure(
         self,
@@ -81,6 +100,8 @@ class AsyncKeyedAdmin:
         max_per_key: int | None = None,
         max_dead: int | None = None,
         max_losses: int | None = None,
+        reason: str = "",
+        by: str = "",
     ) -> None:
         """Change settings of the pool; what is left out stays. 0 for `max_jobs`, `max_per_key`, `max_dead`: no limit.
 
@@ -104,11 +125,15 @@ class AsyncKeyedAdmin:
             raise ValueError(
                 f"pool {home.name!r} has workers, which go by the lease and drain that they joined with: end them first"
             )
+        changes = [f"{name}={shown_setting(name, value)}" for name, value in wanted.items()]
+        await self._log("configure", ", ".join(changes), reason, by)
         home.want(wanted)
         await self._port.ask(home.agree)
 
-    async def shutdown(self) -> None:
+    async def shutdown(self, *, reason: str = "", by: str = "") -> None:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""
+        await self._port.open()
+        await self._log("shutdown", "", reason, by)
         await self._port.ask(lambda store: store.apply(do.Shut()))
 
     async def dead_letters(
@@ -131,7 +156,9 @@ class AsyncKeyedAdmin:
             if not start:
                 return found
 
-    async def cancel(self, jobs: Iterable[JobView | str], *, key: str | None = None) -> int:
+    async def cancel(
+        self, jobs: Iterable[JobView | str], *, key: str | None = None, reason: str = "", by: str = ""
+    ) -> int:
         """Take jobs back, as they are or by id; return how many had not ended. One that runs is asked to stop.
 
         Give the `key` of ids, if they have the same: without it every job of the pool is looked at to find them.
@@ -158,24 +185,34 @@ class AsyncKeyedAdmin:
             unknown -= {job.id for job in search.found}
             if not unknown:
                 break
+        if found:
+            await self._log("cancel", _several([job for job, _ in sorted(found)]), reason, by)
         count = 0
         for job, its_key in found:
             command = do.Cancel(*home.address(its_key), job)
             count += await self._port.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
         return count
 
-    async def replay(self, letters: Letters | None = None, *, key: str | None = None) -> int:
+    async def replay(
+        self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = ""
+    ) -> int:
         """Put dead letters back into the mailboxes of their keys: these, those of a key, or all; return how many."""
         numbers = await self._chosen(letters, key)
+        if numbers:
+            await self._log("replay", f"dead letters {_several([str(one) for one in numbers])}", reason, by)
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Replay(tuple(numbers[start : start + CHUNK]))
             total += int(await self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
         return total
 
-    async def discard(self, letters: Letters | None = None, *, key: str | None = None) -> int:
+    async def discard(
+        self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = ""
+    ) -> int:
         """Forget dead letters: these, those of a key, or all; return how many."""
         numbers = await self._chosen(letters, key)
+        if numbers:
+            await self._log("discard", f"dead letters {_several([str(one) for one in numbers])}", reason, by)
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Drop(tuple(numbers[start : start + CHUNK]))
@@ -216,3 +253,9 @@ class AsyncKeyedAdmin:
                     "drop(force=True) forgets them"
                 )
         await self._port.ask(lambda store: store.drop())
+
+
+def _several(names: Sequence[str]) -> str:
+    """Return some names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -43,6 +43,22 @@ class Purge(NamedTuple):
     mailbox: str
 
 
+class Retry(NamedTuple):
+    """Try the first job of a mailbox again that waits for that: `ready`, or `gone` (it does not wait)."""
+
+    slot: int
+    mailbox: str
+
+
+class Log(NamedTuple):
+    """Keep a line of what a person does to the pool."""
+
+    by: str
+    what: str
+    about: str = ""
+    reason: str = ""
+
+
 class Pause(NamedTuple):
     """Let nothing of a key (or of the pool, with an empty key) begin. Residents of the key that run are stopped."""
 
@@ -87,4 +103,6 @@ class Configure(NamedTuple):
     changes: tuple[tuple[str, int], ...]
 
 
-Command: TypeAlias = Start | Stop | Notify | Cancel | Purge | Pause | Resume | Shut | Gone | Replay | Drop | Configure
+Command: TypeAlias = (
+    Start | Stop | Notify | Cancel | Purge | Retry | Log | Pause | Resume | Shut | Gone | Replay | Drop | Configure
+)

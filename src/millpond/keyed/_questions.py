@@ -82,6 +82,13 @@ class Pauses(Question[Page[records.Paused]]):
 
 
 @dataclass(frozen=True, slots=True)
+class Acts(Question[list[records.Act]]):
+    """What people did to the pool: the last so many, the latest last."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class Where(Question[str]):
     """Where a job is: `delayed`, `waiting`, `running` (a worker has it), `dead` or `gone`."""
 

@@ -28,6 +28,8 @@ DEAD_RETRY: Final = 10 * SECOND
 """How long a key waits when its dead job finds the dead letters full."""
 UNPROVEN: Final = 5
 """A worker that is lost without a proof of its death (its lease ended) counts for so much less against its jobs."""
+KEPT_ACTS: Final = 1000
+"""Lines that are kept of what people did to a pool."""
 LONGEST_ERROR: Final = 1000
 """Bytes that are kept of how a job has failed which is tried again."""
 LOOKED_AT: Final = 4096
@@ -247,6 +249,16 @@ class Paused(NamedTuple):
     key: str
     since: int
     by: str
+    reason: str
+
+
+class Act(NamedTuple):
+    """What a person did to the pool."""
+
+    at: int
+    by: str
+    what: str
+    about: str
     reason: str
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from millpond.keyed._envelope import came, opened, stamped
-from millpond.keyed._records import SECOND, Beat, Counts, DeadLetter, Delayed, KeyView, Paused, Slot, key_of
+from millpond.keyed._records import SECOND, Act, Beat, Counts, DeadLetter, Delayed, KeyView, Paused, Slot, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,20 @@ class PauseView:
     since: float
     by: str
     """Who paused it: user and host, unless somebody said otherwise."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActView:
+    """What a person did to the pool."""
+
+    time: float
+    by: str
+    """Who: user and host, unless somebody said otherwise."""
+    what: str
+    """`pause`, `resume`, `purge`, `cancel`, `retry`, `replay`, `discard`, `configure` or `shutdown`."""
+    about: str
+    """A key, jobs, or settings; empty: the whole pool."""
     reason: str
 
 
@@ -300,6 +314,11 @@ def dead_letter(each: DeadLetter) -> DeadLetterView:
 def pause(one: Paused) -> PauseView:
     """Return what is paused."""
     return PauseView(one.key or None, one.since / SECOND, one.by, one.reason)
+
+
+def act(one: Act) -> ActView:
+    """Return what a person did."""
+    return ActView(one.at / SECOND, one.by, one.what, one.about, one.reason)
 
 
 def statistics(counts: Counts, workers: int) -> KeyedStatistics:

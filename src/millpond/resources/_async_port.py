@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final, Generic, TypeVar
 
 from millpond._clock import elapsed
+from millpond.errors import PoolError
 from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import Engine, Question, Ticket
 
@@ -199,6 +200,18 @@ class AsyncPort:
         """Ask a question about the pool."""
         latch: AsyncLatch[T | Exception] = AsyncLatch()
         return await self._result(self.engine.read(self.pool, question, latch.set, block=False), latch)
+
+    async def glance(self, question: Question[T], otherwise: T, timeout: float) -> T:
+        """Ask a question that is not worth waiting for: return `otherwise` when there is no answer in time."""
+        latch: AsyncLatch[T | Exception] = AsyncLatch()
+        try:
+            ticket = self.engine.read(self.pool, question, latch.set, block=False)
+        except PoolError:
+            return otherwise
+        if not await latch.wait(timeout):
+            ticket.cancel()
+            return otherwise
+        return otherwise if isinstance(latch.value, Exception) else latch.value
 
     async def finish(self, command: Command) -> tuple[Reply | Exception, BaseException | None]:
         """Run a command to its end although the caller is being cancelled; return that with the answer."""

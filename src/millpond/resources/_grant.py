@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -38,6 +38,8 @@ from millpond.resources._views import ResourceView
 
 OnLost: TypeAlias = str | Callable[["Grant"], object]
 Chooser: TypeAlias = Callable[[Sequence[ResourceView]], Sequence[ResourceView | str]]
+GLANCE: Final = 0.25
+"""Seconds that who waited in vain waits to learn why."""
 
 
 class Grant(Obtainable):
@@ -253,12 +255,12 @@ class Grant(Obtainable):
             while True:
                 left = None if deadline is None else deadline - elapsed()
                 if not latch.wait(left) and case.state != _case.HELD:
-                    raise AcquireTimeout(self._unanswered(ticket) or self._timed_out())
+                    raise AcquireTimeout(self._unanswered(ticket) or self._timed_out(self._standing()))
                 if case.state != _case.OFFERED:
                     break
                 latch = self._look_at_offer()
             if case.state == _case.OVER or case.state == _case.ASKING:
-                raise self._refused()
+                raise self._refused(self._standing() if self._is_timed_out() else "")
         except BaseException:
             try:
                 self._give_up(ticket)
@@ -328,7 +330,13 @@ class Grant(Obtainable):
         self._case.on_lost = _forward(weakref.ref(self))
         self._desk.adopt(self._case, reply)
 
-    def _refused(self) -> PoolError:
+    def _is_timed_out(self) -> bool:
+        """Tell whether it has waited in vain. One who would not wait has no questions."""
+        case = self._case
+        answer = case.refusal
+        return case.command.wait and "timed out" in (case.how, answer.detail if isinstance(answer, Reply) else "")
+
+    def _refused(self, standing: str = "") -> PoolError:
         """Return the error that says why there is no grant."""
         case = self._case
         answer = case.refusal
@@ -353,7 +361,7 @@ class Grant(Obtainable):
         if kind == "full":
             return PoolFull(f"{pool} is full: {detail}; try again when others are done")
         if kind == "busy" or detail == "timed out":
-            return AcquireTimeout(self._timed_out())
+            return AcquireTimeout(self._timed_out(standing))
         if self._desk.is_closed:
             return PoolClosed(f"{pool} was closed while request {case.id!r} waited")
         return StaleToken(f"request {case.id!r} for {wants!r} ended without a grant: {detail or kind}")
@@ -361,13 +369,18 @@ class Grant(Obtainable):
     def _wants(self) -> str:
         return ", ".join(_views.wish(one.selector, one.count, one.units) for one in self._case.command.wants)
 
-    def _timed_out(self) -> str:
+    def _standing(self) -> str:
+        """Say who is in the way, if the pool tells at once."""
+        case = self._case
+        return self._port.glance(
+            lambda replica, now: _views.standing(replica, now, case.id, case.command.wants), "", GLANCE
+        )
+
+    def _timed_out(self, standing: str = "") -> str:
         wants = self._wants()
         waited = "" if not self._timeout else f" within {self._timeout:g} s"
-        return (
-            f"no {wants!r} of pool {self._desk.pool!r} was free{waited}: "
-            "waiters() and holders() tell who is ahead and who holds what"
-        )
+        why = standing or "waiters() and holders() tell who is ahead and who holds what"
+        return f"no {wants!r} of pool {self._desk.pool!r} was free{waited}: {why}"
 
     # --- small things ------------------------------------------------------------------------------------------
 

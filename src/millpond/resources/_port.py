@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from millpond._clock import elapsed
+from millpond.errors import PoolError
 from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import Engine, Question, Ticket
 
@@ -127,6 +128,18 @@ class Port:
         """Ask a question about the pool."""
         latch: Latch[T | Exception] = Latch()
         return self._result(self.engine.read(self.pool, question, latch.set, block=True), latch)
+
+    def glance(self, question: Question[T], otherwise: T, timeout: float) -> T:
+        """Ask a question that is not worth waiting for: return `otherwise` when there is no answer in time."""
+        latch: Latch[T | Exception] = Latch()
+        try:
+            ticket = self.engine.read(self.pool, question, latch.set, block=False)
+        except PoolError:
+            return otherwise
+        if not latch.wait(timeout):
+            ticket.cancel()
+            return otherwise
+        return otherwise if isinstance(latch.value, Exception) else latch.value
 
     def finish(self, command: Command) -> tuple[Reply | Exception, BaseException | None]:
         """Run a command to its end although the caller is being interrupted; return that with the answer.

@@ -8,8 +8,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from millpond._events import Event
+from millpond._words import duration, who
 from millpond.errors import NotFound
 from millpond.resources import _history
 from millpond.resources._line import bits
@@ -17,6 +19,9 @@ from millpond.resources._placement import fitting
 from millpond.resources._records import ALL, AWAY, HELD, OFFERED, REMOVING, WAITING, Holder, Request, Resource, Want
 from millpond.resources._replica import Replica
 from millpond.resources._state import STRIDE, State
+
+LOOKED_AT: Final = 300
+"""Requests among which one is looked for to say why it waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,17 +305,42 @@ def _why(state: State, request: Request, ahead: int, holders: dict[str, list[tup
     group = state.groups.get(request.group) if request.group else None
     if group is not None and group.quota and group.held >= group.quota:
         return f"group {group.name!r} holds {group.held} of its {group.quota} units"
-    reasons = [f"{ahead} ahead of it"] if ahead else []
+    first = [f"{ahead} ahead of it"] if ahead else []
+    return "; ".join([*first, *_in_the_way(state, request.wants, holders, now, request)])
+
+
+def _in_the_way(
+    state: State,
+    wants: tuple[Want, ...],
+    holders: dict[str, list[tuple[Request, int]]],
+    now: int,
+    asking: Request | None = None,
+) -> list[str]:
+    """Say of the resources that would do why they are not to be had."""
     mask = 0
-    for want in request.wants:
+    for want in wants:
         mask |= state.matcher(want.selector).mask
     suitable = [state.at(slot) for slot in bits(mask)]
     if not suitable:
-        return "no resource matches it: it waits for one to be added"
-    reasons += [f"{one.name} is {_resource_status(one, holders, now, request)}" for one in suitable[:3]]
+        return ["no resource matches it: it waits for one to be added"]
+    found = [f"{one.name} is {_resource_status(one, holders, now, asking)}" for one in suitable[:3]]
     if len(suitable) > 3:
-        reasons.append(f"and {len(suitable) - 3} more that match are not to be had either")
-    return "; ".join(reasons)
+        found.append(f"and {len(suitable) - 3} more that match are not to be had either")
+    return found
+
+
+def standing(replica: Replica, now: int, request_id: str, wants: tuple[Want, ...]) -> str:
+    """Say why a request that has just ended was not granted; nothing where very many wait: looking would take long."""
+    state = replica.state
+    if len(state.requests) > LOOKED_AT:
+        return ""
+    if state.settings.paused:
+        return f"the pool is paused: {state.settings.paused}"
+    others = sum(
+        one.state == WAITING and one.wants == wants and one.id != request_id for one in state.requests.values()
+    )
+    first = [f"{others} more wait{'s' if others == 1 else ''} for it"] if others else []
+    return "; ".join([*first, *_in_the_way(state, wants, _holders_by_resource(state), now)])
 
 
 def _resource_status(
@@ -325,12 +355,8 @@ def _resource_status(
     if asking is not None and resource.name in asking.refused:
         return "declined by the requester"
     if resource.delayed > now:
-        return f"not lent for another {_age(resource.delayed - now)}"
-    hands = [
-        f"{'held' if one.state == HELD else 'offered to'}{' by' if one.state == HELD else ''} {one.holder}"
-        + (f" ({one.reason})" if one.reason else "")
-        for one, _ in holders.get(resource.name, ())[:2]
-    ]
+        return f"not lent for another {_age(resource.delayed - now + 999_999)}"
+    hands = [_hand(one, now) for one, _ in holders.get(resource.name, ())[:2]]
     if resource.state != "active":
         return " and ".join([f"{resource.state}{note}", *hands])
     if not hands:
@@ -340,9 +366,11 @@ def _resource_status(
     return " and ".join(hands)
 
 
+def _hand(one: Request, now: int) -> str:
+    how = "held by" if one.state == HELD else "offered to"
+    reason = f" ({one.reason})" if one.reason else ""
+    return f"{how} {who(one.holder.id, one.holder.host, one.holder.pid)} since {_age(now - one.since)}{reason}"
+
+
 def _age(microseconds: int) -> str:
-    seconds = max(0, microseconds) / 1e6
-    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
-        if seconds < limit:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 86400:.3g} d"
+    return duration(microseconds / 1e6)

@@ -24,6 +24,7 @@ from millpond.keyed._records import (
     BATCH_RETENTION,
     SECOND,
     STAMP,
+    Act,
     Batch,
     Beat,
     Claimed,
@@ -183,6 +184,9 @@ class Side:
             case Paused():
                 self.same(what, wanted._replace(since=0), got._replace(since=0))
                 self.time(f"{what}: since", wanted.since, got.since)
+            case Act():
+                self.same(what, wanted._replace(at=0), got._replace(at=0))
+                self.time(f"{what}: at", wanted.at, got.at)
             case Counts():
                 self.same(what, wanted._replace(now=0, oldest=0), got._replace(now=0, oldest=0))
                 self.time(f"{what}: oldest", wanted.oldest, got.oldest)
@@ -304,6 +308,7 @@ class Stage:
             ),
             ("delayed", _reads.delayed(tables, now), lambda store: _all(store, about.DelayedJobs(limit=2), _body)),
             ("pauses", _reads.paused(tables, now), lambda store: _all(store, about.Pauses(limit=2), _key)),
+            ("acts", list(tables.acts.rows), lambda store: store.ask(about.Acts(1000))),
             (
                 "dead letters",
                 _by_job(_reads.dead_letters(tables, now)),
@@ -537,7 +542,9 @@ class Stage:
             do.Resume(slot, name) if more % 3 else do.Resume(),
             do.Replay((99, *letters)) if more % 2 else do.Drop(letters),
             self._configure(more) if more % 3 == 1 else do.Resume() if more % 4 else do.Shut(),
-        )[what % 8 - 3]
+            do.Retry(slot, mailbox),
+            do.Log("ann", "cancel", name, f"reason {more}"),
+        )[what % 10 - 3]
         self.call("apply", command)
 
     def _configure(self, more: int) -> do.Configure:

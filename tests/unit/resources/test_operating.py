@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import time
 from functools import partial
@@ -383,12 +384,13 @@ async def test_waiters_tell_their_place_and_why(lab):
             ("w1", 2, "r1"),
             ("w2", 3, "r2"),
         ]
-        assert views[0].why == "a is held by me (first)"
-        assert views[2].why == "2 ahead of it; a is held by me (first)"
+        held = rf"a is held by me \(pid {os.getpid()} on .*\) since \d+ s \(first\)"
+        assert re.fullmatch(held, views[0].why)
+        assert re.fullmatch(f"2 ahead of it; {held}", views[2].why)
         assert views[0].selectors == ("@a",)
         assert views[0].state == "waiting" and 0 <= views[0].waiting_for < HANG
         assert str(views[0]) == "me"
-        assert (await pool.admin.explain("w2")).endswith("in place 3: 2 ahead of it; a is held by me (first)")
+        assert re.search(f"in place 3: 2 ahead of it; {held}$", await pool.admin.explain("w2"))
         statistics = await pool.statistics()
         assert (statistics.waiting, statistics.held) == (3, 1)
     for task in tasks:
@@ -432,7 +434,7 @@ async def test_explain_tells_of_requests_and_resources(lab):
     async with pool.acquire(name="a", request_id="r", reason="tests") as grant:
         assert (await pool.admin.explain("r")).startswith("request 'r' holds a since ")
         assert f"under token {grant.token}" in await pool.admin.explain("r")
-        assert await pool.admin.explain("a") == "a is held by me (tests)"
+        assert re.fullmatch(r"a is held by me \(pid \d+ on .*\) since \d+ s \(tests\)", await pool.admin.explain("a"))
     assert await pool.admin.explain("r") == "request 'r' is over: released"
     assert await pool.admin.explain("a") == "a is free"
     with pytest.raises(NotFound, match=r"there is no request or resource 'z': waiters\(\) and resources\(\) list"):
@@ -487,3 +489,23 @@ async def test_the_history_has_every_verb(lab):
     assert (await names(pool))[2:] == [
         "granted", "revoked", "relabelled", "resized", "quarantined", "uncordoned", "group set", "configured", "configured", "removed",
     ]  # fmt: skip
+
+
+async def test_who_waited_in_vain_is_told_who_is_in_the_way(lab):
+    pool = await two(lab, holder="me")
+    async with pool.acquire(name="a", reason="a long test"):
+        ahead = asyncio.ensure_future(pool.acquire(name="a", request_id="ahead"))
+        await eventually(partial(_waiting, pool, 1))
+        with pytest.raises(AcquireTimeout) as error:
+            async with pool.acquire(name="a", timeout=0.05):
+                pass
+        who = rf"a is held by me \(pid {os.getpid()} on .+\) since \d+ s \(a long test\)"
+        assert re.fullmatch(
+            rf"no '@a' of pool 'lab' was free within 0.05 s: 1 more waits for it; {who}", str(error.value)
+        )
+        await pool.admin.pause(reason="the lab moves")
+        with pytest.raises(AcquireTimeout, match="the pool is paused: the lab moves"):
+            async with pool.acquire(name="b", timeout=0.05):
+                pass
+        await pool.admin.resume()
+    await (await ahead).release()

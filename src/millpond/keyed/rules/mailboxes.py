@@ -74,7 +74,7 @@ class MailboxRules(Generic[M]):
             if box is None:
                 continue
             if what == "later" and box.state == RETRY and box.since == when:
-                self._try_again(now, box)
+                self.try_again(now, box)
             elif what == "shelf" and box.state == PARKED and box.since + self._tables.settings.unknown <= now:
                 self._give_up_parked(now, box)
         return tables.due.next()
@@ -96,7 +96,7 @@ class MailboxRules(Generic[M]):
         self._tables.delayed.drop(job)
         self._numbers.delayed -= 1
 
-    def _try_again(self, now: int, box: M) -> None:
+    def try_again(self, now: int, box: M) -> None:
         """Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room."""
         if self._is_lost(box):
             self._boxes.move(box, NOWHERE)

@@ -147,6 +147,14 @@ class OrderRules(Generic[M]):
             if box.lane == "r" and key_of(box.name) == key:
                 self._signal(box.worker, "pause", box.name)
 
+    def retry(self, now: int, mailbox: str) -> str:
+        """Try the first job of a mailbox again now, if it waits for that."""
+        box = self._boxes.get(mailbox)
+        if box is None or box.state != RETRY:
+            return "gone"
+        self._rules.try_again(now, box)
+        return "ready"
+
     def resume(self, slot: int, key: str) -> None:
         """Undo a pause."""
         self._tables.pauses.drop(key)

@@ -21,6 +21,7 @@ from millpond.keyed import _commands as do
 from millpond.keyed._records import (
     BATCH_RETENTION,
     DEATH_RETENTION,
+    Act,
     Batch,
     Beat,
     Claimed,
@@ -313,6 +314,10 @@ class Rules(Generic[M]):
                 return orders.cancel(now, slot, mailbox, job)
             case do.Purge(slot, mailbox):
                 return str(orders.purge(now, slot, mailbox))
+            case do.Retry(_, mailbox):
+                return orders.retry(now, mailbox)
+            case do.Log(by, what, subject, reason):
+                self.tables.acts.add(Act(now, by, what, subject, reason))
             case do.Pause(slot, key, by, reason):
                 orders.pause(now, slot, key, by, reason)
                 numbers.is_paused = numbers.is_paused if key else 1

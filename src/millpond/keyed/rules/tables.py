@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from millpond.keyed._records import DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
+from millpond.keyed._records import Act, DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
 
 NOWHERE: Final = -1
 READY: Final = 0
@@ -239,6 +239,12 @@ class DeadLetters(Protocol):
     def drop(self, number: int) -> bool: ...
 
 
+class Acts(Protocol):
+    """What people did to the pool: the last `KEPT_ACTS`."""
+
+    def add(self, act: Act) -> None: ...
+
+
 class Messages(Protocol):
     """Messages to residents that were not yet handled, numbered. Its length is 0 when there are none for sure."""
 
@@ -340,3 +346,5 @@ class Tables(Protocol[M]):
     def messages(self) -> Messages: ...
     @property
     def signals(self) -> Signals: ...
+    @property
+    def acts(self) -> Acts: ...

@@ -40,6 +40,8 @@ def answer(tables: MemoryTables, now: int, question: Question[Any]) -> Any:  # n
             return dead_letters(tables, now, after, limit)
         case about.Pauses(after, limit):
             return paused(tables, now, after, limit)
+        case about.Acts(limit):
+            return list(tables.acts.rows)[-limit:]
         case about.Where(slot, mailbox, job):
             return where(tables, slot, mailbox, job)
         case about.Outcomes(ids):

@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-from millpond.keyed._records import DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
+from millpond.keyed._records import KEPT_ACTS, Act, DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
 from millpond.keyed.rules.tables import QUEUES, Numbers
 from millpond.keyed.stores.memory._mailboxes import MemoryMailboxes
 
@@ -36,6 +36,7 @@ class MemoryTables:
         self.cancelled: set[str] = set()
         self.messages = MemoryMessages()
         self.signals = MemorySignals()
+        self.acts = MemoryActs()
 
 
 class MemoryActiveSlots:
@@ -151,6 +152,16 @@ class MemoryDeadLetters:
 
     def drop(self, number: int) -> bool:
         return self.rows.pop(number, None) is not None
+
+
+class MemoryActs:
+    """What people did."""
+
+    def __init__(self) -> None:
+        self.rows: deque[Act] = deque(maxlen=KEPT_ACTS)
+
+    def add(self, act: Act) -> None:
+        self.rows.append(act)
 
 
 class MemoryPauses:

@@ -18,6 +18,7 @@ from millpond.keyed._questions import Question
 from millpond.keyed._records import (
     HEAVY,
     LOOKED_AT,
+    Act,
     Beat,
     Counts,
     DeadLetter,
@@ -68,6 +69,8 @@ def answer_to(question: Question[Any], run: Run) -> Any:  # noqa: C901  (a table
             return _dead_letters(run, after, limit)
         case about.Pauses(after, limit):
             return _pauses(run, after, limit)
+        case about.Acts(limit):
+            return [Act(int(at), *rest) for at, *rest in map(_unpack, run("acts", [limit]))]
         case about.Where(slot, mailbox, job):
             return run("where", [slot, mailbox, job])[0].decode()
         case about.Outcomes(ids):

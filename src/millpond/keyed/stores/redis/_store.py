@@ -20,6 +20,7 @@ from millpond.keyed import _questions as about
 from millpond.keyed._commands import Command
 from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
+    KEPT_ACTS,
     Batch,
     Beat,
     Claimed,
@@ -167,16 +168,17 @@ class RedisStore:
         name: str
         args: list[_Arg]
         match command:
-            case commands.Start():
-                name, args = "start", [*command]
-            case commands.Stop():
-                name, args = "stop", [*command]
-            case commands.Notify():
-                name, args = "notify", [*command]
-            case commands.Cancel():
-                name, args = "cancel", [*command]
-            case commands.Purge():
-                name, args = "purge", [*command]
+            case (
+                commands.Start()
+                | commands.Stop()
+                | commands.Notify()
+                | commands.Cancel()
+                | commands.Purge()
+                | commands.Retry()
+            ):
+                name, args = type(command).__name__.lower(), [*command]
+            case commands.Log():
+                name, args = "log", [KEPT_ACTS, *command]
             case commands.Pause():
                 name, args = "switch", ["pause", *command]
             case commands.Resume():

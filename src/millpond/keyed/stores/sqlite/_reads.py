@@ -11,7 +11,7 @@ from millpond.keyed import _questions as about
 from millpond.keyed._envelope import came, opened
 from millpond.keyed._page import Page, page_of
 from millpond.keyed._questions import Question
-from millpond.keyed._records import HEAVY, LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused, Slot
+from millpond.keyed._records import HEAVY, LOOKED_AT, Act, Counts, DeadLetter, Delayed, KeyView, Paused, Slot
 from millpond.keyed.rules.tables import STATES
 from millpond.keyed.stores.sqlite._pool import Pool
 
@@ -33,7 +33,7 @@ _VIEW: Final = (
 )
 
 
-def answer(transaction: Transaction, pool: Pool, now: int, question: Question[Any]) -> Any:
+def answer(transaction: Transaction, pool: Pool, now: int, question: Question[Any]) -> Any:  # noqa: C901  (a table)
     """Answer a question."""
     match question:
         case about.Owners():
@@ -69,6 +69,12 @@ def answer(transaction: Transaction, pool: Pool, now: int, question: Question[An
                 (pool.id, after, _more(limit)),
             ).fetchall()
             return page_of([Paused(*row) for row in rows], [f"={row[0]}" for row in rows], now, limit)
+        case about.Acts(limit):
+            rows = transaction.execute(
+                "SELECT at, by, what, about, reason FROM keyed_act WHERE pool = ? ORDER BY number DESC LIMIT ?",
+                (pool.id, limit),
+            ).fetchall()
+            return [Act(*row) for row in reversed(rows)]
         case about.Where(slot, mailbox, job):
             return _where(transaction, pool, slot, mailbox, job)
         case about.Outcomes(ids):

@@ -66,6 +66,10 @@ CREATE INDEX IF NOT EXISTS keyed_delayed_mailbox ON keyed_delayed (pool, mailbox
 CREATE TABLE IF NOT EXISTS keyed_paused (
     pool INTEGER NOT NULL, key TEXT NOT NULL, since INTEGER NOT NULL, by TEXT NOT NULL, reason TEXT NOT NULL,
     PRIMARY KEY (pool, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS keyed_act (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, pool INTEGER NOT NULL, at INTEGER NOT NULL, by TEXT NOT NULL,
+    what TEXT NOT NULL, about TEXT NOT NULL, reason TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS keyed_act_pool ON keyed_act (pool, number);
 CREATE TABLE IF NOT EXISTS keyed_doomed (
     pool INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY (pool, id)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS keyed_note (
@@ -101,6 +105,6 @@ CREATE INDEX IF NOT EXISTS keyed_ear_session ON keyed_ear (session);
 
 OF_A_POOL: Final = (
     "member", "slot", "active", "box", "job", "due", "delayed", "paused", "doomed", "note", "signal",
-    "outcome", "unique", "died", "dead", "batch",
+    "outcome", "unique", "died", "dead", "batch", "act",
 )  # fmt: skip
 """Tables with rows of a pool."""

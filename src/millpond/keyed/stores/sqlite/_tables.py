@@ -15,7 +15,7 @@ import msgspec
 
 from millpond._sqlite import Transaction
 from millpond.keyed._envelope import opened
-from millpond.keyed._records import DeadLetter, Delayed, Joiner, Member, Paused, Signal, Slot
+from millpond.keyed._records import KEPT_ACTS, Act, DeadLetter, Delayed, Joiner, Member, Paused, Signal, Slot
 from millpond.keyed.stores.sqlite._mailboxes import SqlMailboxes
 from millpond.keyed.stores.sqlite._pool import Pool
 
@@ -59,6 +59,7 @@ class SqlTables:
         self.cancelled = SqlCancelled(transaction, pool, is_any=cancelled)
         self.messages = SqlMessages(transaction, pool, is_any=messages)
         self.signals = SqlSignals(transaction, pool)
+        self.acts = SqlActs(transaction, pool)
 
     def flush(self) -> None:
         """Write all that was changed."""
@@ -195,6 +196,20 @@ class SqlDue(_Part):
         if self._added:
             self._executemany("INSERT INTO keyed_due VALUES (?, ?, ?, ?, ?)", self._added)
             self._added = []
+
+
+class SqlActs(_Part):
+    """What people did."""
+
+    def add(self, act: Act) -> None:
+        self._execute(
+            "INSERT INTO keyed_act (pool, at, by, what, about, reason) VALUES (?, ?, ?, ?, ?, ?)", (self._pool, *act)
+        )
+        self._execute(
+            "DELETE FROM keyed_act WHERE pool = ? AND number <= "
+            "(SELECT number FROM keyed_act WHERE pool = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
+            (self._pool, self._pool, KEPT_ACTS),
+        )
 
 
 class SqlPauses(_Part):

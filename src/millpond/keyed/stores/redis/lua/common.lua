@@ -18,6 +18,7 @@
 -- held, lent      hash     mailbox -> slot: it is paused; it runs with somebody who took it from a shelf
 -- hk:<key>        set      mailboxes of a key that are in `held`
 -- pauses          hash     key -> packed {since, by, reason}; the empty key stands for the pool
+-- acts            list     packed {at, by, what, about, reason}: what people did, the latest last
 -- doomed          set      ids of jobs that a worker has and that are not to run again
 -- trouble         hash     mailbox -> failures:losses:deaths:how it failed the last time, of its first job
 -- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data

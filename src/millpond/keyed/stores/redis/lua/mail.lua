@@ -178,6 +178,22 @@ local function give_up_lost(slot, mailbox, losses, deaths)
   return bury(slot, mailbox, reason, 'lost')
 end
 
+-- Let the next job of a mailbox that stands nowhere have its turn, if there is one.
+local function go_on(slot, mailbox, left)
+  if left > 0 then ready(slot, mailbox) else forget(mailbox) end
+end
+
+-- Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room.
+local function try_again(slot, mailbox)
+  local _, losses, deaths = trouble_of(mailbox)
+  if losses > 0 and is_lost(losses, deaths) then
+    local left = give_up_lost(slot, mailbox, losses, deaths)
+    if left then go_on(slot, mailbox, left) end
+  else
+    ready(slot, mailbox)
+  end
+end
+
 -- End a take whose worker will not: its jobs are ready again. With `blame` its first job may have killed the worker.
 local function recover(slot, mailbox, blame, worker)
   end_run(slot, mailbox)

@@ -10,11 +10,6 @@
 local me, number, want, per = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local VISIT, DUE, HEAVY = 8, 100, 4194304
 
--- Let the next job of a mailbox that stands nowhere have its turn, if there is one.
-local function go_on(slot, mailbox, left)
-  if left > 0 then ready(slot, mailbox) else forget(mailbox) end
-end
-
 -- Do what is to happen to the first job of a mailbox that does not run any more.
 local function end_take(slot, mailbox, left, how, delay, failures, reason)
   if (how == 'retry' or how == 'shelve') and has('doomed') then
@@ -78,17 +73,6 @@ local function settle(i)
     end_take(slot, mailbox, left, is_refused and 'retry' or how, is_refused and DEAD_RETRY or delay, failures, reason)
   end
   return true, next
-end
-
--- Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room.
-local function try_again(slot, mailbox)
-  local _, losses, deaths = trouble_of(mailbox)
-  if losses > 0 and is_lost(losses, deaths) then
-    local left = give_up_lost(slot, mailbox, losses, deaths)
-    if left then go_on(slot, mailbox, left) end
-  else
-    ready(slot, mailbox)
-  end
 end
 
 -- Let happen what is due; return when the next thing is, or 0.

@@ -1,0 +1,113 @@
+"""What holding from outside of Python means: for `millpond run`, and for tests that are marked with what they hold.
+
+A name that nobody has used so far becomes a lock, GPUs are found on this machine, and who asks for what a process
+around it holds has it already: to wait for that would be to wait for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+import click
+
+from millpond._urls import shown
+from millpond.cli import gpus
+from millpond.cli.wanted import Wanted
+from millpond.resources import Grant, ResourcePool
+
+HELD: Final = "MILLPOND_HELD"
+"""The variable that tells a command, and runs inside it, what is held for it."""
+
+
+@dataclass
+class Hold:
+    """What is held of one pool."""
+
+    pool: str
+    resources: list[str]
+    token: int
+    url: str
+    pid: int = field(default_factory=os.getpid)
+    is_inner: bool = False
+    """A process around this one holds it, or this one already."""
+
+    @property
+    def resource(self) -> str:
+        """The first of them."""
+        return self.resources[0]
+
+
+def told() -> list[dict[str, Any]]:
+    """Return what runs around this process hold, by the environment."""
+    try:
+        known = json.loads(os.environ.get(HELD, "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return [one for one in known if isinstance(one, dict)] if isinstance(known, list) else []
+
+
+def telling(held: Sequence[Hold]) -> str:
+    """Return what the variable says to those inside."""
+    return json.dumps([*told(), *map(asdict, held)])
+
+
+def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Collection[int]) -> Hold | None:
+    """Return what the processes `around` hold, if that will do; refuse what is more than that."""
+    tokens = {one.get("token") for one in told() if one.get("pool") == pool.name}
+    here = socket.gethostname()
+    for holder in pool.holders():
+        if holder.token not in tokens and not (holder.host == here and holder.pid in around):
+            continue
+        labels = {each.name: each.labels for each in pool.resources()}
+        fitting = [
+            name
+            for name in holder.resources
+            if wanted.name in (None, name)
+            and all(labels.get(name, {}).get(key) == value for key, value in wanted.labels)
+        ]
+        if len(fitting) < wanted.number:
+            raise click.ClickException(
+                f"the run around this one (pid {holder.pid}) holds {', '.join(holder.resources)} of {pool.name!r}, "
+                f"and {wanted} is more than that: waiting for the rest could be waiting for ourselves, so ask for "
+                "all of it there"
+            )
+        return Hold(pool.name, fitting[: wanted.number], holder.token, url, holder.pid, is_inner=True)
+    return None
+
+
+def ensure(pool: ResourcePool, url: str, wanted: Wanted, *, may_create: bool) -> None:
+    """Make a lock of a name that nobody has used so far; or GPUs, of those that are here."""
+    if pool.resources():
+        return
+    if wanted.pool == gpus.POOL:
+        found = gpus.discover()
+        if not found:
+            raise click.ClickException("there are no GPUs here: neither nvidia-smi nor rocm-smi knows of one")
+        for one in found:
+            pool.add(one.name, labels=one.labels, exist_ok=True)
+    elif not may_create:
+        raise click.ClickException(
+            f"there is no {wanted.pool!r} at {shown(url)}: say --create to make it a lock, or add what "
+            f"it has with `millpond add {wanted.pool} NAME`"
+        )
+    else:
+        pool.add(wanted.name or wanted.pool, exist_ok=True)
+
+
+def acquire(pool: ResourcePool, wanted: Wanted, **options: Any) -> Grant:
+    """Wait for what is wanted, and return it; use it in a `with` block."""
+    selector = gpus.allowed(wanted.labels) if wanted.pool == gpus.POOL else dict(wanted.labels) or None
+    return pool.acquire(selector, name=wanted.name, count=wanted.number, **options)
+
+
+def variables(pool: ResourcePool, held: Hold) -> dict[str, str]:
+    """Return the variables that let a program see the GPUs only that are held."""
+    if held.pool != gpus.POOL:
+        return {}
+    labels = {each.name: dict(each.labels) for each in pool.resources()}
+    return gpus.variables([labels.get(name, {}) for name in held.resources])
