@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 
+from millpond.cli import SECTIONS, main
 from waiting import HANG
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
@@ -67,3 +68,10 @@ def test_an_unknown_command_is_told_so():
     done = run("dance")
     assert done.returncode == 2
     assert "No such command 'dance'" in done.stderr
+
+
+def test_every_command_is_listed_once_and_said_in_a_line():
+    listed = [name for names in SECTIONS.values() for name in names.split()]
+    assert sorted(listed) == sorted(main.commands)
+    for name, command in main.commands.items():
+        assert len(command.get_short_help_str(1000)) <= 68, name

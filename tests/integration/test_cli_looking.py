@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -9,10 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millpond import Job, KeyedPool, ResourcePool
+from millpond.errors import PoolFull
+from millpond.keyed._search import STATES
 from waiting import HANG, until
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
@@ -255,3 +259,59 @@ def test_the_doctor_looks_at_machine_and_place_and_tells_no_secret(place: Shell)
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(shell: Shell, name: str):
     assert "_MILLPOND_COMPLETE" in shell.says("completion", name)
+
+
+def test_a_job_is_dispatched_by_name_and_tried_again_and_settings_change(place: Shell):
+    tries: list[tuple[object, ...]] = []
+    with KeyedPool("tenants", place.url) as pool:
+
+        @pool.job(max_attempts=2, backoff=3600, backoff_limit=3600)
+        def moody(job: Job, *values: Any, mood: Any = None) -> list[Any]:
+            tries.append((*values, mood))
+            if len(tries) < 2:
+                raise OSError("not yet")
+            return [*values, mood]
+
+        with pool.worker():
+            said = place.says(
+                "dispatch", "tenants", "moody", "k", "5", "five", '"5"', "--set", "mood=[1]", "--id", "one"
+            )
+            assert said == "dispatched one\n"
+            until(lambda: [job.state for job in pool.jobs()] == ["retry"])
+            wrong = place.run("retry", "tenants", "another", "-y")
+            assert wrong.returncode == 1 and "no job 'another' waits" in wrong.stderr
+            assert "(1)" in place.says("retry", "tenants", "one", "-y", "--reason", "impatience")
+            until(lambda: len(tries) == 2)
+            assert tries == [(5, "five", "5", [1])] * 2
+            assert place.says("dispatch", "tenants", "moody", "k", "7", "--wait", str(HANG)) == "[7, null]\n"
+            assert "(0)" in place.says("retry", "tenants", "--all", "-y")
+        place.says("configure", "tenants", "max_jobs=3", "lease=7.5", "-y", "--reason", "small")
+        for wrong_setting, words in (("max_dreams=3", "it has lease, drain"), ("max_jobs", "NAME=VALUE")):
+            refused = place.run("configure", "tenants", wrong_setting, "-y")
+            assert refused.returncode == 2 and words in refused.stderr
+        lines = place.json("events", "tenants")
+        assert [(one["what"], one["about"], one["reason"]) for one in lines] == [
+            ("retry", "k", "impatience"),
+            ("configure", "lease=7.5, max_jobs=3", "small"),
+        ]
+        assert "configure  lease=7.5, max_jobs=3  by " in place.says("events", "tenants")
+    with KeyedPool("tenants", place.url) as pool, pytest.raises(PoolFull):
+        pool.declare_job("moody").dispatch_many([("k",)] * 4)
+
+
+def test_settings_of_a_resource_pool_change(shell: Shell, lab: ResourcePool):
+    shell.says("configure", "gpus", "lock_delay=2", "-y", "--reason", "they are hot")
+    assert any(event.data.get("reason") == "they are hot" for event in lab.admin.history())
+    assert "it has patience, ageing" in shell.run("configure", "gpus", "lease=3", "-y").stderr
+
+
+def test_top_shows_all_pools_and_what_is_in_the_way(shell: Shell, lab: ResourcePool):
+    with KeyedPool("tenants", shell.url) as pool, lab.acquire(name="gpu-0", reason="train [v7]"):
+        pool.declare_job("sync").dispatch("k")
+        shown = shell.says("top", "--frames", "2", "--every", "0.1")
+    assert shown.count("resources gpus") == shown.count("keyed tenants") == 2
+    assert "1 of 2 units held, 0 wait" in shown and "train [v7]" in shown and "no worker: nothing runs" in shown
+
+
+def test_states_of_jobs_are_those_of_the_library():
+    assert importlib.import_module("millpond.cli.verbs").STATES == STATES

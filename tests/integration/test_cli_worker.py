@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from millpond import KeyedPool
 from millpond.errors import JobFailed
-from waiting import HANG
+from waiting import HANG, until
 
 APP = """
 from millpond import AsyncKeyedPool, Job, KeyedPool
@@ -79,3 +82,123 @@ def test_what_names_no_pool_is_said_clearly(tmp_path, target, words):
     process = start(tmp_path, target)
     output, _ = process.communicate(timeout=HANG)
     assert process.returncode == 2 and words in output and "Traceback" not in output
+
+
+def ask(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=HANG) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_probes_are_told_how_a_worker_is(tmp_path):
+    (tmp_path / "app.py").write_text(APP.format(kind="KeyedPool"))
+    process = start(tmp_path, "app:pool", "--health-port", "0")
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        address = next(found[1] for found in (re.search(r"(http://\S+)/healthz", line) for line in lines) if found)
+        until(lambda: ask(f"{address}/readyz") == (200, "ok\n"))
+        assert ask(f"{address}/healthz") == (200, "ok\n") and ask(f"{address}/")[0] == 404
+        os.kill(process.pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 0 and "leaves after SIGTERM: it waits for 0 that run" in output
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_file_tells_that_a_worker_is_a_member(tmp_path):
+    (tmp_path / "app.py").write_text(APP.format(kind="AsyncKeyedPool"))
+    file = tmp_path / "healthy"
+    process = start(tmp_path, "app:pool", "--health-file", str(file))
+    try:
+        until(file.exists)
+        first = file.stat().st_mtime_ns
+        until(lambda: file.stat().st_mtime_ns > first)
+        os.kill(process.pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 0 and not file.exists(), output
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("health", ["nothing", "host:port", "host:99999", ":80", "", 7])
+def test_what_is_no_place_for_health_is_refused(health, tmp_path):
+    with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db") as pool:
+        if health == "nothing":
+            return  # a file of that name
+        with pytest.raises(ValueError, match="HOST:PORT"):
+            pool.run(health=health)
+
+
+def members(pool: KeyedPool) -> dict[int, str]:
+    return {int(one.label.rpartition(":")[2]): one.id for one in pool.workers()}
+
+
+def test_several_processes_work_and_one_that_is_killed_is_replaced(tmp_path):
+    (tmp_path / "app.py").write_text(APP.format(kind="KeyedPool"))
+    process = start(tmp_path, "app:pool", "--processes", "2", "--grace", "1", "--log-format", "json")
+    try:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", slots=16) as pool:
+            until(lambda: len(members(pool)) == 2)
+            victim, other = sorted(members(pool))
+            assert process.pid not in (victim, other)
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: len(members(pool)) == 2 and victim not in members(pool))
+            assert other in members(pool)
+            assert pool.declare_job("double").dispatch("k", 21).result(HANG) == 42
+            os.kill(process.pid, signal.SIGINT)
+            output, _ = process.communicate(timeout=HANG)
+            assert process.returncode == 0 and not members(pool), output
+    finally:
+        process.kill()
+        process.communicate()
+    lines = [json.loads(line)["message"] for line in output.splitlines()]
+    assert any(f"worker process {victim} was killed by signal 9: another one takes its place" in one for one in lines)
+    assert sum("leaves after SIGINT" in one for one in lines) == 2
+
+
+def test_workers_end_with_the_process_that_looks_after_them(tmp_path):
+    (tmp_path / "app.py").write_text(APP.format(kind="KeyedPool"))
+    process = start(tmp_path, "app:pool", "--processes", "2")
+    try:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", slots=16) as pool:
+            until(lambda: len(members(pool)) == 2)
+            process.kill()
+            process.communicate(timeout=HANG)  # they have its pipe, so this waits for their end
+            with pool.worker():  # who is there sees that they are dead
+                until(lambda: list(members(pool)) == [os.getpid()])
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_workers_are_started_anew_when_the_program_changes(tmp_path):
+    app = tmp_path / "app.py"
+    app.write_text(APP.format(kind="KeyedPool"))
+    process = start(tmp_path, "app:pool", "--reload")
+    try:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", slots=16) as pool:
+            double = pool.declare_job("double")
+            assert double.dispatch("k", 21).result(HANG) == 42
+            app.write_text(APP.format(kind="KeyedPool").replace("2 * number", "200 * number"))
+            until(lambda: double.dispatch("k", 21).result(HANG) == 4200)
+            os.kill(process.pid, signal.SIGTERM)
+            output, _ = process.communicate(timeout=HANG)
+            assert process.returncode == 0 and f"{app} has changed" in output
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_workers_that_cannot_begin_are_not_tried_for_ever(tmp_path):
+    (tmp_path / "app.py").write_text(APP.format(kind="KeyedPool"))
+    process = start(tmp_path, "app:missing", "--processes", "3")
+    output, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 2 and output.count("no 'missing'") == 1
+    process = start(tmp_path, "app:pool", "--processes", "3", "--health-port", "0")
+    output, _ = process.communicate(timeout=HANG)
+    assert process.returncode == 2 and "one process" in output

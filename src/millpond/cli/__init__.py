@@ -12,6 +12,16 @@ import click
 import millpond
 from millpond.cli.verbs import verbs
 
+SECTIONS = {
+    "Hold": "run",
+    "See": "who ls show events pools workers keys jobs dead top doctor",
+    "Act on resources": "add cordon uncordon quarantine drain remove reserve release steal",
+    "Act on jobs": "dispatch cancel retry replay discard purge",
+    "Act on pools": "pause resume configure",
+    "Work, and more": "worker demo completion",
+}
+"""The commands, by what they are for."""
+
 
 class Main(click.Group):
     """The command, which shows no traceback: what nobody has thought of is said in a line, too."""
@@ -29,6 +39,13 @@ class Main(click.Group):
             click.echo(f"millpond: {kind}: {error} (MILLPOND_TRACEBACK=1 shows where)", err=True)
             raise SystemExit(70) from None
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by what they are for."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                commands = [(name, self.commands[name]) for name in names.split()]
+                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in commands])
+
 
 @click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(millpond.__version__, prog_name="millpond")
@@ -41,7 +58,7 @@ def main() -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="What to print at the end.")
 @click.option("--record", type=click.Path(dir_okay=False, writable=True), help="Save the last picture as an SVG file.")
 def demo(seconds: float | None, output: str, record: str | None) -> None:
-    """See the pools at work: threads, processes that are killed, coroutines. Needs no server."""
+    """See the pools at work. Needs no server."""
     show: Any = importlib.import_module("millpond.cli.demo")
     is_terminal = sys.stdout.isatty()
     raise SystemExit(show.run(seconds or (20.0 if is_terminal else 6.0), output=output, record=record))
@@ -63,13 +80,28 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
     help="Seconds for which it may compute without a sign of life.",
 )
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How to write the log.")
-def worker(
-    target: str, concurrency: int, weight: int, grace: float | None, strict: bool, stall: float, log_format: str
-) -> None:
-    """Be a worker of a keyed pool until SIGTERM or Ctrl-C: `millpond worker app:tenants`."""
+@click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Workers, each a process.")
+@click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
+@click.option("--health-port", type=click.IntRange(0, 65535), help="Serve /healthz and /readyz for probes.")
+@click.option("--health-host", default="127.0.0.1", show_default=True, help="Where: 0.0.0.0 in a container.")
+@click.option("--health-file", metavar="PATH", help="Touch this file every second while it is a member.")
+def worker(target: str, log_format: str, processes: int, reload: bool, **options: Any) -> None:
+    """Be a worker of a keyed pool until told to end.
+
+    By SIGTERM or Ctrl-C: what runs may end. For instance `millpond worker app:tenants`.
+    """
     load: Any = importlib.import_module("millpond.cli.worker")
-    options = {"concurrency": concurrency, "weight": weight, "grace": grace, "strict": strict, "stall": stall}
-    load.run(target, log_format=log_format, **options)
+    port, host, file = (options.pop(f"health_{name}") for name in ("port", "host", "file"))
+    if port is not None and file is not None:
+        raise click.UsageError("--health-port or --health-file, not both")
+    health = file if port is None else f"{host}:{port}"
+    if processes == 1 and not reload:
+        load.run(target, log_format=log_format, health=health, **options)
+        return
+    if health is not None:
+        raise click.UsageError("health is told of one process: leave --processes and --reload out")
+    load.find(target)  # what is wrong with it is said once
+    raise SystemExit(load.run_many(target, processes, log_format, reload=reload, **options))
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
@@ -97,7 +129,9 @@ def run(
     quiet: bool,
     command: tuple[str, ...],
 ) -> None:
-    """Run a command while holding a lock, devices or GPUs: `millpond run --hold build -- make -j8`.
+    """Run a command while holding a lock, devices or GPUs.
+
+    For instance `millpond run --hold build -- make -j8`.
 
     It waits its turn, says who is in the way, passes signals and the exit code on, and frees what it held whatever
     happens. An unknown name is a lock of its own. Exit codes of its own: 75 not granted in time, 76 taken away while
@@ -118,7 +152,10 @@ def run(
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what lets a shell complete commands: `eval "$(millpond completion bash)"`."""
+    """Print what lets a shell complete commands.
+
+    For instance, in `~/.bashrc`: `eval "$(millpond completion bash)"`.
+    """
     from click.shell_completion import get_completion_class  # noqa: PLC0415  (only here)
 
     made = get_completion_class(shell)

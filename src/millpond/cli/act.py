@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from millpond import keyed, resources
 from millpond._urls import shown
 from millpond.cli import look, words
 from millpond.cli.manner import Manner
 from millpond.cli.place import Place
 from millpond.cli.report import write
 from millpond.errors import NotFound
+from millpond.keyed import KeyedPool
 from millpond.resources import HolderView, ResourcePool
 
 _NAME = re.compile(r"[^:{}/\s]+")
@@ -99,29 +101,83 @@ def on_jobs(
     with look.keyed_pool(place, name) as pool:
         if verb == "purge":
             assert key is not None
-            manner.go(f"drop the waiting jobs of key {key!r} of {name}", lambda: pool.admin.purge(key))
+            manner.go(
+                f"drop the waiting jobs of key {key!r} of {name}", lambda: pool.admin.purge(key, reason=manner.reason)
+            )
         elif verb == "cancel":
-            manner.go(f"cancel {len(ids)} jobs of {name}", lambda: pool.admin.cancel(ids, key=key))
+            manner.go(
+                f"cancel {len(ids)} jobs of {name}", lambda: pool.admin.cancel(ids, key=key, reason=manner.reason)
+            )
+        elif verb == "retry":
+            keys = _retrying(pool, ids, key)
+            manner.go(
+                f"try again now: {len(keys)} keys of {name}",
+                lambda: sum(pool.admin.retry(one, reason=manner.reason) for one in keys),
+            )
         else:
             do = getattr(pool.admin, verb)
             chosen = [int(one) if one.isascii() and one.isdigit() and len(one) < 16 else one for one in ids]
             which = f"{len(chosen)} of them" if chosen else "all" if key is None else f"all of key {key!r}"
-            manner.go(f"{verb} dead letters of {name}: {which}", lambda: do(chosen) if chosen else do(key=key))
+            manner.go(
+                f"{verb} dead letters of {name}: {which}", lambda: do(chosen or None, key=key, reason=manner.reason)
+            )
+
+
+def _retrying(pool: KeyedPool, ids: Sequence[str], key: str | None) -> list[str]:
+    """Return the keys whose first job waits for its next try: of these jobs, this one, or all."""
+    if key is not None:
+        return [key]
+    if not ids:
+        return [job.key for job in pool.jobs(state="retry", limit=None)]
+    found = {one: [job.key for job in pool.jobs(id=one, state="retry")] for one in ids}
+    for one, keys in found.items():
+        if not keys:
+            raise NotFound(f"no job {one!r} waits for its next try; see `millpond jobs {pool.name} --state retry`")
+    return [keys[0] for keys in found.values()]
+
+
+def dispatch(place: Place, name: str, job: str, key: str, arguments: Sequence[Any], options: dict[str, Any]) -> None:
+    """Dispatch a job by its name."""
+    with look.keyed_pool(place, name) as pool:
+        named, wait = options.pop("named"), options.pop("wait")
+        receipt = pool.declare_job(job).options(**options).dispatch(key, *arguments, **named)
+        if wait is None:
+            write(f"dispatched {receipt.id}")
+        else:
+            write(json.dumps(receipt.result(wait), default=str))
+
+
+def configure(place: Place, name: str, manner: Manner, changes: dict[str, Any]) -> None:
+    """Change settings of a pool."""
+    place.check()
+    listed = ", ".join(f"{key}={value}" for key, value in changes.items())
+    is_keyed = name in look.with_keys(place)
+    if is_keyed and name in look.lent(place):
+        raise click.UsageError(f"there are two pools {name!r}, a keyed one and one of resources: use Python for that")
+    if not is_keyed:
+        look.names(place, name)
+    with KeyedPool(name, place.url) if is_keyed else ResourcePool(name, place.url) as pool:
+        known = [one for one in inspect.signature(pool.admin.configure).parameters if one not in ("reason", "by")]
+        for one in changes:
+            if one not in known:
+                raise click.UsageError(f"{name} has no setting {one!r}; it has {', '.join(known)}")
+        configure: Any = pool.admin.configure
+        manner.go(f"configure {name}: {listed}", lambda: configure(**changes, reason=manner.reason))
 
 
 def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) -> None:
     """Pause or resume a key, a keyed pool, or a resource pool."""
     what = f"{verb} {name}" if key is None else f"{verb} key {key!r} of {name}"
     place.check()
-    is_keyed = name in _keyed(place)
-    if is_keyed and key is None and name in _lent(place):
+    is_keyed = name in look.with_keys(place)
+    if is_keyed and key is None and name in look.lent(place):
         raise click.UsageError(f"there are two pools {name!r}, a keyed one and one of resources: use Python for that")
     if is_keyed:
         with look.keyed_pool(place, name) as tenants:
             if verb == "pause":
                 manner.go(what, lambda: tenants.admin.pause(key, reason=manner.reason))
             else:
-                manner.go(what, lambda: tenants.admin.resume(key))
+                manner.go(what, lambda: tenants.admin.resume(key, reason=manner.reason))
         return
     if key is not None:
         raise click.UsageError(f"there is no keyed pool {name!r} at {shown(place.url)}, so it has no keys")
@@ -131,11 +187,3 @@ def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) 
             manner.go(what, lambda: pool.admin.pause(reason=manner.reason or "from a shell"))
         else:
             manner.go(what, lambda: pool.admin.resume(reason=manner.reason or None))
-
-
-def _keyed(place: Place) -> list[str]:
-    return [] if place.url.startswith("temporal") else keyed.pools(place.url)
-
-
-def _lent(place: Place) -> list[str]:
-    return [] if place.url.startswith(("redis", "unix")) else resources.pools(place.url)

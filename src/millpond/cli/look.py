@@ -15,9 +15,11 @@ from millpond.cli import words
 from millpond.cli.place import Place
 from millpond.cli.report import emit, record, table, write
 from millpond.errors import NotFound
-from millpond.keyed import KeyedPool
+from millpond.keyed import ActView, KeyedPool
 from millpond.resources import ResourcePool
 
+PAST = 50
+"""Events that are shown of what was."""
 Columns = Mapping[str, Callable[[Any], str]]
 
 
@@ -142,11 +144,15 @@ def _event(event: Any) -> str:
 
 
 def events(place: Place, name: str, output: str, *, follow: bool) -> None:
-    """Print what happened in a pool, and what happens."""
+    """Print what happened in a pool, and what happens; of a keyed pool, what people did to it."""
+    place.check()
+    if name in with_keys(place) and name not in lent(place):
+        _acts(place, name, output, follow=follow)
+        return
     (pool,) = names(place, name)
     with ResourcePool(pool, place.url) as looked_at:
         stream = looked_at.watch() if follow else iter(())
-        past = looked_at.admin.history(limit=50)
+        past = looked_at.admin.history(limit=PAST)
         if output == "json" and not follow:
             emit([_record_of(event) for event in past], {}, "json")
             return
@@ -154,6 +160,28 @@ def events(place: Place, name: str, output: str, *, follow: bool) -> None:
             _print_event(event, output)
         for event in stream:
             _print_event(event, output)
+
+
+def _acts(place: Place, name: str, output: str, *, follow: bool) -> None:
+    with keyed_pool(place, name) as pool:
+        printed: list[ActView] = []
+        while True:
+            acts = pool.admin.history(PAST)
+            new = [one for one in acts if one not in printed]
+            if output == "json" and not follow:
+                emit([record(one) for one in new], {}, "json")
+                return
+            for one in new:
+                if output == "table":
+                    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.time))
+                    reason = f": {one.reason}" if one.reason else ""
+                    write(words.plain(f"{when}  {one.what}  {one.about}  by {one.by}{reason}"))
+                else:
+                    emit([record(one)], {}, "jsonl")
+            if not follow:
+                return
+            printed = acts
+            time.sleep(1.0)
 
 
 def _print_event(event: Any, output: str) -> None:
@@ -168,6 +196,16 @@ def _record_of(event: Any) -> dict[str, Any]:
     return {"time": event.time, "event": event.name, "pool": event.pool, **data}
 
 
+def lent(place: Place) -> list[str]:
+    """Return the resource pools of a place."""
+    return resources.pools(place.url) if place.has_resources else []
+
+
+def with_keys(place: Place) -> list[str]:
+    """Return the keyed pools of a place."""
+    return keyed.pools(place.url) if place.has_keys else []
+
+
 # --- all pools --------------------------------------------------------------------------------------------------------
 
 POOLS: Columns = {"pool": _text("pool"), "kind": _text("kind"), "stands": _text("stands")}
@@ -177,20 +215,18 @@ def pools(place: Place, output: str) -> None:
     """Print the pools of a place."""
     rows: list[dict[str, Any]] = []
     place.check()
-    if not place.url.startswith(("redis", "rediss", "unix", "valkey")):
-        for name in resources.pools(place.url):
-            with ResourcePool(name, place.url) as pool:
-                found = pool.statistics()
-            stands = f"{found.held} held, {found.waiting} wait, {found.free_units} of {found.units} units free"
-            stands += f", paused: {found.paused}" if found.paused else ""
-            rows.append({"pool": name, "kind": "resources", "stands": stands, **record(found)})
-    if not place.url.startswith("temporal"):
-        for name in keyed.pools(place.url):
-            with KeyedPool(name, place.url) as tenants:
-                numbers = tenants.statistics()
-            stands = f"{numbers.jobs} jobs, {numbers.workers} workers, {numbers.dead} dead"
-            stands += ", paused" if numbers.is_paused else ""
-            rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers)})
+    for name in lent(place):
+        with ResourcePool(name, place.url) as pool:
+            found = pool.statistics()
+        stands = f"{found.held} held, {found.waiting} wait, {found.free_units} of {found.units} units free"
+        stands += f", paused: {found.paused}" if found.paused else ""
+        rows.append({"pool": name, "kind": "resources", "stands": stands, **record(found)})
+    for name in with_keys(place):
+        with KeyedPool(name, place.url) as tenants:
+            numbers = tenants.statistics()
+        stands = f"{numbers.jobs} jobs, {numbers.workers} workers, {numbers.dead} dead"
+        stands += ", paused" if numbers.is_paused else ""
+        rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers)})
     emit(rows, POOLS, output)
 
 

@@ -52,6 +52,16 @@ class Place:
             self.file = Path(os.path.realpath(unquote(urlsplit(url).path[1:])))
             self.url = f"sqlite:///{quote(str(self.file))}" + (f"?{rest}" if rest else "")
 
+    @property
+    def has_resources(self) -> bool:
+        """Whether resource pools can live there."""
+        return not self.url.startswith(("redis", "unix", "valkey"))
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether keyed pools can live there."""
+        return not self.url.startswith("temporal")
+
     def _make_folder(self, folder: Path) -> None:
         """Make a folder for its owner only."""
         try:

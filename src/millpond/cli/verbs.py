@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -89,7 +90,10 @@ def show(place: Place, name: str) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens.")
 @output_option
 def events(place: Place, name: str, output: str, follow: bool) -> None:
-    """List what happened to the resources of a pool."""
+    """List what happened in a pool, and who did it.
+
+    Of a resource pool: all that happened to its resources. Of a keyed pool: what people did to it.
+    """
     _look().events(place, name, output, follow=follow)
 
 
@@ -113,7 +117,10 @@ def workers(place: Place, name: str, output: str) -> None:
 @page_options
 @output_option
 def keys(place: Place, name: str, output: str, after: str, limit: int) -> None:
-    """List the keys of a keyed pool that have jobs: where they are, and why."""
+    """List the keys of a keyed pool that have jobs.
+
+    For each: how many jobs, since when, and where it is and why.
+    """
     _look().keys(place, name, output, after=after, limit=limit)
 
 
@@ -136,7 +143,10 @@ def jobs(
     after: str,
     limit: int,
 ) -> None:
-    """List jobs of a keyed pool: where they are, and how they failed."""
+    """List jobs of a keyed pool.
+
+    Find them by id, key, name and state; for each: where it is, and how it failed.
+    """
     wanted = {"id": job, "key": key, "name": kind, "state": state}
     _look().jobs(place, name, output, wanted, after=after, limit=limit)
 
@@ -147,14 +157,26 @@ def jobs(
 @page_options
 @output_option
 def dead(place: Place, name: str, output: str, key: str | None, after: str, limit: int) -> None:
-    """List the dead letters of a keyed pool: jobs that will not be run any more."""
+    """List the dead letters: jobs that will not run any more."""
     _look().dead(place, name, output, key=key, after=after, limit=limit)
+
+
+@verb
+@click.option("--every", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks.")
+@click.option("--frames", type=click.IntRange(min=1), help="How often to look; for ever on a terminal, else once.")
+def top(place: Place, every: float, frames: int | None) -> None:
+    """Watch all pools of a place on one screen, until Ctrl-C."""
+    screen: Any = importlib.import_module("millpond.cli.top")
+    screen.run(place, every, frames)
 
 
 @verb
 @output_option
 def doctor(place: Place, output: str) -> None:
-    """Look at this machine and at a place, and say what to do where something is wrong."""
+    """Look for what is wrong with this machine and a place.
+
+    Each finding comes with what to do. Exits with 1 if something is bad.
+    """
     found: Any = importlib.import_module("millpond.cli.doctor")
     raise SystemExit(found.run(place, output))
 
@@ -169,11 +191,7 @@ def doctor(place: Place, output: str) -> None:
 @click.option("--capacity", type=click.IntRange(min=1), default=1, show_default=True, help="Units, for sharing.")
 def add(place: Place, name: str, resources: tuple[str, ...], labels: tuple[str, ...], capacity: int) -> None:
     """Add resources to a pool."""
-    pairs = [one.partition("=") for one in labels]
-    for label, equals, _ in pairs:
-        if not equals:
-            raise click.UsageError(f"--label {label} is not NAME=VALUE")
-    _act().add(place, name, resources, {label: value for label, _, value in pairs}, capacity)
+    _act().add(place, name, resources, _pairs("--label", labels), capacity)
 
 
 def _on_resource(name: str, words: str) -> None:
@@ -206,7 +224,10 @@ def drain(place: Place, resource: str, timeout: float | None, reason: str, is_su
 @click.option("--if-token", "token", type=int, help="Only if it is still held under this token.")
 @manner_options
 def release(place: Place, resource: str, token: int | None, reason: str, is_sure: bool, is_trial: bool) -> None:
-    """Take a resource away from who holds it, so that the next one gets it."""
+    """Take a resource away from who holds it.
+
+    The next one in line gets it.
+    """
     _act().on_resource(place, "release", resource, Manner(reason, is_sure, is_trial), token=token)
 
 
@@ -218,7 +239,10 @@ def release(place: Place, resource: str, token: int | None, reason: str, is_sure
 def reserve(
     place: Place, resource: str, holder: str, lease: float | None, reason: str, is_sure: bool, is_trial: bool
 ) -> None:
-    """Keep a resource for a person, until it is released or the lease ends."""
+    """Keep a resource for a person.
+
+    Until it is released, or the lease ends.
+    """
     manner = Manner(reason, is_sure, is_trial)
     _act().on_resource(place, "reserve", resource, manner, holder=holder or user_and_host(), lease=lease)
 
@@ -239,12 +263,70 @@ def steal(
     is_sure: bool,
     is_trial: bool,
 ) -> None:
-    """Take a resource away from who holds it, and keep it for a person."""
+    """Take a resource away, and keep it for a person."""
     manner = Manner(reason, is_sure, is_trial)
     _act().on_resource(place, "steal", resource, manner, holder=holder or user_and_host(), token=token, lease=lease)
 
 
 # --- acting on keyed pools --------------------------------------------------------------------------------------------
+
+
+@verb
+@click.argument("pool", metavar="POOL")
+@click.argument("job", metavar="JOB")
+@click.argument("key", metavar="KEY")
+@click.argument("arguments", metavar="[ARGUMENT]...", nargs=-1)
+@click.option("--set", "named", multiple=True, metavar="NAME=VALUE", help="An argument by its name; repeatable.")
+@click.option("--id", "job_id", help="Of the job: the same one is not dispatched twice.")
+@click.option("--delay", type=click.FloatRange(min=0), help="Seconds after which it may run.")
+@click.option("--wait", type=click.FloatRange(min=0), help="Seconds to wait for its result, which is printed as JSON.")
+def dispatch(
+    place: Place,
+    pool: str,
+    job: str,
+    key: str,
+    arguments: tuple[str, ...],
+    named: tuple[str, ...],
+    job_id: str | None,
+    delay: float | None,
+    wait: float | None,
+) -> None:
+    """Dispatch a job by its name.
+
+    Arguments are JSON, or text where they are not: 5 is a number, '"5"' is text.
+    """
+    pairs = {name: _value(value) for name, value in _pairs("--set", named).items()}
+    options = {"id": job_id, "delay": delay, "wait": wait, "named": pairs}
+    _act().dispatch(place, pool, job, key, [_value(one) for one in arguments], options)
+
+
+def _pairs(what: str, given: Sequence[str]) -> dict[str, str]:
+    """Read NAME=VALUE."""
+    found = [one.partition("=") for one in given]
+    for name, equals, _ in found:
+        if not equals or not name:
+            raise click.UsageError(f"{what} {name} is not NAME=VALUE")
+    return {name: value for name, _, value in found}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+@verb
+@click.argument("pool", metavar="POOL")
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
+@manner_options
+def configure(place: Place, pool: str, changes: tuple[str, ...], reason: str, is_sure: bool, is_trial: bool) -> None:
+    """Change settings of a pool.
+
+    For instance `millpond configure tenants max_jobs=10000 lease=10`.
+    """
+    wanted = {name: _value(value) for name, value in _pairs("a setting", changes).items()}
+    _act().configure(place, pool, Manner(reason, is_sure, is_trial), wanted)
 
 
 def _on_key(name: str, words: str) -> None:
@@ -285,6 +367,7 @@ def _on_jobs(name: str, words: str) -> None:
 
 
 _on_jobs("cancel", "Take jobs back, by id; one that runs is asked to stop.")
-_on_jobs("replay", "Put dead letters back into their keys: by id or number, of a key, or all.")
-_on_jobs("discard", "Forget dead letters: by id or number, of a key, or all.")
+_on_jobs("retry", "Try jobs again now that wait for that.\n\nBy id, of a key, or all.")
+_on_jobs("replay", "Put dead letters back into their keys.\n\nBy id or number, of a key, or all.")
+_on_jobs("discard", "Forget dead letters.\n\nBy id or number, of a key, or all.")
 _on_jobs("purge", "Drop the jobs of a key that have not begun.")

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from millpond import AsyncKeyedPool, KeyedPool
+from millpond.cli import processes
 
 
 def find(target: str) -> KeyedPool | AsyncKeyedPool:
@@ -55,12 +56,28 @@ class JsonLines(logging.Formatter):
         return json.dumps(found, default=str)
 
 
-def run(target: str, log_format: str = "text", **options: Any) -> None:
-    """Be a worker."""
+def _log(log_format: str) -> None:
     handler = logging.StreamHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(JsonLines() if log_format == "json" else plain)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def run_many(target: str, number: int, log_format: str, *, reload: bool, **options: Any) -> int:
+    """Have several processes be workers; return the exit code."""
+    _log(log_format)
+    given = [f"--log-format={log_format}"]
+    for name, value in options.items():
+        if value is True:
+            given.append(f"--{name}")
+        elif value is not None and value is not False:
+            given.append(f"--{name}={value}")
+    return processes.run(target, number, reload=reload, options=given)
+
+
+def run(target: str, log_format: str = "text", **options: Any) -> None:
+    """Be a worker."""
+    _log(log_format)
     pool = find(target)
     logging.getLogger("millpond").info("worker of pool %r: %r", pool.name, pool)
     if isinstance(pool, AsyncKeyedPool):

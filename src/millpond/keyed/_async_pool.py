@@ -273,15 +273,18 @@ class AsyncKeyedPool:
         strict: bool = False,
         grace: float | None = None,
         stall: float = 60.0,
+        health: str | None = None,
     ) -> None:
         """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
 
         A first signal lets the worker leave gracefully; a second one stops what it runs, and three seconds later the
         process, should a plain function not heed it.
+
+        `health`: tell probes how it is. `"127.0.0.1:8080"` serves `/healthz` and `/readyz` there; a path is a file that
+        is touched every second while the worker is a member, and is not there else.
         """
-        await _serve.async_serve(
-            self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
-        )
+        options = {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
+        await _serve.async_serve(self._home, options, health)
 
     # --- looking in ----------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class Heart:
         self._outer.close()
 
     def _renew(self) -> None:
-        pause = self._period()
+        pause, said = self._period(), ""
         while not self._ended.is_set():
             self._stir.wait(pause)
             self._stir.clear()
@@ -109,7 +109,9 @@ class Heart:
             except EngineUnavailable:
                 pause = AGAIN
             except EngineError as error:
-                logger.error("a heartbeat failed: %s", error)
+                if str(error) != said:
+                    said = str(error)
+                    logger.error("a heartbeat failed: %s", error)
                 pause = AGAIN
             except Exception:
                 logger.exception("a heartbeat failed")

@@ -136,7 +136,7 @@ class Lane:
     # -- the thread ---------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
-        pause = 0.0
+        pause = away = 0.0
         while not self._ended.is_set():
             self._bell.wait(pause or min(LOOK, max(0.0, self._due - elapsed()) if self._due else LOOK))
             self._bell.clear()
@@ -147,8 +147,12 @@ class Lane:
                 self._round()
                 self._idle.set()
                 pause = 0.0
+                if away:
+                    tell(self._observer, "store_back", self.pool, seconds=elapsed() - away)
+                    away = 0.0
             except EngineUnavailable as error:
-                if not pause:
+                if not away:
+                    away = elapsed()
                     tell(self._observer, "store_unavailable", self.pool, error=str(error))
                 self._is_unsure = True
                 pause = min(1.0, pause * 2 or 0.05)

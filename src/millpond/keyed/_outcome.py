@@ -21,8 +21,18 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Failure).decode
 
+_OURS = ("millpond.keyed._runner", "millpond.keyed._call")
 _LONGEST = 20_000
 """Characters of a traceback that are kept: its end says most."""
+
+
+def bare(error: BaseException) -> BaseException:
+    """Leave out of a traceback how we came to call the handler; nothing is left of one that is only ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OURS:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    return error
 
 
 def failure(error: BaseException, attempts: int) -> Failure:

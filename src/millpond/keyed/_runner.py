@@ -22,8 +22,8 @@ from millpond.keyed._definition import Definition
 from millpond.keyed._envelope import UNREADABLE, Envelope, came, opened
 from millpond.keyed._job import Job, Resident, Retry
 from millpond.keyed._news import tell
+from millpond.keyed._outcome import bare, failure
 from millpond.keyed._outcome import encode as encode_failure
-from millpond.keyed._outcome import failure
 from millpond.keyed._payload import DoesNotFit
 from millpond.keyed._payload import encode as encode_result
 from millpond.keyed._records import LONGEST_ERROR, SECOND, Outcome, Settle, Signal, Take
@@ -419,7 +419,7 @@ class Runner:
 
     def _bury(self, visit: Visit, envelope: Envelope, attempts: int, error: BaseException) -> Settle:
         """Say that a job has failed for good."""
-        take, kept = visit.take, failure(error, attempts)
+        take, kept = visit.take, failure(bare(error), attempts)
         key, job = take.mailbox[2:], envelope.name
         tell(self._observer, "job_failed", self.pool, cause=error, key=key, id=envelope.id, job=job, error=repr(error))
         if envelope.keep:
@@ -481,7 +481,7 @@ class Runner:
                 pause = definition.policy.pause(failures) if definition is not None else 1.0
                 how = how._replace(how="retry", delay=round(pause * SECOND), failures=failures, reason=_words(error))
                 about = {"key": key, "resident": name, "error": repr(error)}
-                tell(self._observer, "resident_failed", self.pool, cause=error, delay=pause, **about)
+                tell(self._observer, "resident_failed", self.pool, cause=bare(error), delay=pause, **about)
         finally:
             emit(self._observer, "resident_ended", self.pool, key=key, resident=name, reason=visit.lost.reason)
             self._report(visit, how)

@@ -12,6 +12,7 @@ from typing import Any
 
 from millpond._events import logger
 from millpond.errors import EngineUnavailable
+from millpond.keyed._health import check_health, telling
 from millpond.keyed._home import Home
 from millpond.keyed._worker import Worker
 
@@ -20,30 +21,41 @@ LAST = 3.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def async_serve(home: Home, options: dict[str, Any]) -> None:
+async def async_serve(home: Home, options: dict[str, Any], health: str | None = None) -> None:
     """Work in the running loop. The first signal lets the worker leave, the second stops what runs, and kills soon."""
+    where = check_health(health)
     worker = Worker(home, **options)
     with _heeding(home, worker):
-        while not worker.stopped.is_set():
+        async with telling(worker, where):
+            if not await _begun(home, worker):
+                return
             try:
-                await worker.start()
-                break
-            except EngineUnavailable as error:
-                logger.warning("a worker of pool %r cannot begin yet: %s", home.name, error)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(worker.stopped.wait(), 1.0)
-        else:
-            return
+                await worker.stopped.wait()
+            finally:
+                await worker.close()
+                await worker.departed()
+
+
+async def _begun(home: Home, worker: Worker) -> bool:
+    """Join the pool, as soon as the store can be reached; False: it was told to end before that."""
+    said = ""
+    while not worker.stopped.is_set():
         try:
-            await worker.stopped.wait()
-        finally:
-            await worker.close()
-            await worker.departed()
+            await worker.start()
+        except EngineUnavailable as error:
+            if not said:
+                said = str(error)
+                logger.warning("a worker of pool %r cannot begin yet: %s", home.name, error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.stopped.wait(), 1.0)
+        else:
+            return True
+    return False
 
 
-def serve(home: Home, options: dict[str, Any]) -> None:
+def serve(home: Home, options: dict[str, Any], health: str | None = None) -> None:
     """Work in a loop of its own."""
-    asyncio.run(async_serve(home, options))
+    asyncio.run(async_serve(home, options, health))
 
 
 @contextlib.contextmanager
@@ -60,6 +72,9 @@ def _heeding(home: Home, worker: Worker) -> Iterator[None]:
         nonlocal heard
         heard += 1
         if heard == 1:
+            name, running = signal.Signals(number).name, worker.running
+            text = "a worker of pool %r leaves after %s: it waits for %d that run; a second signal stops them"
+            logger.info(text, home.name, name, running)
             worker.stopped.set()
         elif heard == 2:
             logger.warning("a worker of pool %r hurries: what runs is told to stop now", home.name)

@@ -141,7 +141,7 @@ class Worker:
             logger.warning(
                 "%d plain functions still run on a worker of pool %r that is to end: they keep their keys, and the "
                 "worker its lease, until they return",
-                len(runner.visits) + len(runner.residents),
+                self.running,
                 self._home.name,
             )
             self._departing = asyncio.ensure_future(self._depart())
@@ -177,6 +177,11 @@ class Worker:
         if self._departing is not None:
             await asyncio.shield(self._departing)
 
+    @property
+    def running(self) -> int:
+        """How many jobs and residents it runs."""
+        return len(self._runner.visits) + len(self._runner.residents) if self._has_runner else 0
+
     def hurry(self) -> None:
         """Give what runs no more time."""
         if self._has_runner:  # else nothing runs: the store could not be reached yet
@@ -206,6 +211,7 @@ class Worker:
                 store.leave(joiner.id)
             raise
         tenure = Tenure(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
+        was = self.id
         old, self._ear = self._ear, ear
         if old is not None:
             old.close()
@@ -213,6 +219,8 @@ class Worker:
         self._lane.serve(tenure, beat, settings)
         self._start_standing()
         tell(home.observer, "worker_joined", home.name, worker=joiner.id)
+        if was:
+            tell(home.observer, "worker_back", home.name, worker=joiner.id, was=was)
         return tenure
 
     def _start_standing(self) -> None:
