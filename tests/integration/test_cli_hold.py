@@ -7,11 +7,13 @@ import os
 import pty
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -451,8 +453,38 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(shell: Shell):
 # --- a storm ----------------------------------------------------------------------------------------------------------
 
 
-def storm(shell: Shell, shells: int, runs: int, kills: int, seed: int) -> tuple[list[int], int]:
-    """Let many shells fight over one name, kill runs and commands at random; return exit codes, and how many struck."""
+PROGRAM = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x20020000):  # a new pid namespace for the children, and a new view of the mounts
+    sys.exit(111)
+pid = os.fork()
+if pid == 0:
+    libc.prctl(1, 9)  # it dies with its parent
+    if libc.mount(b"none", b"/", None, 0x44000, None) or libc.mount(b"proc", b"/proc", b"proc", 0, None):
+        sys.exit(111)
+    os.execvp(sys.argv[1], sys.argv[1:])
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+if code < 0:
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+APART = (sys.executable, "-S", "-c", PROGRAM)
+"""In a pid namespace of its own, as in a container that shares the file."""
+
+
+def can_be_apart() -> bool:
+    return subprocess.run([*APART, "true"], capture_output=True).returncode == 0
+
+
+def storm(
+    shell: Shell, shells: int, runs: int, kills: int, seed: int, *, apart: bool = False
+) -> tuple[list[int], int, list[float]]:
+    """Let many shells fight over one name, kill runs and commands at random.
+
+    With `apart`, every other run is in a pid namespace of its own. Return exit codes, how many were struck, and the
+    seconds that each shell took.
+    """
     flock = shutil.which("flock")
     assert flock is not None, "util-linux has it"
     command = [flock, "-n", "-E", "99", "-o", str(shell.folder / "oracle"), "sleep", "0.01"]
@@ -460,14 +492,18 @@ def storm(shell: Shell, shells: int, runs: int, kills: int, seed: int) -> tuple[
     alive: set[int] = set()
     rng, struck, is_over = random.Random(seed), 0, threading.Event()
 
-    def fight() -> None:
-        for _ in range(runs):
-            child = subprocess.Popen(
-                [*COMMAND, "run", "-q", "--hold", "build", "--", *command], env=shell.environment, cwd=shell.folder
-            )
+    took: list[float] = []
+
+    def fight(number: int) -> None:
+        began = time.monotonic()
+        for each in range(runs):
+            where = APART if apart and (number + each) % 2 else ()
+            arguments = [*where, *COMMAND, "run", "-q", "--hold", "build", "--", *command]
+            child = subprocess.Popen(arguments, env=shell.environment, cwd=shell.folder)
             alive.add(child.pid)
             codes.append(child.wait())
             alive.discard(child.pid)
+        took.append(time.monotonic() - began)
 
     def strike() -> None:
         nonlocal struck
@@ -483,7 +519,7 @@ def storm(shell: Shell, shells: int, runs: int, kills: int, seed: int) -> tuple[
                     continue
                 struck += 1
 
-    threads = [threading.Thread(target=fight) for _ in range(shells)]
+    threads = [threading.Thread(target=fight, args=(number,)) for number in range(shells)]
     killer = threading.Thread(target=strike)
     for thread in (*threads, killer):
         thread.start()
@@ -491,7 +527,7 @@ def storm(shell: Shell, shells: int, runs: int, kills: int, seed: int) -> tuple[
         thread.join()
     is_over.set()
     killer.join()
-    return codes, struck
+    return codes, struck, took
 
 
 def check_storm(shell: Shell, codes: list[int], runs: int) -> None:
@@ -504,14 +540,41 @@ def check_storm(shell: Shell, codes: list[int], runs: int) -> None:
 
 
 def test_a_small_storm_overlaps_nowhere_and_leaves_nothing(shell: Shell):
-    codes, struck = storm(shell, 4, 8, 8, random.randrange(1 << 32))
+    codes, struck, _ = storm(shell, 4, 8, 8, random.randrange(1 << 32))
     check_storm(shell, codes, 32)
     assert struck > 0
+
+
+def test_runs_of_two_pid_namespaces_exclude_each_other(shell: Shell):
+    if not can_be_apart():
+        pytest.skip("this system lets nobody make a pid namespace")
+    codes, struck, _ = storm(shell, 4, 6, 6, random.randrange(1 << 32), apart=True)
+    check_storm(shell, codes, 24)
+    assert struck > 0
+
+
+def test_the_same_pid_in_another_namespace_is_a_stranger(shell: Shell):
+    if not can_be_apart():
+        pytest.skip("this system lets nobody make a pid namespace")
+    inner = [*COMMAND, "run", "-q", "--hold", "build", "--timeout", "0", "--", "true"]
+    script = f"{shlex.join(inner)}; exit $?"  # so that the run has this shell, which is pid 1, around it
+    holder = subprocess.Popen(
+        [*APART, *COMMAND, "run", "-q", "--hold", "build", "--", "sleep", LONG], env=shell.environment, cwd=shell.folder
+    )  # it is pid 1 as well
+    try:
+        until(lambda: [one.state for one in shell.holders()] == ["held"])
+        assert shell.holders()[0].pid == 1
+        done = subprocess.run([*APART, "sh", "-c", script], env=shell.environment, cwd=shell.folder, timeout=HANG)
+        assert done.returncode == 75
+    finally:
+        holder.kill()  # what is in there dies with it
+        holder.wait()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_storm_of_32_shells_overlaps_nowhere_and_leaves_nothing(shell: Shell):
-    codes, struck = storm(shell, 32, 50, 200, random.randrange(1 << 32))
+    codes, struck, took = storm(shell, 32, 50, 200, random.randrange(1 << 32), apart=can_be_apart())
     check_storm(shell, codes, 1600)
-    assert struck >= 200
+    print(f"{struck} killed, shells took {min(took):.1f} to {max(took):.1f} s")
+    assert struck >= 200 and max(took) / min(took) <= 1.2

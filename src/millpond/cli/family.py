@@ -46,36 +46,51 @@ def die_with_parent() -> Callable[[], None] | None:
     return promise
 
 
-def ancestors() -> set[int]:
-    """Return the processes around this one, as far as the system tells."""
-    found: set[int] = set()
+def _is_proc_ours() -> bool:
+    """Tell whether `/proc` speaks of the pids that we see: not so in a pid namespace without one of its own."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def ancestors() -> dict[int, int]:
+    """Return the processes around this one by pid, and when each began, as far as the system tells.
+
+    Another pid namespace has the same pids for others, but not at the same time (in ticks since the boot; 0: unknown).
+    """
+    found: dict[int, int] = {}
+    if os.path.isdir("/proc/self") and not _is_proc_ours():
+        return found
     pid = os.getppid()
     while pid > 0 and pid not in found:
-        found.add(pid)
-        pid = _parent(pid)
+        parent, found[pid] = _about(pid)
+        pid = parent
     return found
 
 
-def _parent(pid: int) -> int:
+def _about(pid: int) -> tuple[int, int]:
+    """Return the parent of a process, and when it began."""
     try:
         with open(f"/proc/{pid}/stat", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+            fields = file.read().rpartition(")")[2].split()
+            return int(fields[1]), int(fields[19])
     except (OSError, ValueError, IndexError):
         pass
     if os.path.isdir("/proc/self"):  # it is gone, or not for our eyes
-        return 0
+        return 0, 0
     try:
         done = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, text=True, check=False)
-        return int(done.stdout.strip() or 0)
+        return int(done.stdout.strip() or 0), 0
     except (OSError, ValueError):
-        return 0
+        return 0, 0
 
 
 def descendants() -> list[int]:
     """Return the processes below this one that are alive, as far as the system tells (Linux)."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):
-        for name in filter(str.isdigit, os.listdir("/proc")):
+        for name in filter(str.isdigit, os.listdir("/proc") if _is_proc_ours() else ()):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 with open(f"/proc/{name}/stat", errors="replace") as file:
                     state, parent = file.read().rpartition(")")[2].split()[:2]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -56,12 +56,16 @@ def telling(held: Sequence[Hold]) -> str:
     return json.dumps([*told(), *map(asdict, held)])
 
 
-def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Collection[int]) -> Hold | None:
-    """Return what the processes `around` hold, if that will do; refuse what is more than that."""
-    tokens = {one.get("token") for one in told() if one.get("pool") == pool.name}
+def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[int, int]) -> Hold | None:
+    """Return what the processes `around` hold, if that will do; refuse what is more than that.
+
+    They are known by pid and by when they began: another pid namespace has the same pids.
+    """
+    tokens = {one.get("token") for one in told() if (one.get("pool"), one.get("url")) == (pool.name, url)}
     here = socket.gethostname()
     for holder in pool.holders():
-        if holder.token not in tokens and not (holder.host == here and holder.pid in around):
+        is_around = holder.host == here and holder.pid in around and around[holder.pid] in (0, holder.started)
+        if holder.token not in tokens and not is_around:
             continue
         labels = {each.name: each.labels for each in pool.resources()}
         fitting = [
