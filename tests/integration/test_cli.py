@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from millpond.cli import SECTIONS, main
 from waiting import HANG
@@ -75,3 +80,15 @@ def test_every_command_is_listed_once_and_said_in_a_line():
     assert sorted(listed) == sorted(main.commands)
     for name, command in main.commands.items():
         assert len(command.get_short_help_str(1000)) <= 68, name
+
+
+def commands_of_the_docs() -> list[str]:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md").read_text()
+    blocks = re.findall(r"```console\n(.*?)```", page, re.S)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ millpond")]
+
+
+@pytest.mark.parametrize("line", commands_of_the_docs())
+def test_what_the_docs_say_to_type_can_be_typed(line: str):
+    _, name, *arguments = shlex.split(line, comments=True)
+    main.commands[name].make_context(name, arguments)  # raises where an option is not known

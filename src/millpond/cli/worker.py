@@ -79,7 +79,10 @@ def run(target: str, log_format: str = "text", **options: Any) -> None:
     """Be a worker."""
     _log(log_format)
     pool = find(target)
-    logging.getLogger("millpond").info("worker of pool %r: %r", pool.name, pool)
+    logger = logging.getLogger("millpond")
+    logger.info("worker of pool %r: %r", pool.name, pool)
+    if pool.url.startswith("memory:"):
+        logger.warning("pool %r lives in the memory of this process: nobody else can dispatch to it", pool.name)
     if isinstance(pool, AsyncKeyedPool):
         asyncio.run(pool.run(**options))
     else:
