@@ -9,6 +9,9 @@ worker is a holder of its own: one that is killed frees what it held. Pools live
 `millpond run`), or where `--millpond-url`, the ini value `millpond_url` or `MILLPOND_URL` says; a name that is not
 known is a lock.
 
+The fixture `in_memory` runs jobs of a keyed pool without a server: `in_memory(app.tenants)` starts a worker of it that
+ends with the test.
+
 `--hold gpus:1` holds for a whole run, or for each worker of xdist, from before anything is imported: GPUs are set in
 the environment by then.
 
@@ -21,7 +24,7 @@ import contextlib
 import importlib
 import itertools
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -148,3 +151,15 @@ def held(request: pytest.FixtureRequest) -> Any:
     if not grants:
         raise LookupError("this test holds nothing: mark it with @pytest.mark.holds(POOL)")
     return grants[0] if len(grants) == 1 else grants
+
+
+@pytest.fixture
+def in_memory() -> Generator[Callable[..., Any], None, None]:
+    """Return a function that lets a `KeyedPool` live in memory until the test ends, with a worker."""
+    with contextlib.ExitStack() as stack:
+
+        def start(pool: Any, **options: Any) -> Any:
+            testing: Any = importlib.import_module("millpond.testing")
+            return stack.enter_context(testing.in_memory(pool, **options))
+
+        yield start

@@ -181,3 +181,32 @@ def test_one_pool_is_marked_once(suite: Suite):
     )
     done = suite.run()
     assert "1 error" in done.stdout and "'rig' is marked twice: hold several of one pool by one mark" in done.stdout
+
+
+def test_jobs_of_a_program_are_run_in_memory(suite: Suite):
+    suite.write(
+        """
+        from millpond import Job, KeyedPool
+
+        pool = KeyedPool("tenants", "redis://127.0.0.1:1")
+
+        @pool.job
+        def double(job: Job, number: int) -> int:
+            return 2 * number
+        """,
+        "app.py",
+    )
+    suite.write(
+        """
+        import app
+
+        def test_double(in_memory):
+            in_memory(app.pool)
+            assert app.double.dispatch("k", 21).result(30) == 42
+
+        def test_again(in_memory):
+            assert in_memory(app.pool, worker=False).statistics().dispatched_total == 0
+        """
+    )
+    done = suite.run()
+    assert "2 passed" in done.stdout, done.stdout

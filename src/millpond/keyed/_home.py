@@ -192,6 +192,20 @@ class Home:
         with self._lock:
             self._is_closed = False
 
+    @contextlib.contextmanager
+    def living_at(self, url: str) -> Iterator[None]:
+        """Let a pool that is closed here live elsewhere for a while."""
+        with self._lock:
+            if self._store is not None:
+                raise RuntimeError(f"pool {self.name!r} is in use here: end its workers first")
+            before = self.url, self._module
+            self.url, self._module, self._settings = url, _module_of(url), None
+        try:
+            yield
+        finally:
+            with self._lock:
+                (self.url, self._module), self._settings = before, None
+
     @property
     def is_open(self) -> bool:
         """Whether the store is open here."""
