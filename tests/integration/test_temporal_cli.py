@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 import uuid
 from typing import Any
 
@@ -13,6 +16,7 @@ from millpond import ResourcePool
 from millpond.cli import main
 from millpond.errors import LeaseLost
 from millpond.testing._temporal import TemporalServer
+from waiting import HANG
 
 
 class Shell:
@@ -77,3 +81,17 @@ def test_a_command_holds_what_is_on_temporal(shell: Shell, tmp_path):
     assert done.exit_code == 0 and file.read_text() == f"{name}\n"
     with ResourcePool(name, shell.url) as pool:
         assert not pool.holders()
+
+
+def test_a_program_that_has_just_started_knows_since_when_something_is_held(shell: Shell):
+    name = f"boards-{uuid.uuid4().hex[:8]}"
+    with ResourcePool(name, shell.url) as pool:
+        pool.add("a")
+        with pool.acquire(lease=3600):
+            began = time.monotonic()
+            time.sleep(2.0)  # in which the pool has nothing to do, so that its own clock stands still
+            command = [sys.executable, "-m", "millpond", "who", name, "-o", "json", "--url", shell.url]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
+            (held,) = json.loads(done.stdout)
+            assert 1.9 < held["held_for"] < time.monotonic() - began + 1.0
+            assert held["held_for"] + held["expires_in"] <= 3600.5

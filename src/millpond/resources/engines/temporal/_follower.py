@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
@@ -105,11 +106,19 @@ class Follower:
     # --- time --------------------------------------------------------------------------------------------------
 
     def now(self) -> int:
-        """Return the engine's time, or a little more: a lease is never thought to be longer than it is."""
-        return int(elapsed() * 1_000_000) + self._offset
+        """Return the engine's time, or a little more: a lease is never thought to be longer than it is.
 
-    def _tell_time(self, now: int, sent: float) -> None:
-        """Take note of the engine's time, told between `sent` and now."""
+        A program that has only asked so far knows the time of the pool's last step, which may be long ago: it goes by
+        the clock of this machine, if that is later.
+        """
+        known = int(elapsed() * 1_000_000) + self._offset
+        return known if self._spread < float("inf") else max(known, int(time.time() * 1_000_000))
+
+    def _tell_time(self, now: int, sent: float, *, is_old: bool = False) -> None:
+        """Take note of the engine's time, told between `sent` and now; `is_old`: of its last step."""
+        if is_old:
+            self._offset = max(self._offset, now - int(sent * 1_000_000))
+            return
         spread = elapsed() - sent
         self._spread *= 1.01  # clocks drift: a newer reading is worth more
         if spread <= self._spread or now - int(sent * 1_000_000) > self._offset:
@@ -226,7 +235,7 @@ class Follower:
                 condition = None
 
     def _learn(self, news: say.News, sent: float) -> None:
-        self._tell_time(news.now, sent)
+        self._tell_time(news.now, sent, is_old=True)
         is_other = news.incarnation != self._incarnation
         was_known, self._incarnation = bool(self._incarnation), news.incarnation
         self._events = news.events
