@@ -12,6 +12,7 @@ handler in the main thread all the same; doing such steps in a thread of their o
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` is ten times as slow: it makes enumerations
+import os
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -22,6 +23,21 @@ _NAMES = ("SIGINT", "SIGALRM", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUS
 _SIGNALS: Final[tuple[int, ...]] = tuple(getattr(_signal, name) for name in _NAMES if hasattr(_signal, name))
 
 
+_shielded: dict[int, Callable[[int, FrameType | None], object]] = {}
+"""The handlers of signals that are held back now."""
+
+
+def _restore() -> None:
+    """Hear signals in a child that another thread has forked meanwhile: who held them back is not there."""
+    for number, handler in _shielded.items():
+        _signal.signal(number, handler)
+    _shielded.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore)
+
+
 def shielded(step: Callable[[], T]) -> T:
     """Do a short step that no signal interrupts; it strikes after it."""
     if threading.get_ident() != threading.main_thread().ident:
@@ -30,13 +46,18 @@ def shielded(step: Callable[[], T]) -> T:
     if not handlers:
         return step()
     late: list[tuple[int, FrameType | None]] = []
+    is_outermost = not _shielded
     try:
+        if is_outermost:
+            _shielded.update(handlers)
         for number in handlers:
             _signal.signal(number, lambda number, frame: late.append((number, frame)))
         return step()
     finally:
         for number, handler in handlers.items():
             _signal.signal(number, handler)
+        if is_outermost:
+            _shielded.clear()
         _handle(handlers, late)
 
 

@@ -19,6 +19,7 @@ from millpond._fork import this
 from millpond.errors import (
     AcquireTimeout,
     AlreadyExists,
+    EngineUnavailable,
     LeaseLost,
     PoolClosed,
     PoolError,
@@ -154,7 +155,7 @@ class AsyncGrant(AsyncObtainable):
         command = Release(self._desk.engine.session, case.token)
         answer, interrupt = await self._port.finish(command)
         if isinstance(answer, Exception):
-            self._desk.owe(command)
+            self._desk.give_back(case, "released")
         elif answer.kind == "stale":
             self._desk.forget(case, answer.detail)
             answer = self._lost()
@@ -195,15 +196,31 @@ class AsyncGrant(AsyncObtainable):
         return case.token
 
     async def __aenter__(self) -> AsyncGrant:
-        if self._case.state == _case.ASKING and self._latch is None:
-            await self._obtain()
-        self.check()
-        self._scope = AsyncScope(self._on_lost)
-        return self
+        try:
+            if self._case.state == _case.ASKING and self._latch is None:
+                await self._obtain()
+            self.check()
+            self._scope = AsyncScope(self._on_lost)
+            return self
+        except BaseException:
+            self._abandon()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            await self._leave(error)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Give back what is still held although the block is left: a signal struck."""
+        if self._case.state == _case.HELD and not self._case.is_passed_on:
+            self._desk.give_back(self._case, "interrupted")
+
+    async def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
         if self._case.is_passed_on and self._case.state == _case.HELD:
             return
@@ -213,6 +230,10 @@ class AsyncGrant(AsyncObtainable):
                 await self.release()
             except LeaseLost:
                 lost = True
+            except EngineUnavailable as trouble:  # it is released as soon as the engine answers
+                if error is None:
+                    raise
+                error.add_note(str(trouble))
         if lost and self._on_lost != "ignore" and not self._case.is_passed_on:
             cancelled = scope is not None and scope.absorb(error)
             if error is None or cancelled:
@@ -263,7 +284,7 @@ class AsyncGrant(AsyncObtainable):
         except BaseException:
             try:
                 await self._give_up(ticket)
-            except KeyboardInterrupt:  # wherever it struck, all of it may be done again
+            except BaseException:  # a signal; wherever it struck, all of it may be done again
                 await self._give_up(ticket)
                 raise
             raise

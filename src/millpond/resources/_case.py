@@ -28,7 +28,6 @@ class Case:
         "held_since",
         "how",
         "id",
-        "is_forgotten",
         "is_passed_on",
         "is_suspect",
         "lease",
@@ -54,7 +53,6 @@ class Case:
         self.deadline: float | None = None  # on `elapsed()`: until then a lease is surely held
         self.how = ""  # why it is over or lost
         self.refusal: Reply | Exception | None = None
-        self.is_forgotten = False  # nobody can release it any more
         self.is_passed_on = False
         self.is_suspect = False
         self.on_lost: Callable[[], None] | None = None

@@ -8,11 +8,13 @@ It has no colour: threads and event loops hang their own latches on a case. What
 - renews leases every third of their length, and tells a holder that a lease is lost a tenth of its length *before*
   the engine can give it to somebody else;
 - asks once a second, while somebody waits, how its waiters stand: so a lost wake-up costs a second, not for ever (G5);
-- marks grants that are held too long, or forgotten, as suspect.
+- marks grants that are held too long as suspect;
+- gives back grants that nobody can release any more: their objects are gone, or a signal struck as they were left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -324,8 +326,6 @@ class Desk:
 
     def _keep_watch(self, case: Case) -> None:
         """Make the appointments of a grant. The lock is held."""
-        if case.is_forgotten:
-            return  # a renewal was under way when it was
         appointments = []
         if case.lease:
             case.deadline = case.sent + 0.9 * case.lease
@@ -338,7 +338,7 @@ class Desk:
             case.keep(*appointments)
 
     def _renew(self, case: Case) -> None:
-        if case.state != _case.HELD or case.is_forgotten:
+        if case.state != _case.HELD:
             return
         sent = elapsed()
         self.engine.apply(
@@ -375,19 +375,26 @@ class Desk:
         self._suspect(case, f"held for more than {self._suspect_after:g} s")
 
     def dropped(self, case: Case) -> None:
-        """Take note that nobody can release a grant any more; a lease is left to its end.
+        """Give back a grant that nobody can release any more.
 
         Called by the garbage collector, so maybe from within an engine: only appointments are made here.
         """
-        if case.state == _case.HELD and not case.is_passed_on and not sys.is_finalizing():
-            case.is_forgotten = True
-            case.keep()
-            why = "the grant was forgotten: nobody can release it any more"
-            _alarm.call_at(0.0, lambda: self._suspect(case, why))
-            self._warn(case, why)
+        if case.state == _case.HELD and not case.is_passed_on and not sys.is_finalizing() and this.pid == self._pid:
+            _alarm.call_at(0.0, lambda: self._release_dropped(case))
+            self._warn(case, "the grant was dropped without release(), so it is free again: keep it while you use it")
+
+    def _release_dropped(self, case: Case) -> None:
+        if case.state == _case.HELD and not case.is_passed_on and this.pid == self._pid:
+            self.give_back(case, "dropped")
+
+    def give_back(self, case: Case, how: str) -> None:
+        """Let a grant be over, and release it as soon as the engine answers: nobody waits for that."""
+        command = Release(self.engine.session, case.token)
+        self.forget(case, how)
+        self.owe(command)
 
     def _suspect(self, case: Case, why: str) -> None:
-        """Show everybody who looks that a grant seems to be forgotten."""
+        """Show everybody who looks that something seems to be wrong with a grant."""
         if case.state != _case.HELD or case.is_passed_on or this.pid != self._pid:
             return
         self._warn(case, why)
@@ -399,12 +406,10 @@ class Desk:
             return
         case.is_suspect = True
         names = ", ".join(name for name, _ in case.shares)
-        try:
-            warnings.warn(f"{names} of pool {self.pool!r}: {why} (token {case.token})", ResourceWarning, stacklevel=4)
-        except ResourceWarning:
-            logger.warning(
-                "a grant is suspect", extra={"millpond": {"pool": self.pool, "token": case.token, "why": why}}
-            )
+        text = f"{names} of pool {self.pool!r}: {why} (token {case.token})"
+        logger.warning("%s", text, extra={"millpond": {"pool": self.pool, "token": case.token, "why": why}})
+        with contextlib.suppress(ResourceWarning):  # where warnings are errors: this may be the garbage collector
+            warnings.warn(text, ResourceWarning, stacklevel=4)
 
     # --- the safety net ----------------------------------------------------------------------------------------
 

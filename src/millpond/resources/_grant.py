@@ -20,6 +20,7 @@ from millpond._fork import this
 from millpond.errors import (
     AcquireTimeout,
     AlreadyExists,
+    EngineUnavailable,
     LeaseLost,
     PoolClosed,
     PoolError,
@@ -155,7 +156,7 @@ class Grant(Obtainable):
         command = Release(self._desk.engine.session, case.token)
         answer, interrupt = self._port.finish(command)
         if isinstance(answer, Exception):
-            self._desk.owe(command)
+            self._desk.give_back(case, "released")
         elif answer.kind == "stale":
             self._desk.forget(case, answer.detail)
             answer = self._lost()
@@ -196,15 +197,31 @@ class Grant(Obtainable):
         return case.token
 
     def __enter__(self) -> Grant:
-        if self._case.state == _case.ASKING and self._latch is None:
-            self._obtain()
-        self.check()
-        self._scope = Scope(self._on_lost)
-        return self
+        try:
+            if self._case.state == _case.ASKING and self._latch is None:
+                self._obtain()
+            self.check()
+            self._scope = Scope(self._on_lost)
+            return self
+        except BaseException:
+            self._abandon()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            self._leave(error)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _abandon(self) -> None:
+        """Give back what is still held although the block is left: a signal struck."""
+        if self._case.state == _case.HELD and not self._case.is_passed_on:
+            self._desk.give_back(self._case, "interrupted")
+
+    def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
         if self._case.is_passed_on and self._case.state == _case.HELD:
             return
@@ -214,6 +231,10 @@ class Grant(Obtainable):
                 self.release()
             except LeaseLost:
                 lost = True
+            except EngineUnavailable as trouble:  # it is released as soon as the engine answers
+                if error is None:
+                    raise
+                error.add_note(str(trouble))
         if lost and self._on_lost != "ignore" and not self._case.is_passed_on:
             cancelled = scope is not None and scope.absorb(error)
             if error is None or cancelled:
@@ -264,7 +285,7 @@ class Grant(Obtainable):
         except BaseException:
             try:
                 self._give_up(ticket)
-            except KeyboardInterrupt:  # wherever it struck, all of it may be done again
+            except BaseException:  # a signal; wherever it struck, all of it may be done again
                 self._give_up(ticket)
                 raise
             raise

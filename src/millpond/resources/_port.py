@@ -60,13 +60,22 @@ class Obtainable:
     def _obtain(self) -> Any:
         raise NotImplementedError
 
+    def _abandon(self) -> None:
+        raise NotImplementedError
+
 
 def begin(grant: G) -> G:
     """Obtain a grant before it is handed to the caller."""
-    grant._obtain()
-    return grant
+    try:
+        grant._obtain()
+        return grant
+    except BaseException:
+        grant._abandon()
+        raise
 
 
+TRIES: Final = 3
+"""How often a call may raise before that is its answer."""
 ON_LOST: Final = "raise"
 """What happens by default when a grant is lost: a thread cannot be cancelled, so it hears of it by `check()`."""
 
@@ -145,15 +154,22 @@ class Port:
         """Run a command to its end although the caller is being interrupted; return that with the answer.
 
         Interrupted, an engine goes on with what it has begun, but who knows whether it had: so it is told again, and
-        the first answer counts.
+        the first answer counts. Any exception may be that of a signal's handler; one that comes again and again is the
+        engine's own, and the answer.
         """
         latch: Latch[Reply | Exception] = Latch()
-        interrupt: KeyboardInterrupt | None = None
+        interrupt: BaseException | None = None
+        failures = 0
         while not latch.is_set:
             try:
                 self.engine.apply(self.pool, command, latch.set, block=True)
                 latch.wait()
-            except KeyboardInterrupt as error:
+            except Exception as error:
+                failures += 1
+                if failures == TRIES and not latch.is_set:
+                    return error, None
+                interrupt = error
+            except BaseException as error:
                 interrupt = error
         return latch.value, interrupt
 

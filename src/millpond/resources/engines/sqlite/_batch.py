@@ -103,7 +103,9 @@ class Batch:
 
     def _decide_all(self, transaction: Transaction) -> None:
         """Carry out what is queued, also what is queued meanwhile by watchers."""
-        while self._calls.waiting:
+        is_alone = self._calls.alone > 0
+        while self._calls.waiting and not (is_alone and self.taken):
+            self._calls.alone -= is_alone
             call = self._calls.take(self.taken)
             pool = self._replicas.bring_up(transaction, call.pool)
             if isinstance(call.command, Adopt | Pass):

@@ -49,6 +49,8 @@ class Calls:
         self.waiting: deque[Call] = deque()
         self.questions: deque[Call] = deque()
         self.answers: deque[Call] = deque()
+        self.alone = 0
+        """So many of those that wait are carried out one by one: a batch failed in which one of them is to blame."""
 
     def pools(self) -> list[str]:
         """Return the pools of the commands that wait."""
@@ -81,6 +83,11 @@ class Calls:
             call = self.answers[0]
             call.done(call.reply)
             self.answers.popleft()
+
+    def fail_one(self, call: Call, error: Exception) -> None:
+        """Answer a command with an error that is its own."""
+        call.reply = error
+        self.answers.append(call)
 
     def fail(self, taken: Iterable[Call], error: Exception) -> None:
         """Answer commands that were taken, and all that wait, with an error."""

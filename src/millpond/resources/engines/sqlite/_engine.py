@@ -271,8 +271,7 @@ class SqliteEngine:
                         batch.carry_out(transaction, also)
                 except BaseException as error:
                     if transaction is None or not transaction.committed:
-                        self._undo(batch, error)
-                        if isinstance(error, EngineError):
+                        if self._undo(batch, error):
                             return
                         raise
                     self._done(batch)
@@ -301,15 +300,25 @@ class SqliteEngine:
         self._calls.answers.extend(batch.taken)
         self._to_ring |= batch.concerned()
 
-    def _undo(self, batch: Batch, error: BaseException) -> None:
-        """Forget what was not committed: fail the calls of a broken engine, queue those of an interrupted one again."""
+    def _undo(self, batch: Batch, error: BaseException) -> bool:
+        """Forget what was not committed; return whether that is all there is to say.
+
+        The calls of a broken engine fail, those of an interrupted one are queued again. So are those of a batch in
+        which one is to blame: carried out one by one, that one fails alone.
+        """
         self._replicas.forget()
-        if isinstance(error, Exception):
+        if isinstance(error, EngineError) or (isinstance(error, Exception) and not batch.taken):
             self._calls.fail(batch.taken, error)
             self._rest = REST
-        else:
-            self._calls.put_back(batch.taken)
-            self._ears.nudge()
+            return isinstance(error, EngineError)
+        if isinstance(error, Exception) and len(batch.taken) == 1:
+            self._calls.fail_one(batch.taken[0], error)
+            return True
+        if isinstance(error, Exception):
+            self._calls.alone = len(batch.taken)
+        self._calls.put_back(batch.taken)
+        self._ears.nudge()
+        return isinstance(error, Exception)
 
     def _publish(self) -> None:
         """Tell what was committed, then give the answers. Outside of the gate: who is woken takes the CPU or the GIL.
