@@ -13,4 +13,4 @@ def user_and_host() -> str:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):
         user = str(os.getuid()) if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{socket.gethostname()}".encode(errors="replace").decode()

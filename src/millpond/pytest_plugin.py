@@ -55,9 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if holds and not is_lead:  # under xdist the workers hold, not who leads them
         stack = contextlib.ExitStack()
         config.add_cleanup(stack.close)
-        for text in holds:
-            wanted = importlib.import_module("millpond.cli.wanted").parse(text)
-            stack.enter_context(_Holding(config, wanted, is_told=True))
+        try:
+            wanted = [importlib.import_module("millpond.cli.wanted").parse(text) for text in holds]
+            if len({one.pool for one in wanted}) < len(wanted):
+                raise ValueError("hold several of one pool by one --hold NAME:COUNT")
+            for one in sorted(wanted):  # all in the same order: no two wait for one another
+                stack.enter_context(_Holding(config, one, is_told=True))
+        except Exception as error:
+            raise pytest.UsageError(f"--hold: {_text(error)}") from None
 
 
 class _Holding:
@@ -85,7 +90,12 @@ class _Holding:
         with contextlib.ExitStack() as stack:
             pool = stack.enter_context(resources.ResourcePool(wanted.pool, place.url))
             held: Any = lending.held_around(pool, place.url, wanted, around)
-            if held is None:
+            if held is not None:
+                tails = importlib.import_module("millpond.cli.tail").Tails(place.file)
+                stack.callback(tails.unlock)
+                deadline = importlib.import_module("millpond._clock").elapsed() + self._timeout
+                held.resources = tails.borrow(wanted.pool, held.resources, wanted.number, deadline)
+            else:
                 lending.ensure(pool, place.url, wanted, may_create=True)
                 held = stack.enter_context(lending.acquire(pool, wanted, timeout=self._timeout, reason=self._reason))
                 hold = lending.Hold(wanted.pool, list(held.resources), held.token, place.url)
@@ -98,6 +108,10 @@ class _Holding:
 
     def __exit__(self, *error: object) -> None:
         self._after.close()
+
+
+def _text(error: Exception) -> str:
+    return str(getattr(error, "message", "") or error)
 
 
 def _restore(variable: str, value: str | None) -> None:
@@ -123,7 +137,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
             for mark in marks:
                 item.stash[_held].append(stack.enter_context(_of(item, mark)))
         except Exception as error:
-            item.stash[_held] = [error]  # the test fails with it, and the others go on
+            item.stash[_held] = [_text(error)]  # the test fails with it, and the others go on
         return (yield)
 
 
@@ -140,8 +154,8 @@ def _of(item: pytest.Item, mark: pytest.Mark) -> _Holding:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test that could not have what it wants."""
     for one in item.stash.get(_held, []):
-        if isinstance(one, Exception):
-            raise one
+        if isinstance(one, str):
+            pytest.fail(one, pytrace=False)
 
 
 @pytest.fixture

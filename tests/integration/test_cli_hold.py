@@ -97,7 +97,12 @@ def test_a_command_runs_and_is_told_what_it_holds(shell: Shell):
     script = 'echo "$MILLPOND_RESOURCE $MILLPOND_RESOURCES $MILLPOND_TOKEN"; echo oops >&2; exit 7'
     done = shell.run("run", "--hold", "build", "--", "sh", "-c", script)
     resource, resources, token = done.stdout.split()
-    assert (done.returncode, resource, resources, done.stderr) == (7, "build", "build", "oops\n")
+    assert (done.returncode, resource, resources) == (7, "build", "build")
+    assert done.stderr == "millpond: 'build' is new: a lock of its own\noops\n"
+    assert shell.run("run", "-q", "--hold", "biuld", "--", "true").stderr == ""
+    assert (
+        "'buld' is new: a lock of its own (there is 'build'" in shell.run("run", "--hold", "buld", "--", "true").stderr
+    )
     assert int(token) > 0 and not shell.holders()
     folder = shell.folder / "state" / "millpond"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -232,12 +237,31 @@ def test_what_a_killed_run_left_behind_holds_others_up(shell: Shell):
     first.kill()
     second = shell.start("run", "--hold", "build", "--", "echo", "mine")
     assert second.stderr is not None
-    line = second.stderr.readline()
-    assert "what a killed run left behind still uses it" in line and str(left.pid) in line
+    line = ""
+    while "what a killed run left behind still uses it" not in line:
+        line = second.stderr.readline()
+        assert line, "it has ended"
+    assert str(left.pid) in line
     assert second.poll() is None
     left.kill()
     out, _ = second.communicate(timeout=HANG)
     assert out == "mine\n"
+
+
+def test_what_a_killed_run_left_behind_is_avoided_and_seen(shell: Shell):
+    assert shell.run("add", "boards", "a", "b").returncode == 0
+    first = shell.hold("boards/a", "sh", "-c", f"sleep {LONG} & wait")
+    until(lambda: len(_family(first.pid)) == 2)
+    (left,) = [process for process in _family(first.pid) if process.name() == "sleep"]
+    first.kill()
+    first.wait()
+    until(lambda: not shell.holders("boards"))
+    done = shell.run("run", "--hold", "boards", "--", "sh", "-c", "echo $MILLPOND_RESOURCE")
+    assert done.stdout == "b\n"
+    line = next(line for line in shell.run("who").stdout.splitlines() if "left behind" in line)
+    assert f"process {left.pid}" in line and "boards" in line
+    left.kill()
+    until(lambda: "left behind" not in shell.run("who").stdout)
 
 
 def test_what_a_command_leaves_behind_holds_nobody_up(shell: Shell):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from millpond import Job, KeyedPool, ResourcePool
-from millpond.errors import PoolFull
+from millpond import Job, KeyedPool, ResourcePool, keyed
+from millpond.cli.place import Place
+from millpond.cli.top import Sight
+from millpond.errors import NotFound, PoolFull
 from millpond.keyed._search import STATES
 from waiting import HANG, until
 
@@ -315,3 +318,69 @@ def test_top_shows_all_pools_and_what_is_in_the_way(shell: Shell, lab: ResourceP
 
 def test_states_of_jobs_are_those_of_the_library():
     assert importlib.import_module("millpond.cli.verbs").STATES == STATES
+
+
+def test_a_slip_is_told_and_does_nothing(place: Shell):
+    with KeyedPool("tenants", place.url) as pool:
+
+        @pool.job
+        def sync(job: Job) -> None:
+            job.lost.wait(HANG)
+
+        for arguments, words in (
+            (("cancel", "tenants", "nosuch", "-y"), "nothing to cancel"),
+            (("retry", "tenants", "--key", "k", "-y"), "nothing to try again"),
+            (("replay", "tenants", "--key", "k", "-y"), "nothing to replay"),
+        ):
+            done = place.run(*arguments)
+            assert done.returncode == 1 and words in done.stderr
+        with pool.worker():
+            done = place.run("dispatch", "tenants", "snyc", "k")
+            assert done.returncode == 2 and "they know sync" in done.stderr and not pool.statistics().jobs
+            assert place.run("dispatch", "tenants", "snyc", "odd", "--force").returncode == 0
+            done = place.run("dispatch", "tenants", "sync", "k", "--wait", "0.1", "--id", "one")
+            assert done.returncode == 75 and "job one has not ended in 0.1 s" in done.stderr
+        assert "max_jobs=null" in place.says("configure", "tenants")
+        place.says("configure", "tenants", "max_jobs=1", "-y")
+        assert pool.admin.settings()["max_jobs"] == 1
+        place.says("configure", "tenants", "max_jobs=null", "-y")
+        assert pool.admin.settings()["max_jobs"] is None
+        assert place.run("configure", "tenants", "lease=null", "-y").returncode == 2
+
+
+def test_names_mean_one_thing(shell: Shell, lab: ResourcePool):
+    assert [one["name"] for one in shell.json("ls", "gpus/gpu-1")] == ["gpu-1"]
+    assert "gpu-0" not in shell.says("events", "gpus/gpu-1")
+    with KeyedPool("tenants", shell.url) as pool:
+        pool.statistics()
+    assert "'tenants' is a keyed pool" in shell.run("who", "tenants").stderr
+    for verb in ("configure", "pause", "resume"):
+        done = shell.run(verb, "gpus/gpu-1", "-y")
+        assert done.returncode == 2 and "name a pool, not a resource" in done.stderr
+    assert {one["pool"] for one in shell.json("pools")} == {"gpus", "tenants"}
+    assert "say what to add to gpus" in shell.run("add", "gpus").stderr
+    assert "already" in shell.run("add", "gpus", "gpu-0").stderr
+    assert shell.says("add", "gpus", "gpu-0", "gpu-2", "--exist-ok") == "added gpus/gpu-2\n"
+    assert "lock_delay=0.0" in shell.says("configure", "gpus")
+
+
+def test_looking_makes_no_pool_anew(shell: Shell):
+    with KeyedPool("tenants", shell.url, slots=16) as pool:  # so that one made anew would be another
+        pool.statistics()
+        sight = Sight(Place(shell.url))
+        assert [one.name for one in sight.look()[1]] == ["tenants"]
+        pool.admin.drop()
+        assert sight.look()[1] == [] and keyed.pools(shell.url) == []
+        with pytest.raises(NotFound, match="no keyed pool"), KeyedPool("tenants", shell.url, create=False) as guest:
+            guest.statistics()
+        pool.declare_job("sync").dispatch("k")
+        assert pool.admin.settings()["slots"] == 16
+        sight.close()
+
+
+def test_a_pipe_that_is_closed_is_no_error(shell: Shell, lab: ResourcePool):
+    for _ in range(100):
+        lab.acquire().release()
+    command = " ".join(map(shlex.quote, [*COMMAND, "events", "gpus"]))
+    done = subprocess.run(["sh", "-c", f"{command} | head -1"], capture_output=True, text=True, env=shell.environment)
+    assert done.returncode == 0 and not done.stderr

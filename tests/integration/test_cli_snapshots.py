@@ -40,7 +40,7 @@ COMMANDS = {
     "dead": ["dead", "tenants"],
     "top": ["top"],
 }
-AS_JSON = sorted(set(COMMANDS) - {"show", "top"})
+AS_JSON = sorted(set(COMMANDS) - {"top"})
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -202,3 +203,100 @@ def test_workers_that_cannot_begin_are_not_tried_for_ever(tmp_path):
     process = start(tmp_path, "app:pool", "--processes", "3", "--health-port", "0")
     output, _ = process.communicate(timeout=HANG)
     assert process.returncode == 2 and "one process" in output
+
+
+SLOW = """
+import pathlib, time
+from millpond import Job, KeyedPool
+
+pool = KeyedPool("numbers", "sqlite:///numbers.db")
+
+@pool.job
+def wait(job: Job) -> int:
+    pathlib.Path(f"begun-{job.key}-{job.attempt}").touch()
+    while not pathlib.Path("go").exists():
+        assert not job.lost.is_set
+        time.sleep(0.01)
+    return job.attempt
+"""
+
+
+def test_a_signal_to_the_whole_group_is_one_signal(tmp_path):
+    """A service manager tells every process, and the one that looks after the others passes it on: nobody hurries."""
+    (tmp_path / "app.py").write_text(SLOW)
+    process = start(tmp_path, "app:pool", "--processes", "2", "--grace", "600")
+    try:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db") as pool:
+            until(lambda: len(members(pool)) == 2)
+            receipts = [pool.declare_job("wait").dispatch(key) for key in ("a", "b", "c", "d")]
+            until(lambda: len(list(tmp_path.glob("begun-*"))) == 4)
+            for pid in [*members(pool), process.pid]:
+                os.kill(pid, signal.SIGTERM)
+            until(lambda: all(one.is_leaving for one in pool.workers()))
+            (tmp_path / "go").touch()
+            assert [receipt.result(HANG) for receipt in receipts] == [1, 1, 1, 1]
+            output, _ = process.communicate(timeout=HANG)
+            assert process.returncode == 0 and "hurries" not in output
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_worker_that_is_told_to_end_by_others_is_replaced(tmp_path):
+    (tmp_path / "app.py").write_text(APP.format(kind="AsyncKeyedPool"))
+    process = start(tmp_path, "app:pool", "--processes", "2")
+    try:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", slots=16) as pool:
+            until(lambda: len(members(pool)) == 2)
+            victim = min(members(pool))
+            os.kill(victim, signal.SIGTERM)
+            until(lambda: len(members(pool)) == 2 and victim not in members(pool))
+            pool.admin.shutdown()
+            output, _ = process.communicate(timeout=HANG)
+            assert process.returncode == 0 and f"worker process {victim} left: another one takes its place" in output
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_program_that_is_broken_for_a_while_is_loaded_again(tmp_path):
+    app = tmp_path / "app.py"
+    app.write_text(APP.format(kind="KeyedPool"))
+    process = start(tmp_path, "app:pool", "--reload")
+    try:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", slots=16) as pool:
+            until(lambda: len(members(pool)) == 1)
+            app.rename(tmp_path / "app.txt")
+            assert process.stdout is not None
+            while "tried again when a file changes" not in process.stdout.readline():
+                assert process.poll() is None
+            (tmp_path / "app.txt").rename(app)
+            assert pool.declare_job("double").dispatch("k", 21).result(HANG) == 42
+            os.kill(process.pid, signal.SIGTERM)
+            process.communicate(timeout=HANG)
+            assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_health_is_told_over_ipv6_and_a_port_in_use_is_said(tmp_path):
+    (tmp_path / "app.py").write_text(APP.format(kind="KeyedPool"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = start(tmp_path, "app:pool", "--health-port", str(port))
+        output, _ = process.communicate(timeout=HANG)
+        assert process.returncode == 1 and f"health cannot be told at 127.0.0.1:{port}" in output
+    if not socket.has_ipv6:
+        pytest.skip("there is no IPv6 here")
+    process = start(tmp_path, "app:pool", "--health-port", "0", "--health-host", "::1")
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        found = next(found for found in (re.search(r"http://::1:(\d+)/healthz", line) for line in lines) if found)
+        until(lambda: ask(f"http://[::1]:{found[1]}/readyz")[0] == 200)
+    finally:
+        process.kill()
+        process.communicate()

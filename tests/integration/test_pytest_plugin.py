@@ -21,6 +21,7 @@ class Suite:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.patience = 3 * HANG
         self.url = f"sqlite:///{folder}/pools.db"
         (folder / "pytest.ini").write_text(f"[pytest]\nmillpond_url = {self.url}\n")
         self.environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -37,7 +38,7 @@ class Suite:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=3 * HANG,
+            timeout=self.patience,
         )
 
 
@@ -91,35 +92,47 @@ def test_a_test_holds_what_its_mark_names(suite: Suite):
         assert not pool.holders()
 
 
-def test_workers_of_xdist_share_devices_and_a_killed_one_frees_its_own(suite: Suite):
+def devices(suite: Suite, workers: int, tests: int, killed: list[int]) -> None:
+    """Let workers of xdist share two devices; some tests kill their worker."""
     with ResourcePool("devices", suite.url) as pool:
         pool.add("one")
         pool.add("two")
     suite.write(
-        """
+        f"""
         import fcntl, os, signal, time
         import pytest
 
-        @pytest.mark.parametrize("number", range(40))
+        @pytest.mark.parametrize("number", range({tests}))
         @pytest.mark.holds("devices")
         def test_use(number, held):
-            with open(f"oracle-{held.resource}", "w") as file:
+            with open(f"oracle-{{held.resource}}", "w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another has it
-                if number in (7, 21) and not os.path.exists(f"killed-{number}"):
-                    open(f"killed-{number}", "w").close()
+                if number in {killed} and not os.path.exists(f"killed-{{number}}"):
+                    open(f"killed-{{number}}", "w").close()
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(0.01)
             with open("ran", "a") as log:
-                log.write(f"{number}\\n")
+                log.write(f"{{number}}\\n")
         """
     )
-    done = suite.run("-p", "xdist.plugin", "-n", "4")
-    assert "38 passed" in done.stdout and done.stdout.count("crashed while running") >= 2, done.stdout
-    assert "BlockingIOError" not in done.stdout
+    done = suite.run("-p", "xdist.plugin", "-n", str(workers))
+    assert f"{tests - len(killed)} passed" in done.stdout, done.stdout
+    assert done.stdout.count("crashed while running") >= len(killed) and "BlockingIOError" not in done.stdout
     ran = {int(line) for line in (suite.folder / "ran").read_text().split()}
-    assert ran == set(range(40)) - {7, 21}
+    assert ran == set(range(tests)) - set(killed)
     with ResourcePool("devices", suite.url) as pool:
         assert not pool.holders() and not pool.waiters()
+
+
+def test_workers_of_xdist_share_devices_and_a_killed_one_frees_its_own(suite: Suite):
+    devices(suite, 4, 40, [7, 21])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_many_workers_of_xdist_share_devices_and_twenty_are_killed(suite: Suite):
+    suite.patience = 1200.0
+    devices(suite, 8, 400, list(range(7, 400, 20)))
 
 
 def test_gpus_of_a_run_are_set_before_anything_is_imported(suite: Suite):
@@ -210,3 +223,52 @@ def test_jobs_of_a_program_are_run_in_memory(suite: Suite):
     )
     done = suite.run()
     assert "2 passed" in done.stdout, done.stdout
+
+
+def test_workers_inside_a_run_use_each_their_own_part_of_what_it_holds(suite: Suite):
+    with ResourcePool("devices", suite.url) as pool:
+        for name in ("one", "two", "three"):
+            pool.add(name)
+    suite.write(
+        """
+        import fcntl, time
+        import pytest
+
+        @pytest.mark.parametrize("number", range(16))
+        @pytest.mark.holds("devices")
+        def test_use(number, held):
+            assert held.resource != "three"
+            with open(f"oracle-{held.resource}", "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails if another has it
+                time.sleep(0.02)
+        """
+    )
+    command = [sys.executable, "-m", "millpond", "run", "--url", suite.url, "--hold", "devices:2", "--"]
+    command += [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *PLUGIN,
+        "-p",
+        "xdist.plugin",
+        "-n",
+        "3",
+    ]
+    done = subprocess.run(
+        command, cwd=suite.folder, env=suite.environment, capture_output=True, text=True, timeout=3 * HANG
+    )
+    assert done.returncode == 0 and "16 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_cannot_be_held_for_a_run_is_said_in_a_line(suite: Suite):
+    suite.write("def test_nothing(): pass")
+    for holds, words in (
+        (["--hold", "rig:9"], "could ever satisfy"),
+        (["--hold", "rig/a", "--hold", "rig/b"], "by one --hold NAME:COUNT"),
+        (["--hold", "rig:x"], "is not NAME"),
+    ):
+        done = suite.run(*holds)
+        assert done.returncode == 4 and words in done.stderr and "INTERNALERROR" not in done.stdout + done.stderr

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from concurrent.futures import CancelledError
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +246,18 @@ class Nameless:
 
     def __repr__(self) -> str:
         raise ValueError("no words")
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception to which nothing can be assigned."""
+
+    code: int
+
+
+def raise_frozen() -> None:
+    raise Frozen(7)
+
+
+async def raise_frozen_later() -> None:
+    raise Frozen(7)

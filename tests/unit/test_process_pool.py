@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from millpond import (
+    AsyncPool,
     Block,
     CancelToken,
     Event,
@@ -29,6 +30,7 @@ from millpond import (
     Priority,
     ProcessPool,
     Task,
+    ThreadPool,
     as_completed,
     wait,
 )
@@ -829,3 +831,19 @@ def test_bad_arguments_get_one_clear_error_each():
             ProcessPool(**arguments)
     with ProcessPool(1) as pool, pytest.raises(ValueError, match="has no meaning"):
         pool.options(priority=1)
+
+
+def test_an_exception_that_cannot_be_changed_harms_nobody():
+    with ProcessPool(1) as processes, ThreadPool(1) as threads:
+        with pytest.raises(calls.Frozen):
+            threads.submit(calls.raise_frozen).result(HANG)
+        with pytest.raises(RuntimeError, match="Frozen"):  # it cannot be loaded from a pickle either
+            processes.submit(calls.raise_frozen).result(HANG)
+        assert processes.submit(calls.square, 3).result(HANG) == 9
+
+    async def main() -> None:
+        async with AsyncPool(1) as pool:
+            with pytest.raises(calls.Frozen):
+                await pool.run(calls.raise_frozen_later)
+
+    asyncio.run(main())

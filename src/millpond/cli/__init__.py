@@ -82,10 +82,20 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How to write the log.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Workers, each a process.")
 @click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
-@click.option("--health-port", type=click.IntRange(0, 65535), help="Serve /healthz and /readyz for probes.")
+@click.option("--health-port", type=click.IntRange(0, 65535), help="Serve /healthz and /readyz; one process only.")
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="Where: 0.0.0.0 in a container.")
-@click.option("--health-file", metavar="PATH", help="Touch this file every second while it is a member.")
-def worker(target: str, log_format: str, processes: int, reload: bool, **options: Any) -> None:
+@click.option("--health-file", metavar="PATH", help="Touch this file every second while it is a member; likewise.")
+@click.option("--check", is_flag=True, hidden=True, help="Only see whether the pool is there.")
+@click.option("--supervised", type=int, hidden=True, help="The process that looks after this one.")
+def worker(
+    target: str,
+    log_format: str,
+    processes: int,
+    reload: bool,
+    check: bool,
+    supervised: int | None,
+    **options: Any,
+) -> None:
     """Be a worker of a keyed pool until told to end.
 
     By SIGTERM or Ctrl-C: what runs may end. For instance `millpond worker app:tenants`.
@@ -95,13 +105,14 @@ def worker(target: str, log_format: str, processes: int, reload: bool, **options
     if port is not None and file is not None:
         raise click.UsageError("--health-port or --health-file, not both")
     health = file if port is None else f"{host}:{port}"
-    if processes == 1 and not reload:
-        load.run(target, log_format=log_format, health=health, **options)
-        return
-    if health is not None:
+    if check:
+        load.find(target)
+    elif processes == 1 and not reload:
+        raise SystemExit(load.run(target, log_format, supervised, health=health, **options))
+    elif health is not None:
         raise click.UsageError("health is told of one process: leave --processes and --reload out")
-    load.find(target)  # what is wrong with it is said once
-    raise SystemExit(load.run_many(target, processes, log_format, reload=reload, **options))
+    else:
+        raise SystemExit(load.run_many(target, processes, log_format, reload=reload, **options))
 
 
 @main.command(context_settings={"allow_interspersed_args": False})

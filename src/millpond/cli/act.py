@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from millpond._urls import shown
+from millpond._words import duration
 from millpond.cli import look, words
 from millpond.cli.manner import Manner
 from millpond.cli.place import Place
@@ -19,7 +20,8 @@ from millpond.errors import NotFound
 from millpond.keyed import KeyedPool
 from millpond.resources import HolderView, ResourcePool
 
-_NAME = re.compile(r"[^:{}/\s]+")
+_NAME = re.compile(r"[^:{}/=\s]+")
+NOT_YET = 75
 
 
 def _resource(pool: ResourcePool, name: str) -> str:
@@ -52,7 +54,8 @@ def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any)
         full, admin = f"{pool.name}/{resource}", pool.admin
         if verb in ("release", "steal"):
             holder = _held(pool, resource, more.get("token"))
-            who = f"{full}, which {words.held(holder)}"
+            who = f"{full}, held by {words.person(holder)} since {duration(holder.held_for)}"
+            who += f" ({holder.reason})" if holder.reason else ""
             if verb == "release":
                 manner.go(f"release {who}", lambda: admin.release(resource, token=holder.token, reason=reason))
             else:
@@ -75,15 +78,23 @@ def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any)
             manner.go(f"{verb} {full}", lambda: getattr(admin, verb)(resource, reason=reason))
 
 
-def add(place: Place, name: str, names: Sequence[str], labels: dict[str, str], capacity: int) -> None:
+def add(
+    place: Place, name: str, names: Sequence[str], labels: dict[str, str], capacity: int, *, exist_ok: bool
+) -> None:
     """Add resources to a pool, which is made if need be."""
     for one in (name, *names):
         if not _NAME.fullmatch(one):
-            raise click.UsageError(f"{one!r} could not be named again: leave out / : {{ }} and blanks")
+            raise click.UsageError(f"{one!r} could not be named again: leave out / : = {{ }} and blanks")
     with ResourcePool(name, place.url) as pool:
+        known = {one.name for one in pool.resources()}
+        if not names and known - {name}:
+            raise click.UsageError(f"say what to add to {name}: there is {', '.join(sorted(known))}")
         for resource in names or [name]:
-            pool.add(resource, labels=labels or None, capacity=capacity)
-            write(f"added {name}/{resource}")
+            if resource in known and not exist_ok:
+                raise click.UsageError(f"there is {name}/{resource} already: say --exist-ok to leave it as it is")
+            if resource not in known:
+                pool.add(resource, labels=labels or None, capacity=capacity)
+                write(f"added {name}/{resource}")
 
 
 def on_jobs(
@@ -106,20 +117,25 @@ def on_jobs(
             )
         elif verb == "cancel":
             manner.go(
-                f"cancel {len(ids)} jobs of {name}", lambda: pool.admin.cancel(ids, key=key, reason=manner.reason)
+                f"cancel {len(ids)} jobs of {name}",
+                lambda: pool.admin.cancel(ids, key=key, reason=manner.reason),
+                none=f"there is nothing to cancel: no such job of {name} has not ended",
             )
         elif verb == "retry":
             keys = _retrying(pool, ids, key)
             manner.go(
                 f"try again now: {len(keys)} keys of {name}",
-                lambda: sum(pool.admin.retry(one, reason=manner.reason) for one in keys),
+                lambda: pool.admin.retry(*keys, reason=manner.reason) if keys else 0,
+                none="" if is_all else f"there is nothing to try again: no job of {key!r} waits for that",
             )
         else:
             do = getattr(pool.admin, verb)
             chosen = [int(one) if one.isascii() and one.isdigit() and len(one) < 16 else one for one in ids]
             which = f"{len(chosen)} of them" if chosen else "all" if key is None else f"all of key {key!r}"
             manner.go(
-                f"{verb} dead letters of {name}: {which}", lambda: do(chosen or None, key=key, reason=manner.reason)
+                f"{verb} dead letters of {name}: {which}",
+                lambda: do(chosen or None, key=key, reason=manner.reason),
+                none="" if is_all else f"there is nothing to {verb}: see `millpond dead {name}`",
             )
 
 
@@ -139,34 +155,61 @@ def _retrying(pool: KeyedPool, ids: Sequence[str], key: str | None) -> list[str]
 def dispatch(place: Place, name: str, job: str, key: str, arguments: Sequence[Any], options: dict[str, Any]) -> None:
     """Dispatch a job by its name."""
     with look.keyed_pool(place, name) as pool:
-        named, wait = options.pop("named"), options.pop("wait")
+        named, wait, is_forced = (options.pop(one) for one in ("named", "wait", "is_forced"))
+        known = {one for worker in pool.workers() for one in worker.jobs}
+        if known and job not in known and not is_forced:
+            names = ", ".join(sorted(known))
+            raise click.UsageError(
+                f"no worker knows {job!r}, so its key would wait (--force: let it): they know {names}"
+            )
         receipt = pool.declare_job(job).options(**options).dispatch(key, *arguments, **named)
         if wait is None:
             write(f"dispatched {receipt.id}")
-        else:
+            return
+        try:
             write(json.dumps(receipt.result(wait), default=str))
+        except TimeoutError:
+            state = [one.state for one in pool.jobs(id=receipt.id, key=key)]
+            where = f"it is {state[0]}" if state else "it has just ended"
+            click.echo(f"millpond: job {receipt.id} has not ended in {wait:g} s: {where}", err=True)
+            raise SystemExit(NOT_YET) from None
 
 
 def configure(place: Place, name: str, manner: Manner, changes: dict[str, Any]) -> None:
-    """Change settings of a pool."""
+    """Change settings of a pool, or show them."""
     place.check()
+    _refuse_resource(name)
     listed = ", ".join(f"{key}={value}" for key, value in changes.items())
     is_keyed = name in look.with_keys(place)
     if is_keyed and name in look.lent(place):
         raise click.UsageError(f"there are two pools {name!r}, a keyed one and one of resources: use Python for that")
     if not is_keyed:
         look.names(place, name)
-    with KeyedPool(name, place.url) if is_keyed else ResourcePool(name, place.url) as pool:
+    with KeyedPool(name, place.url, create=False) if is_keyed else ResourcePool(name, place.url) as pool:
         known = [one for one in inspect.signature(pool.admin.configure).parameters if one not in ("reason", "by")]
-        for one in changes:
+        if not changes:
+            for one, value in pool.admin.settings().items():
+                write(f"{one}={'null' if value is None else value}")
+            return
+        for one, value in changes.items():
             if one not in known:
                 raise click.UsageError(f"{name} has no setting {one!r}; it has {', '.join(known)}")
+            if value is None and one.startswith("max_"):
+                changes[one] = 0  # no limit
+            elif value is None:
+                raise click.UsageError(f"{one} cannot be null")
         configure: Any = pool.admin.configure
         manner.go(f"configure {name}: {listed}", lambda: configure(**changes, reason=manner.reason))
 
 
+def _refuse_resource(name: str) -> None:
+    if "/" in name:
+        raise click.UsageError(f"name a pool, not a resource of it: {name.partition('/')[0]}")
+
+
 def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) -> None:
     """Pause or resume a key, a keyed pool, or a resource pool."""
+    _refuse_resource(name)
     what = f"{verb} {name}" if key is None else f"{verb} key {key!r} of {name}"
     place.check()
     is_keyed = name in look.with_keys(place)

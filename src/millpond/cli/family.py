@@ -54,6 +54,15 @@ def _is_proc_ours() -> bool:
         return False
 
 
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent is killed (Linux); now, if that has happened already."""
+    prctl = _prctl()
+    if prctl is not None:
+        prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
 def ancestors() -> dict[int, int]:
     """Return the processes around this one by pid, and when each began, as far as the system tells.
 

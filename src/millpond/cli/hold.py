@@ -126,18 +126,32 @@ class _Run:
             self._pools[name] = ResourcePool(name, self._place.url, on_lost=lambda grant: self._lost.set())
         return self._pools[name]
 
+    def _lender(self, pool: ResourcePool) -> ResourcePool:
+        """Return what to ask: the pool, or one that avoids what a killed run has left something behind on."""
+        free = [one.name for one in pool.resources() if not one.used]
+        if len(free) > 1 and any(self._tails.left_behind(pool.name, name) for name in free):
+            self._pools[f"{pool.name}/"] = pool = ResourcePool(
+                pool.name,
+                self._place.url,
+                on_lost=lambda grant: self._lost.set(),
+                placement=lambda found: self._tails.unused_first(pool.name, found),
+            )
+        return pool
+
     def _hold(self, wanted: Wanted) -> Hold:
         pool = self._pool(wanted.pool)
         around = lending.held_around(pool, self._place.url, wanted, self._around)
         if around is not None:
+            around.resources = around.resources[: wanted.number]
             self._say(f"{wanted} is held already by the run around this one (pid {around.pid})")
             self._tails.share(wanted.pool, around.resources)
             return around
-        lending.ensure(pool, self._place.url, wanted, may_create=self._place.is_own or self._options.create)
+        may_create = self._place.is_own or self._options.create
+        lending.ensure(pool, self._place.url, wanted, may_create=may_create, say=self._say)
         with self._saying(pool, wanted):
             try:
                 grant = lending.acquire(
-                    pool,
+                    self._lender(pool),
                     wanted,
                     timeout=None if self._deadline is None else max(0.0, self._deadline - elapsed()),
                     lease=self._options.lease,
@@ -148,8 +162,8 @@ class _Run:
                 capacities = {one.name: one.capacity for one in pool.resources()}
                 alone = [name for name in grant.resources if capacities.get(name) == 1]
                 self._tails.lock(wanted.pool, alone, self._say, self._deadline)
-            except AcquireTimeout:
-                _say(f"no {wanted} within {self._options.timeout:g} s: {_standing(pool, wanted)}")
+            except AcquireTimeout as error:
+                _say(f"no {wanted} within {self._options.timeout:g} s: {str(error).partition(': ')[2] or error}")
                 raise
         return Hold(wanted.pool, list(grant.resources), grant.token, self._place.url)
 
@@ -252,7 +266,8 @@ class _Run:
 def _standing(pool: ResourcePool, wanted: Wanted) -> str:
     waiters = pool.waiters()
     mine = [one for one in waiters if one.pid == os.getpid()]
-    holders = [one for one in pool.holders() if wanted.name is None or wanted.name in one.resources]
+    labels = {one.name: one.labels for one in pool.resources()}
+    holders = [one for one in pool.holders() if any(wanted.suits(name, labels.get(name, {})) for name in one.resources)]
     return words.line([one for one in holders if one.pid != os.getpid()], waiters, mine[0] if mine else None)
 
 

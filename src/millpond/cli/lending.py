@@ -6,15 +6,17 @@ around it holds has it already: to wait for that would be to wait for itself.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import click
 
+from millpond import resources
 from millpond._urls import shown
 from millpond.cli import gpus
 from millpond.cli.wanted import Wanted
@@ -57,7 +59,7 @@ def telling(held: Sequence[Hold]) -> str:
 
 
 def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[int, int]) -> Hold | None:
-    """Return what the processes `around` hold, if that will do; refuse what is more than that.
+    """Return what the processes `around` hold of what would do; refuse what is more than that.
 
     They are known by pid and by when they began: another pid namespace has the same pids.
     """
@@ -68,23 +70,20 @@ def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[in
         if holder.token not in tokens and not is_around:
             continue
         labels = {each.name: each.labels for each in pool.resources()}
-        fitting = [
-            name
-            for name in holder.resources
-            if wanted.name in (None, name)
-            and all(labels.get(name, {}).get(key) == value for key, value in wanted.labels)
-        ]
+        fitting = [name for name in holder.resources if wanted.suits(name, labels.get(name, {}))]
         if len(fitting) < wanted.number:
             raise click.ClickException(
                 f"the run around this one (pid {holder.pid}) holds {', '.join(holder.resources)} of {pool.name!r}, "
                 f"and {wanted} is more than that: waiting for the rest could be waiting for ourselves, so ask for "
                 "all of it there"
             )
-        return Hold(pool.name, fitting[: wanted.number], holder.token, url, holder.pid, is_inner=True)
+        return Hold(pool.name, fitting, holder.token, url, holder.pid, is_inner=True)
     return None
 
 
-def ensure(pool: ResourcePool, url: str, wanted: Wanted, *, may_create: bool) -> None:
+def ensure(
+    pool: ResourcePool, url: str, wanted: Wanted, *, may_create: bool, say: Callable[[str], None] | None = None
+) -> None:
     """Make a lock of a name that nobody has used so far; or GPUs, of those that are here."""
     if pool.resources():
         return
@@ -101,6 +100,10 @@ def ensure(pool: ResourcePool, url: str, wanted: Wanted, *, may_create: bool) ->
         )
     else:
         pool.add(wanted.name or wanted.pool, exist_ok=True)
+        if say is not None:
+            others = [one for one in resources.pools(url) if one != wanted.pool]
+            near = " and ".join(map(repr, difflib.get_close_matches(wanted.pool, others, 2)))
+            say(f"{wanted.pool!r} is new: a lock of its own" + (f" (there is {near})" if near else ""))
 
 
 def acquire(pool: ResourcePool, wanted: Wanted, **options: Any) -> Grant:

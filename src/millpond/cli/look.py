@@ -14,6 +14,7 @@ from millpond._words import duration
 from millpond.cli import words
 from millpond.cli.place import Place
 from millpond.cli.report import emit, record, table, write
+from millpond.cli.tail import Tails
 from millpond.errors import NotFound
 from millpond.keyed import ActView, KeyedPool
 from millpond.resources import ResourcePool
@@ -46,6 +47,8 @@ def names(place: Place, name: str | None) -> list[str]:
     if name is None:
         return found
     pool, _, resource = name.partition("/")
+    if pool not in found and pool in with_keys(place):
+        raise NotFound(f"{pool!r} is a keyed pool: look at it by keys, jobs, workers, dead and events")
     if pool not in found:
         raise NotFound(f"there is no {pool!r} at {shown(place.url)}; there is {', '.join(found) or 'nothing'}")
     if resource:
@@ -87,6 +90,7 @@ def _who(place: Place, pool: str, name: str | None) -> list[dict[str, Any]]:
     wanted = (name or "").partition("/")[2]
     with ResourcePool(pool, place.url) as looked_at:
         holders, waiters = looked_at.holders(), looked_at.waiters()
+        known = [one.name for one in looked_at.resources()]
     rows = []
     for holder in holders:
         if not wanted or wanted in holder.resources:
@@ -96,6 +100,12 @@ def _who(place: Place, pool: str, name: str | None) -> list[dict[str, Any]]:
         state = "next" if waiter.position == 1 else f"waits, number {waiter.position}"
         row = {**record(waiter), "pool": pool, "who": words.person(waiter), "since_s": waiter.waiting_for}
         rows.append({**row, "resources": list(waiter.selectors), "state": state})
+    tails, held = Tails(place.file), {name for holder in holders for name in holder.resources}
+    for resource in known:
+        left = "" if resource in held or wanted not in ("", resource) else tails.left_behind(pool, resource)
+        if left:
+            row = {"pool": pool, "resources": [resource], "who": f"process {left}", "since_s": None}
+            rows.append({**row, "state": "left behind", "reason": "by a run that was killed: it keeps others waiting"})
     return rows
 
 
@@ -113,16 +123,17 @@ LS: Columns = {
 def ls(place: Place, name: str | None, output: str) -> None:
     """Print what there is to hold."""
     rows = []
+    wanted = (name or "").partition("/")[2]
     for pool in names(place, name):
         with ResourcePool(pool, place.url) as looked_at:
-            rows += [{"pool": pool, **record(one)} for one in looked_at.resources()]
+            rows += [{"pool": pool, **record(one)} for one in looked_at.resources() if wanted in ("", one.name)]
     if not rows and output == "table":
         write(f"there is nothing at {shown(place.url)}")
     else:
         emit(rows, LS, output)
 
 
-def show(place: Place, name: str) -> None:
+def show(place: Place, name: str, output: str) -> None:
     """Print how one resource stands, and what happened to it."""
     (pool,) = names(place, name)
     resource = name.partition("/")[2]
@@ -132,9 +143,15 @@ def show(place: Place, name: str) -> None:
             if len(known) != 1:
                 raise NotFound(f"say which: {', '.join(f'{pool}/{one}' for one in known)}")
             resource = known[0]
-        write(words.plain(looked_at.admin.explain(resource)))
-        for event in looked_at.admin.history(resource, limit=20):
-            write(_event(event))
+        stands, past = looked_at.admin.explain(resource), looked_at.admin.history(resource, limit=20)
+        (view,) = [one for one in looked_at.resources() if one.name == resource]
+    if output != "table":
+        row = {"pool": pool, **record(view), "stands": stands, "history": [_record_of(event) for event in past]}
+        emit([row], {}, output)
+        return
+    write(words.plain(stands))
+    for event in past:
+        write(_event(event))
 
 
 def _event(event: Any) -> str:
@@ -150,16 +167,18 @@ def events(place: Place, name: str, output: str, *, follow: bool) -> None:
         _acts(place, name, output, follow=follow)
         return
     (pool,) = names(place, name)
+    wanted = name.partition("/")[2]
     with ResourcePool(pool, place.url) as looked_at:
         stream = looked_at.watch() if follow else iter(())
-        past = looked_at.admin.history(limit=PAST)
+        past = looked_at.admin.history(wanted or None, limit=PAST)
         if output == "json" and not follow:
             emit([_record_of(event) for event in past], {}, "json")
             return
         for event in [*past]:
             _print_event(event, output)
         for event in stream:
-            _print_event(event, output)
+            if wanted in ("", event.data.get("resource"), *event.data.get("resources", ())):
+                _print_event(event, output)
 
 
 def _acts(place: Place, name: str, output: str, *, follow: bool) -> None:
@@ -222,7 +241,7 @@ def pools(place: Place, output: str) -> None:
         stands += f", paused: {found.paused}" if found.paused else ""
         rows.append({"pool": name, "kind": "resources", "stands": stands, **record(found)})
     for name in with_keys(place):
-        with KeyedPool(name, place.url) as tenants:
+        with KeyedPool(name, place.url, create=False) as tenants:
             numbers = tenants.statistics()
         stands = f"{numbers.jobs} jobs, {numbers.workers} workers, {numbers.dead} dead"
         stands += ", paused" if numbers.is_paused else ""
@@ -239,7 +258,7 @@ def keyed_pool(place: Place, name: str) -> KeyedPool:
     found = keyed.pools(place.url)
     if name not in found:
         raise NotFound(f"there is no keyed pool {name!r} at {shown(place.url)}; there is {', '.join(found) or 'none'}")
-    return KeyedPool(name, place.url)
+    return KeyedPool(name, place.url, create=False)
 
 
 WORKERS: Columns = {

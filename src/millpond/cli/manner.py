@@ -23,8 +23,8 @@ class Manner:
     is_sure: bool = False
     is_trial: bool = False
 
-    def go(self, what: str, done: Callable[[], object]) -> None:
-        """Do it, unless this is a trial or a person says no."""
+    def go(self, what: str, done: Callable[[], object], *, none: str = "") -> None:
+        """Do it, unless this is a trial or a person says no; `none`: what is wrong when nothing was to be done."""
         what = plain(what)
         if self.is_trial:
             write(f"would {what}")
@@ -34,6 +34,8 @@ class Manner:
         elif not self.is_sure:
             raise click.UsageError(f"say --yes to {what}: there is nobody to ask")
         answer = done()
+        if none and answer == 0:
+            raise click.ClickException(none)
         write(f"done: {what}" if answer is None else f"done: {what} ({answer})")
 
 

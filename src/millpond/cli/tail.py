@@ -19,11 +19,12 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from millpond._clock import elapsed
 from millpond.errors import AcquireTimeout
+from millpond.resources import ResourceView
 
 LOOK = 0.02
 PATIENCE = 1.0
@@ -55,6 +56,43 @@ class Tails:
                     ),
                     deadline,
                 )
+
+    def unused_first(self, pool: str, found: Sequence[ResourceView]) -> list[ResourceView]:
+        """Rank resources: those that a killed run has left something behind on come last."""
+        return sorted(found, key=lambda one: bool(self.left_behind(pool, one.name)))
+
+    def left_behind(self, pool: str, resource: str) -> str:
+        """Say which processes still use a resource whose run was killed; nothing: none."""
+        if self._folder is None or not self._folder.exists():
+            return ""
+        try:
+            file = os.open(self._folder / _name(pool, resource), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return ""
+        try:
+            return "" if _lock(file, fcntl.LOCK_EX) else _named(file)
+        finally:
+            os.close(file)  # which unlocks it
+
+    def borrow(self, pool: str, resources: Sequence[str], number: int, deadline: float) -> list[str]:
+        """Choose some of what a run around this process holds that nobody else inside it uses; wait for them."""
+        if self._folder is None:
+            return list(resources[:number])
+        while True:
+            chosen: list[str] = []
+            for resource in resources:
+                file = self._open(pool, resource, ".inner")
+                if file is not None and len(chosen) < number and _lock(file, fcntl.LOCK_EX):
+                    self.files.append(file)
+                    chosen.append(resource)
+                elif file is not None:
+                    os.close(file)
+            if len(chosen) == number:
+                return chosen
+            self.unlock()
+            if elapsed() > deadline:
+                raise AcquireTimeout(f"others inside the run around this one use {', '.join(resources)} of {pool!r}")
+            time.sleep(LOOK)
 
     def share(self, pool: str, resources: Iterable[str]) -> None:
         """Take note that a run inside this one uses what it holds."""
@@ -97,8 +135,7 @@ class Tails:
             with contextlib.suppress(FileExistsError):
                 self._folder.mkdir(0o700)
                 self._folder.chmod(0o700 | (0o070 if mode & 0o020 else 0) | (0o007 if mode & 0o002 else 0))
-        name = hashlib.blake2b(f"{pool}/{resource}".encode(), digest_size=16).hexdigest() + more
-        path = self._folder / name
+        path = self._folder / (_name(pool, resource) + more)
         try:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -106,6 +143,10 @@ class Tails:
             with contextlib.suppress(OSError):
                 os.fchmod(file, mode & 0o666)
             return file
+
+
+def _name(pool: str, resource: str) -> str:
+    return hashlib.blake2b(f"{pool}/{resource}".encode(), digest_size=16).hexdigest()
 
 
 def _lock(file: int, how: int) -> bool:

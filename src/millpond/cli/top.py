@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,11 +23,13 @@ from millpond._urls import shown
 from millpond._words import duration
 from millpond.cli import words
 from millpond.cli.place import Place
-from millpond.errors import PoolError
+from millpond.cli.report import write
+from millpond.errors import NotFound, PoolError
 from millpond.keyed import KeyedPool, KeyedStatistics, WorkerView
 from millpond.resources import HolderView, PoolStatistics, ResourcePool, WaiterView
 
 BAR = 30
+FULL, EMPTY = "█", "·"
 LINES = 6
 """Holders, waiters or workers that are shown of a pool."""
 NAMES_EVERY = 5.0
@@ -73,16 +77,20 @@ class Sight:
         """Return how all pools stand."""
         if elapsed() - self._named_at >= NAMES_EVERY:
             self._find()
-        return [self._look_at(pool) for pool in self._lent.values()], [
-            self._count(pool) for pool in self._keyed.values()
-        ]
+        keys = []
+        for name, pool in list(self._keyed.items()):
+            try:
+                keys.append(self._count(pool))
+            except NotFound:  # it was dropped; it is not for us to make it anew
+                self._keyed.pop(name).close()
+        return [self._look_at(pool) for pool in self._lent.values()], keys
 
     def _find(self) -> None:
         url = self._place.url
         if self._place.has_resources:
             _follow(self._lent, resources.pools(url), lambda name: ResourcePool(name, url))
         if self._place.has_keys:
-            _follow(self._keyed, keyed.pools(url), lambda name: KeyedPool(name, url))
+            _follow(self._keyed, keyed.pools(url), lambda name: KeyedPool(name, url, create=False))
         self._named_at = elapsed()
 
     def _look_at(self, pool: ResourcePool) -> Lent:
@@ -113,9 +121,15 @@ def bar(part: int, whole: int, style: str) -> Text:
     """Draw how much of something is in use; readable without colour."""
     whole = max(whole, 1)
     full = min(BAR, round(BAR * part / whole)) if part else 0
-    drawn = Text("█" * max(full, 1 if part else 0), style=style)
-    drawn.append("·" * (BAR - len(drawn)), style="dim")
+    drawn = Text(FULL * max(full, 1 if part else 0), style=style)
+    drawn.append(EMPTY * (BAR - len(drawn)), style="dim")
     return drawn
+
+
+def _title(kind: str, name: str) -> Text:
+    title = Text(f"{kind} ")
+    title.append(words.plain(name), style="bold")
+    return title
 
 
 def _lines(title: str, rows: Sequence[tuple[str, ...]], hidden: int) -> list[RenderableType]:
@@ -149,7 +163,7 @@ def draw_lent(one: Lent) -> Panel:
         for each in one.waiters[:LINES]
     ]
     rows = _lines("holds", holders, len(one.holders) - LINES) + _lines("waits", waiters, len(one.waiters) - LINES)
-    return Panel(Group(head, *rows), title=f"resources [b]{words.escaped(one.name)}[/b]", title_align="left")
+    return Panel(Group(head, *rows), title=_title("resources", one.name), title_align="left")
 
 
 def draw_keys(one: Keys) -> Panel:
@@ -174,17 +188,26 @@ def draw_keys(one: Keys) -> Panel:
     rows = _lines("worker", workers, len(one.workers) - LINES)
     if not one.workers:
         rows = [Text("no worker: nothing runs", style="yellow" if found.jobs else "dim")]
-    return Panel(Group(head, *rows), title=f"keyed [b]{words.escaped(one.name)}[/b]", title_align="left")
+    return Panel(Group(head, *rows), title=_title("keyed", one.name), title_align="left")
+
+
+def _head(place: Place) -> Text:
+    return Text(f"{shown(place.url)}  {time.strftime('%H:%M:%S')}", style="dim")
+
+
+def live_screen(place: Place, sight: Sight) -> RenderableType:
+    """Draw everything; or say why there is nothing to see, and go on."""
+    try:
+        return screen(place, sight)
+    except PoolError as error:
+        sight.close()
+        return Group(_head(place), Text(f"it does not answer: {words.plain(error)}", style="red"))
 
 
 def screen(place: Place, sight: Sight) -> RenderableType:
-    """Draw everything; or say why there is nothing to see."""
-    head = Text(f"{shown(place.url)}  {time.strftime('%H:%M:%S')}", style="dim")
-    try:
-        lent, keys = sight.look()
-    except PoolError as error:
-        sight.close()
-        return Group(head, Text(f"it does not answer: {words.plain(error)}", style="red"))
+    """Draw everything."""
+    lent, keys = sight.look()
+    head = _head(place)
     drawn: list[RenderableType] = [*map(draw_lent, lent), *map(draw_keys, keys)]
     return Group(head, *(drawn or [Text("there are no pools here")]))
 
@@ -192,7 +215,6 @@ def screen(place: Place, sight: Sight) -> RenderableType:
 def run(place: Place, every: float, frames: int | None) -> None:
     """Show it until Ctrl-C; once, where there is no terminal."""
     place.check()
-    console = Console()
     is_live = sys.stdout is not None and sys.stdout.isatty()
     frames = frames or (None if is_live else 1)
     sight = Sight(place)
@@ -201,13 +223,15 @@ def run(place: Place, every: float, frames: int | None) -> None:
             for number in range(frames or 1):
                 if number:
                     time.sleep(every)
-                console.print(screen(place, sight))
+                drawn = Console(file=io.StringIO(), width=shutil.get_terminal_size((100, 24)).columns)
+                drawn.print(screen(place, sight))
+                write(drawn.file.getvalue().rstrip("\n"))  # type: ignore[attr-defined]
             return
-        with Live(screen(place, sight), console=console, screen=True, auto_refresh=False) as live:
+        with Live(live_screen(place, sight), screen=True, auto_refresh=False) as live:
             shown_frames = 1
             while frames is None or shown_frames < frames:
                 time.sleep(every)
-                live.update(screen(place, sight), refresh=True)
+                live.update(live_screen(place, sight), refresh=True)
                 shown_frames += 1
     finally:
         sight.close()

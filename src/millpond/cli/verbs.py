@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -32,6 +33,9 @@ def verb(function: F) -> F:
     def guarded(url: str | None, **options: Any) -> None:
         try:
             function(Place(url), **options)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read it has seen enough
+            raise SystemExit(0) from None
         except errors.EngineError as error:
             click.echo(f"millpond: {plain(error)}", err=True)
             raise SystemExit(UNAVAILABLE) from None
@@ -80,9 +84,10 @@ def ls(place: Place, name: str | None, output: str) -> None:
 
 @verb
 @click.argument("name", metavar="POOL[/RESOURCE]")
-def show(place: Place, name: str) -> None:
+@output_option
+def show(place: Place, name: str, output: str) -> None:
     """Show how one resource stands, and what happened to it."""
-    _look().show(place, name)
+    _look().show(place, name, output)
 
 
 @verb
@@ -172,13 +177,14 @@ def top(place: Place, every: float, frames: int | None) -> None:
 
 @verb
 @output_option
-def doctor(place: Place, output: str) -> None:
+@click.option("--json", "is_json", is_flag=True, help="The same as -o json.")
+def doctor(place: Place, output: str, is_json: bool) -> None:
     """Look for what is wrong with this machine and a place.
 
     Each finding comes with what to do. Exits with 1 if something is bad.
     """
     found: Any = importlib.import_module("millpond.cli.doctor")
-    raise SystemExit(found.run(place, output))
+    raise SystemExit(found.run(place, "json" if is_json else output))
 
 
 # --- acting on resources ----------------------------------------------------------------------------------------------
@@ -189,9 +195,12 @@ def doctor(place: Place, output: str) -> None:
 @click.argument("resources", metavar="[RESOURCE]...", nargs=-1)
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What can be asked for; repeatable.")
 @click.option("--capacity", type=click.IntRange(min=1), default=1, show_default=True, help="Units, for sharing.")
-def add(place: Place, name: str, resources: tuple[str, ...], labels: tuple[str, ...], capacity: int) -> None:
+@click.option("--exist-ok", is_flag=True, help="Leave those as they are that are there.")
+def add(
+    place: Place, name: str, resources: tuple[str, ...], labels: tuple[str, ...], capacity: int, exist_ok: bool
+) -> None:
     """Add resources to a pool."""
-    _act().add(place, name, resources, _pairs("--label", labels), capacity)
+    _act().add(place, name, resources, _pairs("--label", labels), capacity, exist_ok=exist_ok)
 
 
 def _on_resource(name: str, words: str) -> None:
@@ -280,6 +289,7 @@ def steal(
 @click.option("--id", "job_id", help="Of the job: the same one is not dispatched twice.")
 @click.option("--delay", type=click.FloatRange(min=0), help="Seconds after which it may run.")
 @click.option("--wait", type=click.FloatRange(min=0), help="Seconds to wait for its result, which is printed as JSON.")
+@click.option("--force", "is_forced", is_flag=True, help="Also a job that no worker knows.")
 def dispatch(
     place: Place,
     pool: str,
@@ -290,13 +300,14 @@ def dispatch(
     job_id: str | None,
     delay: float | None,
     wait: float | None,
+    is_forced: bool,
 ) -> None:
     """Dispatch a job by its name.
 
     Arguments are JSON, or text where they are not: 5 is a number, '"5"' is text.
     """
     pairs = {name: _value(value) for name, value in _pairs("--set", named).items()}
-    options = {"id": job_id, "delay": delay, "wait": wait, "named": pairs}
+    options = {"id": job_id, "delay": delay, "wait": wait, "named": pairs, "is_forced": is_forced}
     _act().dispatch(place, pool, job, key, [_value(one) for one in arguments], options)
 
 
@@ -311,19 +322,24 @@ def _pairs(what: str, given: Sequence[str]) -> dict[str, str]:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return text
 
 
+def _refuse_constant(text: str) -> Any:
+    """Take NaN and Infinity for text: they are no JSON."""
+    raise ValueError(text)
+
+
 @verb
 @click.argument("pool", metavar="POOL")
-@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
+@click.argument("changes", metavar="[SETTING=VALUE]...", nargs=-1)
 @manner_options
 def configure(place: Place, pool: str, changes: tuple[str, ...], reason: str, is_sure: bool, is_trial: bool) -> None:
-    """Change settings of a pool.
+    """Change settings of a pool, or show them.
 
-    For instance `millpond configure tenants max_jobs=10000 lease=10`.
+    For instance `millpond configure tenants max_jobs=10000 lease=10`; null lifts a limit.
     """
     wanted = {name: _value(value) for name, value in _pairs("a setting", changes).items()}
     _act().configure(place, pool, Manner(reason, is_sure, is_trial), wanted)

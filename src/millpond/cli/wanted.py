@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import click
 
-_SHAPE = re.compile(r"(?P<pool>[^:{}/\s]+)(/(?P<name>[^:{}\s]+))?(:(?P<count>\d+))?(\{(?P<labels>[^{}]*)\})?")
+_SHAPE = re.compile(r"(?P<pool>[^:{}/=\s]+)(/(?P<name>[^:{}\s]+))?(:(?P<count>\d+))?(\{(?P<labels>[^{}]*)\})?")
 
 
 class Wanted(NamedTuple):
@@ -17,6 +18,10 @@ class Wanted(NamedTuple):
     name: str | None = None
     number: int = 1
     labels: tuple[tuple[str, str], ...] = ()
+
+    def suits(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Tell whether a resource of the pool would do."""
+        return self.name in (None, name) and all(labels.get(key) == value for key, value in self.labels)
 
     def __str__(self) -> str:
         name = f"/{self.name}" if self.name else ""

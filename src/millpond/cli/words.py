@@ -16,11 +16,6 @@ def plain(text: object) -> str:
     return "".join(one if one.isprintable() else " " for one in str(text))
 
 
-def escaped(text: str) -> str:
-    """Return text that rich takes as it is, in one line."""
-    return plain(text).replace("[", "\\[")
-
-
 def person(view: HolderView | WaiterView) -> str:
     """Return who that is: a name, and the process."""
     return plain(who(view.id, view.host, view.pid))

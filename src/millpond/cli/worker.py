@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import importlib
 import json
@@ -14,7 +15,8 @@ from typing import Any
 import click
 
 from millpond import AsyncKeyedPool, KeyedPool
-from millpond.cli import processes
+from millpond.cli import family, processes
+from millpond.errors import PoolError
 
 
 def find(target: str) -> KeyedPool | AsyncKeyedPool:
@@ -75,15 +77,33 @@ def run_many(target: str, number: int, log_format: str, *, reload: bool, **optio
     return processes.run(target, number, reload=reload, options=given)
 
 
-def run(target: str, log_format: str = "text", **options: Any) -> None:
-    """Be a worker."""
+def run(target: str, log_format: str = "text", supervised: int | None = None, **options: Any) -> int:
+    """Be a worker; return the exit code."""
+    if supervised is not None:
+        family.end_with(supervised)
     _log(log_format)
     pool = find(target)
     logger = logging.getLogger("millpond")
     logger.info("worker of pool %r: %r", pool.name, pool)
     if pool.url.startswith("memory:"):
         logger.warning("pool %r lives in the memory of this process: nobody else can dispatch to it", pool.name)
-    if isinstance(pool, AsyncKeyedPool):
-        asyncio.run(pool.run(**options))
-    else:
-        pool.run(**options)
+    try:
+        is_shut = asyncio.run(_work(pool, options)) if isinstance(pool, AsyncKeyedPool) else _run(pool, options)
+    except (PoolError, ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    return 0 if is_shut or supervised is None else processes.LEFT
+
+
+def _run(pool: KeyedPool, options: dict[str, Any]) -> bool:
+    """Work; return whether the whole pool was shut down."""
+    pool.run(**options)
+    with contextlib.suppress(PoolError):
+        return pool.statistics().is_shut
+    return False
+
+
+async def _work(pool: AsyncKeyedPool, options: dict[str, Any]) -> bool:
+    await pool.run(**options)
+    with contextlib.suppress(PoolError):
+        return (await pool.statistics()).is_shut
+    return False

@@ -18,7 +18,7 @@ from millpond.keyed._async_port import AsyncPort
 from millpond.keyed._async_search import AsyncSearch, Wanted
 from millpond.keyed._checks import check_text
 from millpond.keyed._page import Page
-from millpond.keyed._records import KEPT_ACTS, key_of
+from millpond.keyed._records import KEPT_ACTS, SECOND, key_of
 from millpond.keyed._settings import LIFTED, checked_settings, shown_setting
 from millpond.keyed._views import ActView, DeadLetterView, JobView, PauseView
 
@@ -83,12 +83,16 @@ class AsyncKeyedAdmin:
         await self._log("purge", self._port.home.checked_key(key), reason, by)
         return int(await self._port.ask(lambda store: store.apply(command)))
 
-    async def retry(self, key: str, *, reason: str = "", by: str = "") -> bool:
-        """Try the first job of a key again now, if it failed and waits for its next try; return whether it did."""
+    async def retry(self, key: str, *more: str, reason: str = "", by: str = "") -> int:
+        """Try the first job of each key again now, if it failed and waits for its next try; return how many did."""
         await self._port.open()
-        command = do.Retry(*self._port.home.address(key))
-        await self._log("retry", self._port.home.checked_key(key), reason, by)
-        return await self._port.ask(lambda store: store.apply(command)) == "ready"
+        home = self._port.home
+        commands = [do.Retry(*home.address(each)) for each in (key, *more)]
+        await self._log("retry", _several([home.checked_key(each) for each in (key, *more)]), reason, by)
+        count = 0
+        for command in commands:
+            count += await self._port.ask(lambda store, command=command: store.apply(command)) == "ready"  # type: ignore[misc]
+        return count
 
     async def configure(
         self,
@@ -129,6 +133,15 @@ class AsyncKeyedAdmin:
         await self._log("configure", ", ".join(changes), reason, by)
         home.want(wanted)
         await self._port.ask(home.agree)
+
+    async def settings(self) -> dict[str, Any]:
+        """Return the settings of the pool, as `configure` and `KeyedPool` take them; None stands for no limit."""
+        await self._port.open()
+        found = (await self._port.ask(self._port.home.agree))._asdict()
+        seconds = {name: found[name] / SECOND for name in ("lease", "drain")}
+        limits = {name: found[name] or None for name in LIFTED}
+        rest = {name: found[name] for name in ("payload_limit", "max_losses", "slots", "placement")}
+        return {**seconds, **limits, **rest}
 
     async def shutdown(self, *, reason: str = "", by: str = "") -> None:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""

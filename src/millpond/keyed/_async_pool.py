@@ -60,6 +60,8 @@ class AsyncKeyedPool:
     `max_losses`: a job that so many workers died of is dead (3); a lease that ends without a proof of death counts for
     a fifth of that.
 
+    `create=False` uses a pool that is there, and raises `NotFound` where there is none.
+
     `on_event` is called with an `Event` for everything that happens to workers and jobs of this process.
     """
 
@@ -77,6 +79,7 @@ class AsyncKeyedPool:
         max_per_key: int | None = None,
         max_dead: int | None = None,
         max_losses: int | None = None,
+        create: bool = True,
         on_event: Observer | None = None,
     ) -> None:
         wanted = checked_settings(
@@ -91,7 +94,7 @@ class AsyncKeyedPool:
         )
         self.name = name
         self.url = url
-        self._home = Home(name, url, wanted, placement, on_event)
+        self._home = Home(name, url, wanted, placement, on_event, create=create)
         self._port = AsyncPort(self._home)
         self._controlled: set[str] = set()
         self.admin = AsyncKeyedAdmin(self._port)

@@ -52,7 +52,10 @@ async def telling(worker: Worker, health: tuple[str, int] | str | None) -> Async
             _remove(health)
     else:
         make: Any = importlib.import_module("millpond.keyed._health_server").HealthServer  # 20 ms, and seldom
-        server = make(health, lambda: worker.is_member, asyncio.get_running_loop())
+        try:
+            server = make(health, lambda: worker.is_member, asyncio.get_running_loop())
+        except OSError as error:
+            raise ValueError(f"health cannot be told at {health[0]}:{health[1]}: {error.strerror or error}") from None
         logger.info("health of this worker: http://%s:%d/healthz and /readyz", *server.server_address[:2])
         try:
             yield
@@ -62,21 +65,27 @@ async def telling(worker: Worker, health: tuple[str, int] | str | None) -> Async
 
 async def _touch(worker: Worker, path: str) -> None:
     """Touch a file while the worker is a member; there is none while it is not."""
+    said = ""
     while True:
-        _show(path, is_member=worker.is_member)
+        trouble = _show(path, is_member=worker.is_member)
+        if trouble != said and trouble:
+            logger.warning("the health of this worker cannot be told: %s", trouble)
+        said = trouble
         await asyncio.sleep(TOUCH)
 
 
-def _show(path: str, *, is_member: bool) -> None:
+def _show(path: str, *, is_member: bool) -> str:
+    """Touch or remove a file; return what is wrong."""
     try:
         if is_member:
             Path(path).touch()
         else:
             _remove(path)
     except OSError as error:
-        logger.warning("the health of this worker cannot be told: %s", error)
+        return str(error)
+    return ""
 
 
 def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         os.remove(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import socketserver
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,10 +22,16 @@ class HealthServer(ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], is_member: Callable[[], bool], loop: asyncio.AbstractEventLoop
     ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
         self._is_member, self._loop = is_member, loop
         self._thread = threading.Thread(target=self.serve_forever, name="millpond-health", daemon=True)
         self._thread.start()
+
+    def server_bind(self) -> None:
+        """Begin to listen, without asking anybody for our name."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def stop(self) -> None:
         """Answer no more."""

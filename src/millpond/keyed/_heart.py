@@ -99,6 +99,7 @@ class Heart:
                     self._stir.set()
                 else:
                     tenure.extend(sent)
+                    said = ""
                     self._alarm.set()
                     self._outer.beat()
                     self._beaten(beat)

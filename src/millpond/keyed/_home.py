@@ -18,7 +18,7 @@ from weakref import WeakSet
 from millpond._clock import elapsed
 from millpond._events import Observer, logger
 from millpond._urls import shown
-from millpond.errors import EngineUnavailable, PoolClosed
+from millpond.errors import EngineUnavailable, NotFound, PoolClosed
 from millpond.keyed._checks import check_text
 from millpond.keyed._core import Jump, Placement, Rendezvous, mix, slot_of
 from millpond.keyed._definition import Definition
@@ -56,8 +56,11 @@ class Home:
         wanted: Mapping[str, Any],
         placement: str | Placement | tuple[str, Placement] | None,
         observer: Observer | None,
+        *,
+        create: bool = True,
     ) -> None:
         self.name = _name(name)
+        self._may_create = create
         self.url = url
         self.observer = observer
         self.definitions: dict[str, Definition] = {}
@@ -73,7 +76,8 @@ class Home:
         self._store: Store | None = None
         self._settings: Settings | None = None
         self._is_closed = False
-        self._workers = 0
+        self._served: list[Store] = []
+        """The store of each worker of this process."""
         self._told: set[str] = set()
         self.forked: list[Callable[[], None]] = []
         """What others do in a forked child, which shares nothing with its parent."""
@@ -84,7 +88,7 @@ class Home:
         """Begin in a forked child: locks may be held by threads that are not here, and the store is the parent's."""
         self._lock = threading.RLock()
         self._store = None
-        self._workers = 0
+        self._served = []
         self._begin()
         for step in self.forked:
             step()
@@ -98,12 +102,13 @@ class Home:
 
     def open(self) -> tuple[Store, Settings]:
         """Return the store and what holds for the pool; open it if that has not been done in this process."""
-        if self._is_closed and not (_works.get() and self._workers):
+        if self._is_closed and not (_works.get() and self._served):
             raise PoolClosed(f"pool {self.name!r} was closed here: open it again with `with pool:`")
         if self._store is not None and self._settings is not None:
             return self._store, self._settings
         with self._lock:
             if self._store is None:
+                self._check_there()
                 store: Store = importlib.import_module(self._module).open(self.url, self.name)
                 try:
                     self._settings = self._agreed(store)
@@ -117,7 +122,13 @@ class Home:
     def reopen(self) -> tuple[Store, Settings]:
         """Make sure that the pool exists in the store: it may have lost its data."""
         store, _ = self.open()
+        self._check_there()
         return store, self.agree(store)
+
+    def _check_there(self) -> None:
+        """Refuse to make a pool where that is not wanted."""
+        if not self._may_create and self.name not in pools(self.url):
+            raise NotFound(f"there is no keyed pool {self.name!r} at {shown(self.url)} (any more)")
 
     def agree(self, store: Store, *, lenient: bool = False) -> Settings:
         """Make the pool in the store, or find it there; `lenient` takes it as it is, with a warning."""
@@ -142,14 +153,15 @@ class Home:
                 f"pool {self.name!r} was created with placement {settings.placement!r}: a worker needs that function"
             )
         with self._lock:
-            self._workers += 1
+            self._served.append(store)
         return store, settings, self.placement
 
     def dismiss(self, store: Store) -> None:
         """Let a worker go."""
         with self._lock:
-            self._workers -= 1
-            is_last = self._is_closed and not self._workers
+            if store in self._served:  # not in a forked child
+                self._served.remove(store)
+            is_last = store not in self._served and (self._is_closed or self._store is not store)
             if is_last and self._store is store:
                 self._store = None
         if is_last:
@@ -198,13 +210,13 @@ class Home:
         with self._lock:
             if self._store is not None:
                 raise RuntimeError(f"pool {self.name!r} is in use here: end its workers first")
-            before = self.url, self._module
+            before = self.url, self._module, dict(self._wanted)
             self.url, self._module, self._settings = url, _module_of(url), None
         try:
             yield
         finally:
-            with self._lock:
-                (self.url, self._module), self._settings = before, None
+            with self._lock:  # a handler that outlives its worker has the store to itself
+                (self.url, self._module, self._wanted), self._settings, self._store = before, None, None
 
     @property
     def is_open(self) -> bool:
@@ -245,7 +257,7 @@ class Home:
         """Let go of the store, now or when the last worker of this process does."""
         with self._lock:
             self._is_closed = True
-            if self._workers:
+            if self._store in self._served:
                 return
             store, self._store = self._store, None
         if store is not None:

@@ -31,8 +31,7 @@ def bare(error: BaseException) -> BaseException:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OURS:
         trace = trace.tb_next
-    error.__traceback__ = trace
-    return error
+    return error.with_traceback(trace)  # not by an assignment: a class may forbid those
 
 
 def failure(error: BaseException, attempts: int) -> Failure:

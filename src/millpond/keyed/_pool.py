@@ -61,6 +61,8 @@ class KeyedPool:
     `max_losses`: a job that so many workers died of is dead (3); a lease that ends without a proof of death counts for
     a fifth of that.
 
+    `create=False` uses a pool that is there, and raises `NotFound` where there is none.
+
     `on_event` is called with an `Event` for everything that happens to workers and jobs of this process.
     """
 
@@ -78,6 +80,7 @@ class KeyedPool:
         max_per_key: int | None = None,
         max_dead: int | None = None,
         max_losses: int | None = None,
+        create: bool = True,
         on_event: Observer | None = None,
     ) -> None:
         wanted = checked_settings(
@@ -92,7 +95,7 @@ class KeyedPool:
         )
         self.name = name
         self.url = url
-        self._home = Home(name, url, wanted, placement, on_event)
+        self._home = Home(name, url, wanted, placement, on_event, create=create)
         self._port = Port(self._home)
         self._controlled: set[str] = set()
         self.admin = KeyedAdmin(self._port)

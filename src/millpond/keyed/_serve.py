@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineUnavailable
 from millpond.keyed._health import check_health, telling
@@ -18,6 +19,8 @@ from millpond.keyed._worker import Worker
 
 LAST = 3.0
 """Seconds after the second signal until the process is killed: a plain function may not listen."""
+SAME = 0.5
+"""Seconds within which the same signal is one: a service manager tells a whole group, and who leads it passes it on."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -67,10 +70,14 @@ def _heeding(home: Home, worker: Worker) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     heard = 0
+    first = (0, 0.0)
 
     def hear(number: int) -> None:
-        nonlocal heard
+        nonlocal heard, first
+        if heard == 1 and number == first[0] and elapsed() - first[1] < SAME:
+            return
         heard += 1
+        first = first if first[0] else (number, elapsed())
         if heard == 1:
             name, running = signal.Signals(number).name, worker.running
             text = "a worker of pool %r leaves after %s: it waits for %d that run; a second signal stops them"

@@ -76,7 +76,7 @@ def clean_trace(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code in _OUR_CODE:
         trace = trace.tb_next
-    error.__traceback__ = trace
+    error.with_traceback(trace)  # not by an assignment: a class may forbid those
 
 
 _OUR_CODE = {run.__code__}

@@ -24,7 +24,13 @@ from millpond.resources._replica import Replica
 from millpond.resources._selectors import Labels
 
 T = TypeVar("T")
-_SETTINGS = {"lock_delay": "delay"}
+_FIELDS = {
+    "patience": "patience",
+    "ageing": "ageing",
+    "claim_within": "claim",
+    "lock_delay": "delay",
+    "retention": "retention",
+}
 _OPERATOR = 1_000_000
 """The priority of an operator's reservation: ahead of everybody."""
 
@@ -185,11 +191,16 @@ class Admin:
         for name, value in given:
             if value is not None:
                 length = _requests.microseconds(value, name)  # 0 for ages, too, and 1 for nothing
-                changes[_SETTINGS.get(name, name)] = 0 if value == 0 else length
+                changes[_FIELDS[name]] = 0 if value == 0 else length
         if claim_within is not None:
             changes["claim"] = _requests.microseconds(claim_within, "claim_within", 0.01)
         text = _requests.text(reason, "reason")
         self._configure(lambda now: msgspec.structs.replace(now, **changes), text)
+
+    def settings(self) -> dict[str, float]:
+        """Return the settings of the pool, as `configure` takes them: seconds."""
+        found = self._ask(lambda replica, now: replica.state.settings)
+        return {name: getattr(found, field) / 1_000_000 for name, field in _FIELDS.items()}
 
     def group(self, name: str, *, weight: int = 1, quota: int | None = None, reason: str | None = None) -> None:
         """Give a group (tenant) its weight in the fair share, and the most units it may hold."""

@@ -275,7 +275,9 @@ class AsyncGrant(AsyncObtainable):
             while True:
                 left = None if deadline is None else deadline - elapsed()
                 if not await latch.wait(left) and case.state != _case.HELD:
-                    raise AcquireTimeout(self._unanswered(ticket) or self._timed_out(await self._standing()))
+                    words = self._unanswered(ticket) or self._timed_out(await self._standing())
+                    if case.state != _case.HELD:  # it may have come as we looked
+                        raise AcquireTimeout(words)
                 if case.state != _case.OFFERED:
                     break
                 latch = await self._look_at_offer()
@@ -392,9 +394,7 @@ class AsyncGrant(AsyncObtainable):
     async def _standing(self) -> str:
         """Say who is in the way, if the pool tells at once."""
         case = self._case
-        return await self._port.glance(
-            lambda replica, now: _views.standing(replica, now, case.id, case.command.wants), "", GLANCE
-        )
+        return await self._port.glance(lambda replica, now: _views.standing(replica, now, case.command), "", GLANCE)
 
     def _timed_out(self, standing: str = "") -> str:
         wants = self._wants()

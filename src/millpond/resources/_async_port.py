@@ -206,7 +206,7 @@ class AsyncPort:
         latch: AsyncLatch[T | Exception] = AsyncLatch()
         try:
             ticket = self.engine.read(self.pool, question, latch.set, block=False)
-        except PoolError:
+        except (PoolError, RuntimeError):  # closed meanwhile
             return otherwise
         if not await latch.wait(timeout):
             ticket.cancel()

@@ -143,7 +143,7 @@ class Port:
         latch: Latch[T | Exception] = Latch()
         try:
             ticket = self.engine.read(self.pool, question, latch.set, block=False)
-        except PoolError:
+        except (PoolError, RuntimeError):  # closed meanwhile
             return otherwise
         if not latch.wait(timeout):
             ticket.cancel()

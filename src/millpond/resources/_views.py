@@ -14,6 +14,7 @@ from millpond._events import Event
 from millpond._words import duration, who
 from millpond.errors import NotFound
 from millpond.resources import _history
+from millpond.resources._commands import Acquire
 from millpond.resources._line import bits
 from millpond.resources._placement import fitting
 from millpond.resources._records import ALL, AWAY, HELD, OFFERED, REMOVING, WAITING, Holder, Request, Resource, Want
@@ -300,54 +301,56 @@ def wish(selector: str, count: int, units: int) -> str:
 def _why(state: State, request: Request, ahead: int, holders: dict[str, list[tuple[Request, int]]], now: int) -> str:
     if request.state == AWAY:
         return f"it is away: {request.suspect}"
+    if (barrier := _barrier(state, request.group)) is not None:
+        return barrier
+    first = [f"{ahead} ahead of it"] if ahead else []
+    return "; ".join([*first, *_in_the_way(state, request, holders, now)])
+
+
+def _barrier(state: State, group: str) -> str | None:
+    """Say what keeps a whole group, or everybody, from being granted anything; None: nothing does."""
     if state.settings.paused:
         return f"the pool is paused: {state.settings.paused}"
-    group = state.groups.get(request.group) if request.group else None
-    if group is not None and group.quota and group.held >= group.quota:
-        return f"group {group.name!r} holds {group.held} of its {group.quota} units"
-    first = [f"{ahead} ahead of it"] if ahead else []
-    return "; ".join([*first, *_in_the_way(state, request.wants, holders, now, request)])
+    found = state.groups.get(group) if group else None
+    if found is not None and found.quota and found.held >= found.quota:
+        return f"group {found.name!r} holds {found.held} of its {found.quota} units"
+    return None
 
 
 def _in_the_way(
-    state: State,
-    wants: tuple[Want, ...],
-    holders: dict[str, list[tuple[Request, int]]],
-    now: int,
-    asking: Request | None = None,
+    state: State, asking: Request | Acquire, holders: dict[str, list[tuple[Request, int]]], now: int
 ) -> list[str]:
     """Say of the resources that would do why they are not to be had."""
     mask = 0
-    for want in wants:
+    for want in asking.wants:
         mask |= state.matcher(want.selector).mask
     suitable = [state.at(slot) for slot in bits(mask)]
     if not suitable:
-        return ["no resource matches it: it waits for one to be added"]
+        return ["no resource matches it" + (": it waits for one to be added" if isinstance(asking, Request) else "")]
     found = [f"{one.name} is {_resource_status(one, holders, now, asking)}" for one in suitable[:3]]
     if len(suitable) > 3:
         found.append(f"and {len(suitable) - 3} more that match are not to be had either")
     return found
 
 
-def standing(replica: Replica, now: int, request_id: str, wants: tuple[Want, ...]) -> str:
+def standing(replica: Replica, now: int, asked: Acquire) -> str:
     """Say why a request that has just ended was not granted; nothing where very many wait: looking would take long."""
     state = replica.state
     if len(state.requests) > LOOKED_AT:
         return ""
-    if state.settings.paused:
-        return f"the pool is paused: {state.settings.paused}"
-    others = sum(
-        one.state == WAITING and one.wants == wants and one.id != request_id for one in state.requests.values()
-    )
+    if (barrier := _barrier(state, asked.group)) is not None:
+        return barrier
+    waiting = [one for one in state.requests.values() if one.state == WAITING and one.id != asked.id]
+    others = sum(one.wants == asked.wants for one in waiting)
     first = [f"{others} more wait{'s' if others == 1 else ''} for it"] if others else []
-    return "; ".join([*first, *_in_the_way(state, wants, _holders_by_resource(state), now)])
+    return "; ".join([*first, *_in_the_way(state, asked, _holders_by_resource(state), now)])
 
 
 def _resource_status(
     resource: Resource,
     holders: dict[str, list[tuple[Request, int]]],
     now: int,
-    asking: Request | None = None,
+    asking: Request | Acquire | None = None,
 ) -> str:
     note = f" ({resource.note})" if resource.note else ""
     if resource.state == REMOVING:

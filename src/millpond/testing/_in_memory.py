@@ -7,6 +7,7 @@ import secrets
 from types import TracebackType
 from typing import Any
 
+from millpond.errors import PoolClosed
 from millpond.keyed import AsyncKeyedPool, KeyedPool
 
 
@@ -37,11 +38,19 @@ class in_memory:  # noqa: N801  (it is used like a function)
                 stack.callback(pool._home.revive)
             stack.enter_context(pool._home.living_at(self._url))
             stack.enter_context(pool)
-            stack.callback(pool.admin.drop, force=True)
+            stack.callback(self._drop)
             if self._has_worker:
                 stack.enter_context(pool.worker(**self._options))
             self._after = stack.pop_all()
         return pool
+
+    def _drop(self) -> None:
+        with contextlib.suppress(PoolClosed):  # the test has closed it
+            self._pool.admin.drop(force=True)
+
+    async def _async_drop(self) -> None:
+        with contextlib.suppress(PoolClosed):
+            await self._pool.admin.drop(force=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -58,7 +67,7 @@ class in_memory:  # noqa: N801  (it is used like a function)
                 stack.callback(pool._home.revive)
             stack.enter_context(pool._home.living_at(self._url))
             await stack.enter_async_context(pool)
-            stack.push_async_callback(pool.admin.drop, force=True)
+            stack.push_async_callback(self._async_drop)
             if self._has_worker:
                 await stack.enter_async_context(pool.worker(**self._options))
             self._async_after = stack.pop_all()

@@ -9,6 +9,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import keyed_play as play
@@ -396,3 +397,17 @@ def test_what_an_operator_should_know_is_logged(pool: KeyedPool, caplog: pytest.
         assert line in caplog.text
     (failed,) = [one for one in caplog.records if "tenant-7' failed for good" in one.getMessage()]
     assert failed.levelname == "ERROR" and failed.exc_info and "no luck" in str(failed.exc_info[1])
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+def test_an_exception_that_cannot_be_changed_is_heard_of(pool: KeyedPool):
+    @pool.job
+    def fail(job: Job) -> None:
+        raise Frozen(7)
+
+    with pool.worker(), pytest.raises(JobFailed, match="Frozen"):
+        fail.dispatch("k").result(HANG)

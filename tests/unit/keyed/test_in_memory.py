@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from millpond.errors import JobFailed, PoolClosed
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
 from millpond.testing import in_memory
-from waiting import HANG
+from waiting import HANG, until
 
 NOWHERE = "redis://127.0.0.1:1/0"
 """Nobody listens there."""
@@ -72,3 +73,22 @@ async def test_an_async_pool_lives_in_memory_for_a_block():
         pass
     with pytest.raises(TypeError, match="takes a KeyedPool"):
         in_memory(7)  # type: ignore[arg-type]
+
+
+def test_what_a_test_does_stays_in_it(tmp_path: Path):
+    pool = KeyedPool("tenants", f"sqlite:///{tmp_path}/pools.db", lease=7)
+    release = threading.Event()
+
+    @pool.job
+    def stubborn(job: Job) -> None:
+        release.wait(HANG)
+
+    with in_memory(pool, grace=0):
+        stubborn.dispatch("k")
+        until(lambda: pool.statistics().keys_running == 1)  # it outlives the block
+    assert pool.admin.settings()["lease"] == 7
+    release.set()
+    with in_memory(pool, worker=False):
+        pool.admin.configure(lease=3)
+        pool.close()
+    assert pool.admin.settings()["lease"] == 7

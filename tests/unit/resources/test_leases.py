@@ -432,7 +432,7 @@ async def test_warnings_that_are_errors_are_logged_instead(lab, caplog):
     assert any("held for more than 0.05 s" in record.message for record in caplog.records)
 
 
-def test_the_collector_may_find_a_forgotten_grant_in_the_middle_of_a_step(tmp_path):
+def test_the_collector_may_find_a_dropped_grant_in_the_middle_of_a_step(tmp_path):
     """A finalizer runs wherever the collector strikes, also inside the engine, with its lock held."""
     with ResourcePool("lab", url_of("memory", tmp_path)) as pool, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -446,7 +446,7 @@ def test_the_collector_may_find_a_forgotten_grant_in_the_middle_of_a_step(tmp_pa
                 cycle: list[object] = [grant]
                 cycle.append(cycle)
                 del grant, cycle
-            until(lambda: gc.collect() or pool.statistics().suspects == 50)
+            until(lambda: gc.collect() or not pool.statistics().held)
         finally:
             gc.set_threshold(*threshold)
-        assert pool.statistics().held == 50
+        assert pool.statistics().grants_total == 50

@@ -509,3 +509,13 @@ async def test_who_waited_in_vain_is_told_who_is_in_the_way(lab):
                 pass
         await pool.admin.resume()
     await (await ahead).release()
+
+
+async def test_who_waited_in_vain_hears_of_a_quota_and_of_too_little(lab):
+    pool = await two(lab)
+    await pool.admin.group("team", quota=1)
+    async with pool.acquire(name="a", group="team"):
+        with pytest.raises(AcquireTimeout, match="group 'team' holds 1 of its 1 units"):
+            await pool.acquire(name="b", group="team", timeout=0.05)
+        with pytest.raises(AcquireTimeout, match="b is free, but kept for one who waits longer, or not enough"):
+            await pool.acquire(count=2, timeout=0.05)

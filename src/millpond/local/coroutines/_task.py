@@ -204,7 +204,7 @@ class CancelLink:
 def clean_error(error: BaseException) -> BaseException:
     """Take our own frame off a user's error, and make it one that asyncio takes."""
     if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
+        error.with_traceback(error.__traceback__.tb_next)  # not by an assignment: a class may forbid those
     if isinstance(error, StopIteration):
         return RuntimeError(f"task raised {error!r}")
     return error

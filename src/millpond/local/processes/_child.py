@@ -160,14 +160,16 @@ def _special(fn: Any, value: Any) -> tuple[Any, ...]:
         ) from None
 
 
+_CONTEXT: Any = BaseException.__dict__["__context__"]
+
+
 def _pickle_error(error: BaseException) -> tuple[bytes, str]:
     """Return a pickle of an exception and the text of its traceback, without this module's own frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals is globals():
         trace = trace.tb_next
-    error.__traceback__ = trace
-    text = "".join(traceback.format_exception(error))
-    error.__traceback__ = error.__context__ = None
+    text = "".join(traceback.format_exception(error.with_traceback(trace)))  # an assignment, a class may forbid
+    _CONTEXT.__set__(error.with_traceback(None), None)
     try:
         blob = pickle.dumps(error, 5)
         pickle.loads(blob)  # many exceptions can be pickled, but not loaded

@@ -117,7 +117,11 @@ class Follower:
     def _tell_time(self, now: int, sent: float, *, is_old: bool = False) -> None:
         """Take note of the engine's time, told between `sent` and now; `is_old`: of its last step."""
         if is_old:
-            self._offset = max(self._offset, now - int(sent * 1_000_000))
+            ahead = now - int(sent * 1_000_000)
+            if ahead > self._offset:
+                self._offset = ahead
+                if self._spread < float("inf"):
+                    self._spread = max(self._spread, elapsed() - sent)  # it is no better known than that
             return
         spread = elapsed() - sent
         self._spread *= 1.01  # clocks drift: a newer reading is worth more
