@@ -32,9 +32,9 @@ UNIT_LOTS := "$(TEST) tests/unit --ignore=tests/unit/keyed" "$(TEST) tests/unit/
 TYPES     := "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests"
 SLOW_LOTS := "$(BIN)/python tools/matrix.py" "$(SLOW) tests/integration/test_temporal_* tests/chaos/test_temporal_chaos.py" \
   "$(TEST) tests/integration/test_cli* tests/integration/test_pytest_plugin.py" \
-  "$(TEST) tests/integration/test_temporal_*" "$(SLOW) tests/chaos/test_keyed_chaos.py" \
+  "$(TEST) tests/integration/test_temporal_*" "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" \
   "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py --ignore-glob='*/test_temporal_*'" "$(TEST) tests/property"
-MORE_LOTS := "$(TEST) tests/integration/test_keyed_*" \
+MORE_LOTS := \
   "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*' --ignore-glob='*/test_cli*' --ignore-glob='*/test_pytest_plugin.py'" \
   "$(TEST) tests/docs tests/replay" "$(TEST) tests/stress"
 

@@ -113,10 +113,11 @@ async def test_a_holder_that_is_cut_off_knows_before_the_engine_can_lend_it_agai
 async def test_a_lease_ends_on_time_when_its_holder_is_cut_off(lab):
     pool, other = await one(lab, on_lost="ignore"), lab.open("lab")
     start = time.monotonic()
-    await pool.acquire(lease=0.3)
+    grant = await pool.acquire(lease=0.3)
     cut_off(getattr(pool, "inner", pool))
     async with other.acquire(timeout=HANG):
         assert time.monotonic() - start >= 0.29
+    assert grant.resource == "a"  # it was kept all the time
     assert "expired" in [event.name for event in await other.admin.history()]
 
 
