@@ -273,6 +273,7 @@ def test_a_job_is_dispatched_by_name_and_tried_again_and_settings_change(place: 
             return [*values, mood]
 
         with pool.worker():
+            assert "would dispatch moody" in place.says("dispatch", "tenants", "moody", "k", "--dry-run")
             said = place.says(
                 "dispatch", "tenants", "moody", "k", "5", "five", '"5"', "--set", "mood=[1]", "--id", "one"
             )
@@ -290,7 +291,9 @@ def test_a_job_is_dispatched_by_name_and_tried_again_and_settings_change(place: 
             refused = place.run("configure", "tenants", wrong_setting, "-y")
             assert refused.returncode == 2 and words in refused.stderr
         lines = place.json("events", "tenants")
-        assert [(one["what"], one["about"], one["reason"]) for one in lines] == [
+        assert [one["what"] for one in lines] == ["dispatch", "retry", "dispatch", "configure"]
+        assert lines[0]["about"] == "moody one of k"
+        assert [(one["what"], one["about"], one["reason"]) for one in lines if one["what"] != "dispatch"] == [
             ("retry", "k", "impatience"),
             ("configure", "lease=7.5, max_jobs=3", "small"),
         ]
@@ -356,6 +359,7 @@ def test_names_mean_one_thing(shell: Shell, lab: ResourcePool):
         assert done.returncode == 2 and "name a pool, not a resource" in done.stderr
     assert {one["pool"] for one in shell.json("pools")} == {"gpus", "tenants"}
     assert "say what to add to gpus" in shell.run("add", "gpus").stderr
+    assert shell.says("add", "gpus", "gpu-9", "--dry-run") == "would add gpus/gpu-9\n"
     assert "already" in shell.run("add", "gpus", "gpu-0").stderr
     assert shell.says("add", "gpus", "gpu-0", "gpu-2", "--exist-ok") == "added gpus/gpu-2\n"
     assert "lock_delay=0.0" in shell.says("configure", "gpus")

@@ -79,7 +79,14 @@ def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any)
 
 
 def add(
-    place: Place, name: str, names: Sequence[str], labels: dict[str, str], capacity: int, *, exist_ok: bool
+    place: Place,
+    name: str,
+    names: Sequence[str],
+    labels: dict[str, str],
+    capacity: int,
+    *,
+    exist_ok: bool,
+    is_trial: bool,
 ) -> None:
     """Add resources to a pool, which is made if need be."""
     for one in (name, *names):
@@ -92,7 +99,9 @@ def add(
         for resource in names or [name]:
             if resource in known and not exist_ok:
                 raise click.UsageError(f"there is {name}/{resource} already: say --exist-ok to leave it as it is")
-            if resource not in known:
+            if resource not in known and is_trial:
+                write(f"would add {name}/{resource}")
+            elif resource not in known:
                 pool.add(resource, labels=labels or None, capacity=capacity)
                 write(f"added {name}/{resource}")
 
@@ -155,14 +164,19 @@ def _retrying(pool: KeyedPool, ids: Sequence[str], key: str | None) -> list[str]
 def dispatch(place: Place, name: str, job: str, key: str, arguments: Sequence[Any], options: dict[str, Any]) -> None:
     """Dispatch a job by its name."""
     with look.keyed_pool(place, name) as pool:
-        named, wait, is_forced = (options.pop(one) for one in ("named", "wait", "is_forced"))
+        named, wait, is_forced, reason = (options.pop(one) for one in ("named", "wait", "is_forced", "reason"))
+        is_trial = options.pop("is_trial")
         known = {one for worker in pool.workers() for one in worker.jobs}
         if known and job not in known and not is_forced:
             names = ", ".join(sorted(known))
             raise click.UsageError(
                 f"no worker knows {job!r}, so its key would wait (--force: let it): they know {names}"
             )
+        if is_trial:
+            write(f"would dispatch {job} of key {key!r} to {name}")
+            return
         receipt = pool.declare_job(job).options(**options).dispatch(key, *arguments, **named)
+        pool.admin.note("dispatch", f"{job} {receipt.id} of {key[:200]}", reason=reason)
         if wait is None:
             write(f"dispatched {receipt.id}")
             return

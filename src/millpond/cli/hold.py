@@ -28,7 +28,7 @@ from millpond.cli.lending import HELD, Hold, telling
 from millpond.cli.place import UNAVAILABLE, Place
 from millpond.cli.tail import Tails
 from millpond.cli.wanted import Wanted
-from millpond.errors import AcquireTimeout, EngineError, PoolError
+from millpond.errors import AcquireTimeout, EngineError, LeaseLost, PoolError
 from millpond.resources import Grant, ResourcePool
 
 TIMED_OUT: Final = 75
@@ -89,6 +89,7 @@ class _Run:
         self._say: Callable[[str], None] = _quiet if options.is_quiet else _say
         self._deadline = None if options.timeout is None else elapsed() + options.timeout
         self._lost = threading.Event()
+        self._how_lost = ""
         self._tails = Tails(None if options.lease else place.file)
         self._pools: dict[str, ResourcePool] = {}
         self._grants: list[Grant] = []
@@ -123,8 +124,16 @@ class _Run:
 
     def _pool(self, name: str) -> ResourcePool:
         if name not in self._pools:
-            self._pools[name] = ResourcePool(name, self._place.url, on_lost=lambda grant: self._lost.set())
+            self._pools[name] = ResourcePool(name, self._place.url, on_lost=self._take_note)
         return self._pools[name]
+
+    def _take_note(self, grant: Grant) -> None:
+        """Take note that a grant was taken away, and of what is said about it."""
+        try:
+            grant.check()
+        except LeaseLost as error:
+            self._how_lost = str(error).partition(" was lost: ")[2].partition(";")[0]
+        self._lost.set()
 
     def _lender(self, pool: ResourcePool) -> ResourcePool:
         """Return what to ask: the pool, or one that avoids what a killed run has left something behind on."""
@@ -133,7 +142,7 @@ class _Run:
             self._pools[f"{pool.name}/"] = pool = ResourcePool(
                 pool.name,
                 self._place.url,
-                on_lost=lambda grant: self._lost.set(),
+                on_lost=self._take_note,
                 placement=lambda found: self._tails.unused_first(pool.name, found),
             )
         return pool
@@ -251,7 +260,8 @@ class _Run:
                     child.kill()
             elif self._lost.is_set() and not told:
                 told = elapsed()
-                self._say("what the command uses was taken away: it is told to end")
+                how = f" ({self._how_lost})" if self._how_lost else ""
+                self._say(f"what the command uses was taken away{how}: it is told to end")
                 with contextlib.suppress(OSError):
                     child.terminate()
 

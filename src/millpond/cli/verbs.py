@@ -196,11 +196,19 @@ def doctor(place: Place, output: str, is_json: bool) -> None:
 @click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="What can be asked for; repeatable.")
 @click.option("--capacity", type=click.IntRange(min=1), default=1, show_default=True, help="Units, for sharing.")
 @click.option("--exist-ok", is_flag=True, help="Leave those as they are that are there.")
+@click.option("--dry-run", "is_trial", is_flag=True, help="Say what would be done.")
 def add(
-    place: Place, name: str, resources: tuple[str, ...], labels: tuple[str, ...], capacity: int, exist_ok: bool
+    place: Place,
+    name: str,
+    resources: tuple[str, ...],
+    labels: tuple[str, ...],
+    capacity: int,
+    exist_ok: bool,
+    is_trial: bool,
 ) -> None:
     """Add resources to a pool."""
-    _act().add(place, name, resources, _pairs("--label", labels), capacity, exist_ok=exist_ok)
+    pairs = _pairs("--label", labels)
+    _act().add(place, name, resources, pairs, capacity, exist_ok=exist_ok, is_trial=is_trial)
 
 
 def _on_resource(name: str, words: str) -> None:
@@ -290,6 +298,8 @@ def steal(
 @click.option("--delay", type=click.FloatRange(min=0), help="Seconds after which it may run.")
 @click.option("--wait", type=click.FloatRange(min=0), help="Seconds to wait for its result, which is printed as JSON.")
 @click.option("--force", "is_forced", is_flag=True, help="Also a job that no worker knows.")
+@click.option("--reason", default="", help="Why: it is kept with what was done.")
+@click.option("--dry-run", "is_trial", is_flag=True, help="Say what would be done.")
 def dispatch(
     place: Place,
     pool: str,
@@ -301,6 +311,8 @@ def dispatch(
     delay: float | None,
     wait: float | None,
     is_forced: bool,
+    reason: str,
+    is_trial: bool,
 ) -> None:
     """Dispatch a job by its name.
 
@@ -308,6 +320,7 @@ def dispatch(
     """
     pairs = {name: _value(value) for name, value in _pairs("--set", named).items()}
     options = {"id": job_id, "delay": delay, "wait": wait, "named": pairs, "is_forced": is_forced}
+    options.update(reason=reason, is_trial=is_trial)
     _act().dispatch(place, pool, job, key, [_value(one) for one in arguments], options)
 
 

@@ -60,6 +60,12 @@ class KeyedAdmin:
         self._port.ask(lambda store: store.apply(line))
         return line
 
+    def note(self, what: str, about: str = "", *, reason: str = "", by: str = "") -> None:
+        """Keep a line in the history of something that is done to the pool by other means."""
+        self._port.open()
+        plain = check_text(what, "what was done", LONGEST_REASON)
+        self._log(plain, check_text(about, "about=", LONGEST_REASON, empty=True), reason, by)
+
     def history(self, limit: int = 100) -> list[ActView]:
         """Return what people did to the pool by these verbs, the latest last. The last 1000 are kept."""
         most = _cursor.check_limit(limit)

@@ -59,6 +59,12 @@ class AsyncKeyedAdmin:
         await self._port.ask(lambda store: store.apply(line))
         return line
 
+    async def note(self, what: str, about: str = "", *, reason: str = "", by: str = "") -> None:
+        """Keep a line in the history of something that is done to the pool by other means."""
+        await self._port.open()
+        plain = check_text(what, "what was done", LONGEST_REASON)
+        await self._log(plain, check_text(about, "about=", LONGEST_REASON, empty=True), reason, by)
+
     async def history(self, limit: int = 100) -> list[ActView]:
         """Return what people did to the pool by these verbs, the latest last. The last 1000 are kept."""
         most = _cursor.check_limit(limit)

@@ -131,7 +131,7 @@ class ActView:
     by: str
     """Who: user and host, unless somebody said otherwise."""
     what: str
-    """`pause`, `resume`, `purge`, `cancel`, `retry`, `replay`, `discard`, `configure` or `shutdown`."""
+    """`pause`, `resume`, `purge`, `cancel`, `retry`, `replay`, `discard`, `configure`, `shutdown`, or a `note`."""
     about: str
     """A key, jobs, or settings; empty: the whole pool."""
     reason: str
