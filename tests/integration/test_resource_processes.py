@@ -86,9 +86,10 @@ def url(tmp_path) -> str:
 
 
 WAIT = """
+kept = []
 def wait():
     try:
-        pool.acquire(request_id="job-7", reason="before")
+        kept.append(pool.acquire(request_id="job-7", reason="before"))
     except Exception as error:
         say("error", error)
 threading.Thread(target=wait, daemon=True).start()
