@@ -122,7 +122,8 @@ class Processes:
                 continue
             del self._children[child]
             if self._is_ending:
-                self._code = self._code or (0 if code == LEFT else code if code >= 0 else 128 - code)
+                is_well = code in (LEFT, -signal.SIGTERM, -signal.SIGINT)  # it had left when it heard us, or hurried
+                self._code = self._code or (0 if is_well else code if code >= 0 else 128 - code)
             elif code == REFUSED and self._reload:
                 logger.warning("worker process %d could not begin: it is tried again when a file changes", child.pid)
                 self._start_at = float("inf")
