@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pty
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,41 +30,6 @@ def test_the_version_is_told():
     assert run("--version").stdout == "millpond, version 0.1.0\n"
 
 
-def test_the_demo_ends_by_itself_without_a_terminal_and_loses_nothing():
-    done = run("demo", "--seconds", "3")
-    assert done.returncode == 0, done.stderr
-    for name in ("thumbnails", "primes", "fetches"):
-        assert name in done.stdout
-    assert "nothing lost" in done.stdout
-
-
-def test_the_demo_speaks_json_and_records_a_picture(tmp_path):
-    picture = tmp_path / "demo.svg"
-    done = run("demo", "--seconds", "1", "-o", "json", "--record", str(picture))
-    outcome = json.loads(done.stdout)
-    assert outcome["nothing_lost"] is True
-    assert set(outcome["pools"]) == {"thumbnails", "primes", "fetches"}
-    assert picture.read_text().startswith("<svg")
-
-
-def test_ctrl_c_leaves_the_demo_cleanly():
-    leader, follower = pty.openpty()
-    demo = subprocess.Popen([*COMMAND, "demo", "--seconds", "3600"], stdout=follower, stderr=follower, text=True)
-    os.close(follower)
-    shown = ""
-    while "thumbnails" not in shown:
-        shown += os.read(leader, 65536).decode(errors="replace")
-    demo.send_signal(signal.SIGINT)
-    while True:
-        try:
-            shown += os.read(leader, 65536).decode(errors="replace")
-        except OSError:
-            break
-    assert demo.wait(HANG) == 0
-    assert "left by Ctrl-C" in shown
-    assert "Traceback" not in shown
-
-
 def test_an_unknown_command_is_told_so():
     done = run("dance")
     assert done.returncode == 2
@@ -83,9 +44,20 @@ def test_every_command_is_listed_once_and_said_in_a_line():
 
 
 def commands_of_the_docs() -> list[str]:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md").read_text()
-    blocks = re.findall(r"```console\n(.*?)```", page, re.S)
-    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ millpond")]
+    """Return what the README and the docs say to type: in blocks, and whole commands within the text and tables."""
+    root = Path(__file__).parents[2]
+    found = []
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        text = page.read_text()
+        for block in re.findall(r"```console\n(.*?)```", text, re.S):
+            found += [line[2:].removesuffix(" &") for line in block.splitlines() if line.startswith("$ millpond")]
+        inline = re.findall(r"`(millpond (?:\w+ )[^`]*)`", re.sub(r"```.*?```", "", text, flags=re.S))
+        found += [
+            re.sub(r"\s+", " ", line).rstrip("\\")
+            for line in inline
+            if "…" not in line and not line.endswith(("--", "--hold"))
+        ]
+    return sorted({line for line in found if line.split()[1] in main.commands})
 
 
 @pytest.mark.parametrize("line", commands_of_the_docs())
