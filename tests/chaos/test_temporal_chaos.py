@@ -28,7 +28,7 @@ from temporalio.service import RPCError
 
 from millpond.errors import NotFound, PoolError, StaleToken
 from millpond.resources import ResourcePool
-from millpond.resources.engines.temporal import _follower, _lane
+from millpond.resources.engines.temporal import _follower, _sender
 from millpond.resources.engines.temporal import _messages as say
 from millpond.testing._temporal import TUNED, temporal_server
 from waiting import HANG, becomes
@@ -237,7 +237,7 @@ def chaos(folder: Path, kills: int) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give hosts all the time that a busy machine needs to start them."""
-    monkeypatch.setattr(_lane, "PATIENCE", 600.0)
+    monkeypatch.setattr(_sender, "PATIENCE", 600.0)
     monkeypatch.setattr(_follower, "PATIENCE", 600.0)
 
 

@@ -23,7 +23,7 @@ from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Want
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw
-from millpond.resources.engines.temporal._place import Place
+from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.testing._temporal import TemporalServer
 from waiting import HANG
 from waiting import until as wait_until
@@ -66,7 +66,7 @@ class Desk:
     def __init__(self, client: Client, pool: str, queue: str = "millpond") -> None:
         self.client = client
         self.id = f"millpond:{pool}"
-        self.place = Place(client, self.id, queue)
+        self.place = PoolClient(client, self.id, queue)
         self.lane = f"test:{uuid.uuid4().hex}"
         self.number = 0
 

@@ -6,23 +6,25 @@ import asyncio
 import contextlib
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
 from datetime import timedelta
 
+import psutil
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond._clock import elapsed
 from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable, LeaseLost, PoolClosed
 from millpond.resources import AsyncResourcePool, ResourcePool
-from millpond.resources.engines.temporal import _engine, _keeper, _lane, _place
+from millpond.resources.engines.temporal import _engine, _hosted_pool, _pool_client, _sender
 from millpond.resources.engines.temporal._follower import Follower
 from millpond.resources.engines.temporal._messages import News
-from millpond.resources.engines.temporal._place import Place
+from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.testing import hosted_pools
-from millpond.testing._redis import _free_port
+from millpond.testing._redis import free_port
 from waiting import HANG, becomes, until
 
 _numbers = itertools.count(1)
@@ -50,17 +52,17 @@ def handle_of(pool):
 
 
 def test_without_a_server_the_error_says_what_to_do(monkeypatch, name):
-    monkeypatch.setattr(_lane, "PATIENCE", 0.2)
+    monkeypatch.setattr(_sender, "PATIENCE", 0.2)
     monkeypatch.setattr(_engine, "PATIENCE", 0.2)
     monkeypatch.setattr("millpond.resources.engines.temporal._follower.PATIENCE", 0.2)
-    url = f"temporal://127.0.0.1:{_free_port()}/default"
+    url = f"temporal://127.0.0.1:{free_port()}/default"
     with ResourcePool(name, url) as pool, pytest.raises(EngineUnavailable, match="is the server there"):
         pool.add("a")
 
 
 def test_without_a_worker_the_error_says_what_to_run(monkeypatch, temporal, name):
-    monkeypatch.setattr(_lane, "PATIENCE", 0.4)
-    monkeypatch.setattr(_place, "ATTEMPT", timedelta(seconds=0.2))
+    monkeypatch.setattr(_sender, "PATIENCE", 0.4)
+    monkeypatch.setattr(_pool_client, "ATTEMPT", timedelta(seconds=0.2))
     url = f"{temporal.url()}?task_queue=nobody-listens&prefix=lonely:"
     with (
         ResourcePool(name, url) as pool,
@@ -75,7 +77,7 @@ def test_without_a_worker_the_error_says_what_to_run(monkeypatch, temporal, name
         ("temporal://", "does not name a server"),
         ("temporal://host:port/ns", "Port could not be cast"),
         ("temporal://host/a/b", "does not name a server"),
-        ("temporal://host/ns?nonsense=1", "nonsense=1 is not known"),
+        ("temporal://host/ns?nonsense=1", "nonsense= is not known"),
         ("temporal://host/ns?tls=maybe", "must be true or false"),
         ("temporal://host/ns?task_queue=", "must not be empty"),
         ("temporal://host/ns?data_converter=nowhere:none", "cannot be had"),
@@ -96,7 +98,7 @@ class Lossy:
 
     def __init__(self, monkeypatch, lose):
         self.lost = 0
-        real = Place.update
+        real = PoolClient.update
 
         async def update(place, update_id, message):
             answer = await real(place, update_id, message)
@@ -105,7 +107,7 @@ class Lossy:
                 raise RPCError("lost on purpose", RPCStatusCode.DEADLINE_EXCEEDED, b"")
             return answer
 
-        monkeypatch.setattr(Place, "update", update)
+        monkeypatch.setattr(PoolClient, "update", update)
 
 
 def test_a_lost_answer_is_asked_for_again_and_the_batch_takes_effect_once(monkeypatch, pools, name):
@@ -128,7 +130,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_batch_takes_effect_once(monkey
 def test_what_a_given_up_batch_asked_for_is_taken_back(monkeypatch, pools, name):
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
-        monkeypatch.setattr(_lane, "PATIENCE", 0.1)
+        monkeypatch.setattr(_sender, "PATIENCE", 0.1)
         Lossy(monkeypatch, lambda lost: True)
         with pytest.raises(EngineUnavailable):
             pool.acquire()
@@ -333,26 +335,42 @@ _HOLD = """
 import sys, time
 from millpond.resources import ResourcePool
 pool = ResourcePool(sys.argv[1], sys.argv[2], holder="doomed")
+pool._engine.witness.mention(pool.name)
+print(pool._engine.witness.pid, flush=True)
 grant = pool.acquire(lease=float(sys.argv[3]) or None)
 print("held", flush=True)
 time.sleep(3600)
 """
 
 
-def _killed(pools, name, lease=0.0):
-    """Let a process hold, and kill it."""
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLD, name, pools.url(), str(lease)], stdout=subprocess.PIPE
-    ) as doomed:
-        assert doomed.stdout is not None and doomed.stdout.readline() == b"held\n"
-        doomed.kill()
+@contextlib.contextmanager
+def _program(pools, name, lease=0.0):
+    """Start a program that wants to hold; yield it and its witness."""
+    command = [sys.executable, "-c", _HOLD, name, pools.url(), str(lease)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as program:
+        assert program.stdout is not None
+        yield program, int(program.stdout.readline())
+
+
+def _vanish(program, witness):
+    """Let both be gone at once, as when a machine is lost."""
+    program.send_signal(signal.SIGSTOP)
+    os.kill(witness, signal.SIGKILL)
+    program.kill()
+
+
+def _lost(pools, name, lease=0.0):
+    """Let a program hold, and vanish."""
+    with _program(pools, name, lease) as (program, witness):
+        assert program.stdout.readline() == b"held\n"
+        _vanish(program, witness)
 
 
 def test_a_silent_lock_is_shown_as_suspect_and_stays(monkeypatch, pools, name):
-    monkeypatch.setattr(_keeper, "SILENT", 1_000_000)
+    monkeypatch.setattr(_hosted_pool, "SILENT", 1_000_000)
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
-        _killed(pools, name)
+        _lost(pools, name)
         until(lambda: "not heard of" in pool.holders()[0].suspect)
         with pytest.raises(AcquireTimeout):
             pool.acquire(timeout=0.3)
@@ -365,13 +383,13 @@ def test_a_silent_lock_is_shown_as_suspect_and_stays(monkeypatch, pools, name):
 def test_a_silent_lease_expires(pools, name):
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
-        _killed(pools, name, lease=1.0)
+        _lost(pools, name, lease=1.0)
         with pool.acquire(timeout=HANG):
             pass
 
 
 def test_a_process_that_beats_is_not_suspect(monkeypatch, pools, name):
-    monkeypatch.setattr(_keeper, "SILENT", 1_000_000)
+    monkeypatch.setattr(_hosted_pool, "SILENT", 1_000_000)
     monkeypatch.setattr(_engine, "BEAT", 0.1)
     with ResourcePool(name, pools.url()) as pool:
         pool.add("a")
@@ -387,15 +405,78 @@ def test_a_dead_waiter_holds_nobody_up_and_is_forgotten(monkeypatch, pools, name
         pool.add("a")
         pool.admin.configure(claim_within=0.5)
         grant = pool.acquire()
-        with subprocess.Popen([sys.executable, "-c", _HOLD, name, pools.url(), "0"], stdout=subprocess.PIPE) as doomed:
+        with _program(pools, name) as (doomed, witness):
             until(lambda: len(pool.waiters()) == 1)
-            doomed.kill()
+            _vanish(doomed, witness)
         grant.release()
         with pool.acquire(timeout=HANG):  # the offer to the dead one lapses
             assert len(pool.waiters()) == 1
-            monkeypatch.setattr(_keeper, "SILENT", 500_000)
-            monkeypatch.setattr(_keeper, "FORGOTTEN", 1_000_000)
+            monkeypatch.setattr(_hosted_pool, "SILENT", 500_000)
+            monkeypatch.setattr(_hosted_pool, "FORGOTTEN", 1_000_000)
             until(lambda: not pool.waiters())
+
+
+# --- a witness -------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_programs_lock_is_the_next_ones_and_it_is_said_why(pools, name):
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        with _program(pools, name) as (program, _):
+            assert program.stdout.readline() == b"held\n"
+            os.killpg(program.pid, signal.SIGKILL)  # its witness has a group of its own
+        with pool.acquire(timeout=HANG):
+            assert "its process has ended" in str(pool.admin.history())
+
+
+def test_a_killed_waiter_leaves_the_line(pools, name):
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        with pool.acquire(), _program(pools, name) as (program, _):
+            until(lambda: len(pool.waiters()) == 1)
+            program.kill()
+            until(lambda: not pool.waiters())
+
+
+def test_a_program_that_stands_still_or_becomes_another_keeps_its_lock(pools, name):
+    hold = _HOLD.replace("time.sleep(3600)", 'import os; os.execvp("sleep", ["sleep", "3600"])')
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        command = [sys.executable, "-c", hold, name, pools.url(), "0"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+            assert program.stdout is not None
+            witness = psutil.Process(int(program.stdout.readline()))
+            assert program.stdout.readline() == b"held\n"
+            until(lambda: psutil.Process(program.pid).name() == "sleep")
+            program.send_signal(signal.SIGSTOP)
+            with pytest.raises(AcquireTimeout):
+                pool.acquire(timeout=1.0)
+            assert witness.is_running() and witness.memory_info().rss < 12e6
+            program.kill()
+            with pool.acquire(timeout=HANG):
+                pass
+
+
+def test_a_witness_that_was_killed_is_replaced(pools, name):
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        with pool.acquire():
+            first = pool._engine.witness.pid
+            os.kill(first, signal.SIGKILL)
+            until(lambda: pool._engine.witness.pid not in (None, first))
+            second = psutil.Process(pool._engine.witness.pid)
+            assert second.is_running()
+    until(lambda: not second.is_running())  # with the last pool it goes
+
+
+def test_a_program_without_witness_is_told_so_once_and_works(monkeypatch, caplog, pools, name):
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with ResourcePool(name, pools.url()) as pool:
+        pool.add("a")
+        for _ in range(2):
+            with pool.acquire():
+                pass
+    assert len([one for one in caplog.records if "no witness could be started" in one.message]) == 1
 
 
 # --- ends ------------------------------------------------------------------------------------------------------------
@@ -487,14 +568,14 @@ def test_what_travels_goes_through_the_users_codec(temporal, name, monkeypatch):
 def test_a_time_limit_holds_although_the_pool_does_not_answer(monkeypatch, temporal, name):
     monkeypatch.setattr(_engine, "LEAVE", 0.3)
     url = f"{temporal.url()}?task_queue=nobody-listens-here&prefix=silent:"
-    monkeypatch.setattr(_lane, "PATIENCE", 3600.0)  # it does not wait for an answer for so long
+    monkeypatch.setattr(_sender, "PATIENCE", 3600.0)  # it does not wait for an answer for so long
     with ResourcePool(name, url) as pool, pytest.raises(AcquireTimeout, match="did not answer within 0.5 s"):
         pool.acquire(timeout=0.5)
 
 
 def test_a_namespace_that_is_not_there_is_told_at_once(monkeypatch, temporal, name):
     monkeypatch.setattr(_engine, "LEAVE", 0.3)
-    monkeypatch.setattr(_lane, "PATIENCE", 3600.0)  # it does not try again for so long
+    monkeypatch.setattr(_sender, "PATIENCE", 3600.0)  # it does not try again for so long
     with (
         ResourcePool(name, temporal.url("no-such-namespace")) as pool,
         pytest.raises(EngineUnavailable, match="no-such-namespace"),

@@ -24,8 +24,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder
-from millpond.resources.engines.temporal import _inherit
 from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _recovery
 from waiting import HANG
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -158,7 +158,7 @@ def test_a_cancelled_pool_ends_only_when_nobody_uses_it(pools, is_in_use):
     ],
 )
 def test_a_pool_can_be_started_by_hand(pools, monkeypatch, text, resources):
-    monkeypatch.setattr(_inherit, "LAG", 0.01)  # there was no other run, so visibility has nothing to tell
+    monkeypatch.setattr(_recovery, "LAG", 0.01)  # there was no other run, so visibility has nothing to tell
     name = fresh("by-hand")
     given = ["--input", text] if text is not None else []
     start_by_hand(pools, name, *given)
@@ -173,7 +173,7 @@ def test_a_pool_can_be_started_by_hand(pools, monkeypatch, text, resources):
 
 
 def test_a_pool_that_takes_over_from_the_sample_lends_nothing_that_is_held_there(pools, monkeypatch):
-    monkeypatch.setattr(_inherit, "LAG", 0.01)  # there was no other run, so visibility has nothing to tell
+    monkeypatch.setattr(_recovery, "LAG", 0.01)  # there was no other run, so visibility has nothing to tell
     name = fresh("taken-over")
     held = {"workflow_id": "somebody", "release_signal": "x"}
     text = json.dumps({"resources": {"a": held, "b": None, "c": None}, "waiters": [{"workflow_id": "nobody"}, 5]})

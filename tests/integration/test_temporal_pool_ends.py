@@ -17,8 +17,8 @@ from temporalio.client import Client
 from temporalio.common import RawValue
 
 from millpond.resources import _commands as do
-from millpond.resources.engines.temporal import _inherit, _lane, _workflow
 from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _recovery, _sender, _workflow
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 from millpond.testing._temporal import TUNED, temporal_server
 from millpond.testing._temporal_host import hosted_pools
@@ -138,7 +138,7 @@ def test_8_what_cannot_be_read_stands_quarantined(temporal, trouble):
             run(temporal.address, go_on)
 
 
-def _broken(self: Any) -> say.Estate:
+def _broken(self: Any) -> say.CarriedState:
     raise ValueError("it is all gone")
 
 
@@ -215,7 +215,7 @@ def test_8_a_run_that_was_ended_before_its_first_task_leaves_what_it_was_given(p
 
 
 def test_8_a_pool_that_is_started_by_hand_inherits_too(pools, monkeypatch):
-    monkeypatch.setattr(_inherit, "LAG", 0.01)  # here visibility is waited for
+    monkeypatch.setattr(_recovery, "LAG", 0.01)  # here visibility is waited for
 
     async def main(client: Client) -> None:
         desk = Desk(client, fresh("by-hand"))
@@ -283,7 +283,7 @@ def host(url: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an outage last for as long as a busy machine needs to end it."""
-    monkeypatch.setattr(_lane, "PATIENCE", 3600.0)
+    monkeypatch.setattr(_sender, "PATIENCE", 3600.0)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from millpond.errors import PoolFull
 from millpond.resources import ResourcePool
 from millpond.resources import _commands as do
-from millpond.resources.engines.temporal import _keeper, _workflow
+from millpond.resources.engines.temporal import _hosted_pool, _workflow
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw
 from millpond.testing._temporal import TUNED, TemporalServer, temporal_server
@@ -230,7 +230,7 @@ def test_9_a_pool_on_a_server_with_smaller_payloads_is_full_earlier(temporal):
 
 def test_9_a_pool_that_is_too_large_to_continue_as_new_goes_on(temporal, monkeypatch):
     limits = {**TUNED, "limit.blobSize.error": 65_536, "limit.blobSize.warn": 65_536}
-    monkeypatch.setattr(_keeper, "_weight", lambda request: 1)  # as if it had been taken for lighter than it is
+    monkeypatch.setattr(_hosted_pool, "_weight", lambda request: 1)  # as if it had been taken for lighter than it is
     monkeypatch.setattr(_workflow, "UPDATES", 50)
     with temporal_server(dynamic_config=limits) as server, hosted_pools(server.url()):
 

@@ -16,7 +16,7 @@ from millpond.resources import _commands as do
 from millpond.resources._core import Outcome, step
 from millpond.resources._placement import POLICIES
 from millpond.resources._state import State
-from millpond.resources.engines.temporal import _keeper, _workflow
+from millpond.resources.engines.temporal import _hosted_pool, _workflow
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 from millpond.testing._temporal_host import hosted_pools
 
@@ -68,7 +68,7 @@ def test_18_new_rules_begin_with_a_new_run_and_stay_with_it(temporal):
     with hosted_pools(url):
         run(temporal.address, begin)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(_keeper.RULES, 2, rules_of_tomorrow)
+        patch.setitem(_hosted_pool.RULES, 2, rules_of_tomorrow)
         with hosted_pools(url):
             run(temporal.address, go_on)
     run(temporal.address, go_back)

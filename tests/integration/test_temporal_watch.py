@@ -10,7 +10,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from millpond.resources.engines.temporal import _sessions
-from millpond.resources.engines.temporal._place import Place
+from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.resources.engines.temporal._watch import Watch
 
 
@@ -29,7 +29,7 @@ class Onward:
 def test_a_chain_is_judged_by_its_first_run(temporal, monkeypatch, tells):
     async def main() -> None:
         client = await Client.connect(temporal.address)
-        watch = Watch(Place(client, "nobody", "nowhere"))
+        watch = Watch(PoolClient(client, "nobody", "nowhere"))
         async with Worker(client, task_queue=f"watch-{tells}", workflows=[Onward]):
             handle = await client.start_workflow(Onward.run, 2, id=f"onward-{tells}", task_queue=f"watch-{tells}")
             first = handle.first_execution_run_id

@@ -14,7 +14,7 @@ from temporalio.exceptions import CancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond.resources import temporal
-from millpond.resources.engines.temporal import _activities, _inside
+from millpond.resources.engines.temporal import _activities, _in_workflow
 
 sys.path.insert(0, str(Path(__file__).parent))
 import temporal_flows as flows
@@ -111,7 +111,7 @@ async def test_cancelled_while_holding(client, pool):
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["cancelled", "timed out"])
 async def test_a_pool_that_nobody_hosts_keeps_no_one(client, worker, monkeypatch, how):
-    monkeypatch.setattr(_inside, "PATIENCE", 0.3)
+    monkeypatch.setattr(_in_workflow, "PATIENCE", 0.3)
     monkeypatch.setattr(_activities, "ATTEMPT", 0.5)
     queue, nobody = uuid.uuid4().hex, uuid.uuid4().hex
     with flows.serving(worker.address, queue, plugins=[temporal.Plugin(task_queue=nobody)]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -446,6 +447,36 @@ async def test_an_operators_release_is_told(client, pool):
     standing = await holds(flow)
     await pool.admin.release("a", token=standing["token"], reason="needed elsewhere")
     assert all("needed elsewhere" in one for one in await flow.result())
+
+
+async def test_an_operators_release_cancels_the_activity_that_uses_it(client, pool):
+    flow = await start(client, flows.Cancelled, pool.name, 3600.0)
+    standing = await holds(flow)
+    await until(lambda: has_pending_activity(flow))
+    await pool.admin.release("a", token=standing["token"], reason="needed elsewhere")
+    error = await failure(flow)  # would take an hour
+    assert error.type == "LeaseLost" and "needed elsewhere" in str(error)
+    assert [one.who for one in flows.uses if one.who == flow.id] == [flow.id]
+    assert await is_free(pool)
+
+
+async def test_a_worker_that_stops_leaves_no_noise(client, pool, worker, caplog):
+    """Workflows that wait, that hold and that use it are thrown away with their worker: nobody hears of that."""
+    queue = uuid.uuid4().hex
+    unheard: list[object] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda args: unheard.append(args.exc_value)
+    try:
+        with flows.serving(worker.address, queue):
+            user = await start(client, flows.Cancelled, pool.name, 3600.0, task_queue=queue)
+            await holds(user)
+            await until(lambda: has_pending_activity(user))
+            await start(client, flows.Hold, pool.name, {}, task_queue=queue)
+            await waits(pool)
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
+    assert not unheard
+    await user.terminate()
 
 
 async def test_a_theft_is_told(client, pool):

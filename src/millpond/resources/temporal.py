@@ -19,7 +19,7 @@ Programs and activities use `ResourcePool("gpus", "temporal://host:port/namespac
 
 from __future__ import annotations
 
-from millpond.resources.engines.temporal._inside import Detached, WorkflowGrant, acquire, acquire_all
+from millpond.resources.engines.temporal._in_workflow import Detached, WorkflowGrant, acquire, acquire_all
 from millpond.resources.engines.temporal._worker import Plugin, pool_worker
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 

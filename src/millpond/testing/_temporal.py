@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import EngineUnavailable
-from millpond.testing._redis import HOST, _free_port, _stop
+from millpond.testing._redis import HOST, _stop, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -113,7 +113,7 @@ def temporal_server(
 def _start(binary: str, folder: Path, port: int | None, options: list[str]) -> TemporalServer:
     log = folder / "log"
     for _ in range(3):  # somebody else may take a free port before the server does
-        server_port, door = port or _free_port(), _free_port()
+        server_port, door = port or free_port(), free_port()
         command = [binary, "server", "start-dev", "--headless", "--ip", HOST, "--port", str(server_port)]
         command += ["--http-port", str(door), "--log-level", "error", "--disable-config-env", "--disable-config-file"]
         with log.open("wb") as stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import msgspec
 from temporalio import activity
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
 
 from millpond._clock import elapsed
@@ -19,10 +18,10 @@ from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.resources import _commands as do
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._inherit import inheritance
-from millpond.resources.engines.temporal._lane import Lane
 from millpond.resources.engines.temporal._orders import Order, raw
-from millpond.resources.engines.temporal._place import Place
+from millpond.resources.engines.temporal._pool_client import PoolClient
+from millpond.resources.engines.temporal._recovery import inheritance
+from millpond.resources.engines.temporal._sender import Sender
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._watch import Watch
 
@@ -31,37 +30,44 @@ ATTEMPT: Final = 4.0
 ROUND: Final = 0.7
 """Seconds between two looks at the workflows that hold."""
 EARLIER: Final = "an earlier run of its workflow left it"
+UNUSED: Final = 600.0
+"""Seconds after which the way to a pool that nobody used is forgotten."""
 IDLE: Final = 30.0
 """Seconds without workflows after which nobody looks any more."""
 
 
-class Office:
+class UserActivities:
     """Carries commands of workflows, those of one worker together."""
 
     def __init__(self, task_queue: str = TASK_QUEUE, prefix: str = PREFIX) -> None:
         self._task_queue = task_queue
         self._prefix = prefix
-        self._lanes: weakref.WeakKeyDictionary[Client, dict[str, Lane]] = weakref.WeakKeyDictionary()
+        self._lanes: dict[str, Sender] = {}
 
     @activity.defn(name=say.COMMAND)
     async def apply(self, order: RawValue) -> RawValue:
         """Run one command in a pool, which is started if it is not there."""
         wanted = msgspec.json.decode(order.payload.data, type=Order)
-        lanes = self._lanes.setdefault(activity.client(), {})
-        lane = lanes.get(wanted.pool)
-        if lane is None:
-            place = Place(activity.client(), self._prefix + wanted.pool, self._task_queue)
-            lane = lanes[wanted.pool] = Lane(place, asyncio.get_running_loop())
+        lane = self._lane(wanted.pool, activity.client())
         if wanted.at and isinstance(wanted.command, do.Acquire):
             lane.put(say.Death(wanted.command.session, wanted.at, EARLIER, wanted.but), lambda _: None)
         try:
             async with asyncio.timeout(ATTEMPT):
                 reply = await lane.send(wanted.command, wanted.grace)
-        except TimeoutError as error:
-            raise ApplicationError(str(lane.place.unavailable("in time")), type="EngineUnavailable") from error
+        except TimeoutError:
+            raise _failure(lane.place.unavailable("in time")) from None
         except EngineError as error:
-            raise ApplicationError(str(error), type=type(error).__name__) from error
+            raise _failure(error) from None
         return raw(msgspec.json.encode(reply))
+
+    def _lane(self, pool: str, client: Client) -> Sender:
+        """Return the lane to a pool; those of pools that nobody has asked for lately are dropped."""
+        lane = self._lanes.get(pool)
+        if lane is None or lane.place.client is not client:
+            self._lanes = {name: one for name, one in self._lanes.items() if not one.is_idle(UNUSED)}
+            place = PoolClient(client, self._prefix + pool, self._task_queue)
+            lane = self._lanes[pool] = Sender(place, asyncio.get_running_loop())
+        return lane
 
     @property
     def activities(self) -> list[Callable[..., Any]]:
@@ -69,7 +75,13 @@ class Office:
         return [self.apply]
 
 
-class Steward:
+def _failure(error: Exception) -> ApplicationError:
+    """Return what Temporal tries again after; it is told in one line, not with a traceback for each attempt."""
+    logger.warning("a pool did not answer a workflow: %s", error, extra={"millpond": {"error": str(error)}})
+    return ApplicationError(str(error), type=type(error).__name__, category=ApplicationErrorCategory.BENIGN)
+
+
+class PoolActivities:
     """What pools need done for themselves."""
 
     def __init__(self, task_queue: str = TASK_QUEUE) -> None:
@@ -83,8 +95,20 @@ class Steward:
     @activity.defn(name=say.WATCH)
     async def watch(self, workflow_id: str) -> None:
         """Tell a pool which of its workflows are closed, until it has none for a while."""
-        place = Place(activity.client(), workflow_id, self._task_queue)
-        lane = Lane(place, asyncio.get_running_loop())
+        try:
+            await self._watch(workflow_id)
+        except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            if details is not None and details.cancel_requested:
+                raise
+            # The pool was ended, or this worker stops: no trouble, and another worker goes on if there is a pool.
+            raise ApplicationError(
+                f"the watch of {workflow_id!r} ends with its pool or worker", category=ApplicationErrorCategory.BENIGN
+            ) from None
+
+    async def _watch(self, workflow_id: str) -> None:
+        place = PoolClient(activity.client(), workflow_id, self._task_queue)
+        lane = Sender(place, asyncio.get_running_loop())
         watch = Watch(place)
         busy = elapsed()
         while elapsed() - busy < IDLE:

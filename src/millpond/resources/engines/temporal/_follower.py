@@ -36,9 +36,9 @@ from millpond.resources._replica import Replica
 from millpond.resources._state import State
 from millpond.resources._wire import Entry
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._lane import PATIENCE
 from millpond.resources.engines.temporal._orders import raw
-from millpond.resources.engines.temporal._place import Place
+from millpond.resources.engines.temporal._pool_client import PoolClient
+from millpond.resources.engines.temporal._sender import PATIENCE
 
 GAP: Final = 0.03
 """Seconds in which the tail usually brings what is missing."""
@@ -75,7 +75,7 @@ class Follower:
 
     def __init__(
         self,
-        place: Place,
+        place: PoolClient,
         own: str,
         tell: Callable[[Sequence[Entry]], None],
         has_interest: Callable[[], bool],
@@ -159,8 +159,12 @@ class Follower:
         new = entries[self.replica.version - base :]
         if not new:
             return
-        for entry in new:
-            self.replica.follow(entry)
+        try:
+            for entry in new:
+                self.replica.follow(entry)
+        except BaseException:  # half of it is done: it is read anew
+            self._void()
+            raise
         self._moved.set()
         self._moved.clear()
         self._tell(new)
@@ -255,6 +259,12 @@ class Follower:
             self._moved.clear()
         if is_other and was_known:
             self._on_new_life()
+
+    def _void(self) -> None:
+        """Know nothing, so that the next question brings the whole pool."""
+        self.replica = Replica()
+        self._incarnation = ""
+        self._is_loaded = False
 
     def _forget(self) -> None:
         """There is no such pool (any more)."""
@@ -364,9 +374,14 @@ class Follower:
             return True  # own answers come by themselves
         [value] = await self.place.client.data_converter.decode(outcome.success.payloads, [RawValue])
         try:
-            return self._take(say.read(value.payload.data, say.Answer))
-        except Exception:  # the outcome of something else
+            answer = say.read(value.payload.data, say.Answer)
+        except ValueError:  # the outcome of something else
             return True
+        try:
+            return self._take(answer)
+        except Exception:
+            logger.exception("a pool could not be followed", extra={"millpond": {"pool": self.place.workflow_id}})
+            return False
 
 
 def _look_at(future: asyncio.Future[None]) -> None:

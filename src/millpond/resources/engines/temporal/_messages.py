@@ -98,7 +98,7 @@ class News(Struct, frozen=True, omit_defaults=True):
     events: int = 0  # of the run's history that are in it
 
 
-class Letter(Struct, frozen=True, omit_defaults=True):
+class Notice(Struct, frozen=True, omit_defaults=True):
     """What a pool tells a workflow about a request of its own; `chain` is for whom it is meant."""
 
     pool: str
@@ -127,7 +127,7 @@ class Refusal(Struct, frozen=True, omit_defaults=True):
     why: str
 
 
-class Estate(Struct, omit_defaults=True):
+class CarriedState(Struct, omit_defaults=True):
     """All that a pool carries over continue-as-new, and leaves when it is terminated."""
 
     format: int
@@ -139,7 +139,7 @@ class Estate(Struct, omit_defaults=True):
     heard: dict[str, int] = {}
     graces: list[int] = []  # of the image's requests, in their order: how long work may go on after a death
     mourned: dict[str, tuple[int, str]] = {}  # session -> when what it held ends, and why
-    letters: list[Letter] = []
+    letters: list[Notice] = []
     recent: list[Entry] = []
     refusals: list[Refusal] = []
     quarantine: str = ""  # why the resources were not to be trusted when it was inherited
@@ -163,10 +163,10 @@ class Leftover(Struct, frozen=True):
     data: bytes
 
 
-class Inheritance(Struct, omit_defaults=True):
+class Recovered(Struct, omit_defaults=True):
     """What could be had of a closed run."""
 
-    estate: Estate | None = None
+    estate: CarriedState | None = None
     leftovers: list[Leftover] = []
     quarantine: str = ""
     limit: int = 0
@@ -209,12 +209,12 @@ def _is_beyond(value: object) -> bool:
     return isinstance(value, int) and abs(value) > HIGHEST
 
 
-def freeze(estate: Estate | Inheritance) -> bytes:
+def freeze(estate: CarriedState | Recovered) -> bytes:
     """Write an estate as small as it can be."""
     return zlib.compress(msgspec.msgpack.encode(estate), 6)
 
 
-def freeze_to_fit(estate: Estate, size: int) -> bytes:
+def freeze_to_fit(estate: CarriedState, size: int) -> bytes:
     """Write an estate with at most `size` bytes; what is left out if need be only saves others a question.
 
     It is longer only if what is held and what waits is too much.
@@ -234,8 +234,8 @@ def thaw(data: bytes, kind: type[T]) -> T:
         found = msgspec.msgpack.decode(_inflate(data), type=kind)
     except (zlib.error, RecursionError) as error:
         raise ValueError(str(error)) from error
-    estate = found.estate if isinstance(found, Inheritance) else found
-    if isinstance(estate, Estate) and estate.format > FORMAT:
+    estate = found.estate if isinstance(found, Recovered) else found
+    if isinstance(estate, CarriedState) and estate.format > FORMAT:
         problem = f"the pool's state has format {estate.format}, and this worker knows {FORMAT}: update it"
         raise NotImplementedError(problem)
     return found
@@ -249,14 +249,14 @@ def _inflate(data: bytes) -> bytes:
     return found
 
 
-def _forget_history(estate: Estate) -> None:
+def _forget_history(estate: CarriedState) -> None:
     estate.recent = []
 
 
-def _forget_endings(estate: Estate) -> None:
+def _forget_endings(estate: CarriedState) -> None:
     estate.image.endings = []
 
 
-def _forget_old_lanes(estate: Estate) -> None:
+def _forget_old_lanes(estate: CarriedState) -> None:
     """Leave those whose last batch may still come again."""
     estate.lanes = {lane: one for lane, one in estate.lanes.items() if one.at + 60_000_000 > estate.now}

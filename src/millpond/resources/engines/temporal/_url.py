@@ -67,7 +67,7 @@ def parse(url: str) -> Address:
     options: dict[str, Any] = {}
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
         if key not in _OPTIONS:
-            raise ValueError(f"{shown(url)!r}: {key}={value} is not known; use {', '.join(_OPTIONS)}")
+            raise ValueError(f"{shown(url)!r}: {key}= is not known; use {', '.join(_OPTIONS)}")
         if key == "tls":
             if value.lower() not in _YES_NO:
                 raise ValueError(f"{shown(url)!r}: tls={value} must be true or false")

@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from millpond._events import logger
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal import _sessions
-from millpond.resources.engines.temporal._place import Place
+from millpond.resources.engines.temporal._pool_client import PoolClient
 
 EACH: Final = 20
 """So many workflows are looked at one by one every time; of the rest, those that Temporal's visibility calls closed."""
@@ -22,7 +22,7 @@ EACH: Final = 20
 class Watch:
     """Finds the workflows that are closed, with few calls."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PoolClient) -> None:
         self._client = place.client
         self._turn = 0
 

@@ -15,7 +15,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from millpond.errors import PoolError
 from millpond.resources._placement import POLICIES
 from millpond.resources._records import Request, Resource
-from millpond.resources.engines.temporal._activities import Office, Steward
+from millpond.resources.engines.temporal._activities import PoolActivities, UserActivities
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 
@@ -44,7 +44,7 @@ def pool_worker(
             raise TypeError(f"placement {name!r} must be a function of a resource and a request, not {key!r}")
         POLICIES[name] = key
     options.setdefault("sticky_queue_schedule_to_start_timeout", timedelta(seconds=2))  # a dead host costs no more
-    activities = [*options.pop("activities", ()), *Steward(task_queue).activities]
+    activities = [*options.pop("activities", ()), *PoolActivities(task_queue).activities]
     workflows = [*options.pop("workflows", ()), PoolWorkflow]
     return Worker(client, task_queue=task_queue, workflows=workflows, activities=activities, **options)
 
@@ -62,7 +62,7 @@ class Plugin(SimplePlugin):
     def __init__(self, *, task_queue: str = TASK_QUEUE, prefix: str = PREFIX) -> None:
         super().__init__(
             "millpond",
-            activities=Office(task_queue, prefix).activities,
+            activities=UserActivities(task_queue, prefix).activities,
             workflow_runner=_let_pass,
             workflow_failure_exception_types=[PoolError],
         )

@@ -1,6 +1,6 @@
 """A pool as a long-lived workflow: it takes batches by update, writes to workflows by signal, and never blocks.
 
-It decides nothing itself (`_keeper` does) and waits for nothing in a handler. What it sees to:
+It decides nothing itself (`_hosted_pool` does) and waits for nothing in a handler. What it sees to:
 
 - *time*: one timer for whatever ends first; it is never moved back, so a busy pool does not fill its history with them;
 - *letters* go out side by side; each stays in the state until the server has taken it, also over continue-as-new;
@@ -14,8 +14,8 @@ It decides nothing itself (`_keeper` does) and waits for nothing in a handler. W
   closed one, or, if that cannot be read, lends nothing before an operator says that it may.
 
 A run is replayed by whatever version of this code a worker has, so whatever changes the commands that it gives (also
-the numbers below) goes behind `workflow.patched`; what the rules decide has numbers of its own (`_keeper.RULES`). The
-histories in tests/replay show whether that was forgotten.
+the numbers below) goes behind `workflow.patched`; what the rules decide has numbers of its own (`_hosted_pool.RULES`).
+The histories in tests/replay show whether that was forgotten.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from millpond.resources import _commands as do
 from millpond.resources._placement import POLICIES
 from millpond.resources._records import HELD, QUARANTINED, Holder, Request
 from millpond.resources._requests import NAME
-from millpond.resources.engines.temporal import _keeper, _people, _sessions
+from millpond.resources.engines.temporal import _hosted_pool, _queries, _sessions
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._keeper import Keeper
+from millpond.resources.engines.temporal._hosted_pool import HostedPool
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._url import PREFIX
 
@@ -69,10 +69,10 @@ class PoolWorkflow:
         info = workflow.info()
         self._name = info.workflow_id.removeprefix(PREFIX)
         self._rules = _newest_rules()
-        self._keeper: Keeper | None = None
+        self._keeper: HostedPool | None = None
         self._early: list[tuple[str, Sequence[RawValue]]] = []
         self._opening = say.Opening()
-        self._sending: dict[int, say.Letter] = {}
+        self._sending: dict[int, say.Notice] = {}
         self._sent = 0
         self._updates = 0
         self._signals = 0
@@ -89,7 +89,7 @@ class PoolWorkflow:
         data = start.payload.data
         try:
             if start.payload.metadata.get("encoding") == b"binary/plain":
-                self._begin(say.thaw(data, say.Estate))
+                self._begin(say.thaw(data, say.CarriedState))
                 return
             if data not in (b"", b"null"):
                 self._opening = say.read(data, say.Opening)
@@ -99,9 +99,9 @@ class PoolWorkflow:
         if self._opening.previous == "":
             self._begin(None)
 
-    def _begin(self, estate: say.Estate | None) -> None:
+    def _begin(self, estate: say.CarriedState | None) -> None:
         opening = self._opening
-        keeper = Keeper(self._name, workflow.info().run_id, estate, self._rules, self._knows, opening.limit)
+        keeper = HostedPool(self._name, workflow.info().run_id, estate, self._rules, self._knows, opening.limit)
         if strange := keeper.placements() - POLICIES.keys():
             raise RuntimeError(f"this worker does not know the placements {strange}: give them to pool_worker()")
         self._keeper = keeper
@@ -116,7 +116,7 @@ class PoolWorkflow:
 
     def _knows(self, placement: str) -> bool:
         """Tell whether a placement can be used; a replay, maybe on a worker that knows more, comes to the same."""
-        if placement in _keeper.BUILT_IN:
+        if placement in _hosted_pool.BUILT_IN:
             return True
         times = self._strange.get(placement, 0)
         if placement in POLICIES and workflow.patched(f"millpond-placement-{placement}-{times}"):
@@ -199,13 +199,13 @@ class PoolWorkflow:
         self._try(name, _SIGNALS.get(name, PoolWorkflow._unknown), self._keeper, data)
         self._settle()
 
-    def _try(self, name: str, handler: _Handler, keeper: Keeper, args: list[bytes]) -> None:
+    def _try(self, name: str, handler: _Handler, keeper: HostedPool, args: list[bytes]) -> None:
         try:
             handler(self, keeper, args)
         except Exception as error:
             self._refuse(name, str(error) or type(error).__name__)
 
-    def _release(self, keeper: Keeper, args: list[bytes]) -> None:
+    def _release(self, keeper: HostedPool, args: list[bytes]) -> None:
         """Release by key, or by resource and holder, as the texts of Temporal's samples say."""
         wanted = msgspec.json.decode(_only(args), type=_ReleaseSignal)
         state = keeper.replica.state
@@ -224,21 +224,21 @@ class PoolWorkflow:
         if reply.kind != "released":
             raise ValueError(f"{token} holds nothing: {reply.detail}")
 
-    def _acquire(self, keeper: Keeper, args: list[bytes]) -> None:
+    def _acquire(self, keeper: HostedPool, args: list[bytes]) -> None:
         """Ask for any resource in the words of Temporal's samples; the answer is an `assign_resource` signal."""
         wanted = msgspec.json.decode(_only(args), type=_AcquireSignal)
         session = _sessions.of_workflow(wanted.workflow_id, wanted.run_id, "l" if wanted.run_id else "s")
         request = f"#{workflow.uuid4()}"
-        command = _people.sample_request(request, session, wanted.workflow_id, wanted.run_id)
+        command = _queries.sample_request(request, session, wanted.workflow_id, wanted.run_id)
         reply = keeper.apply(command)
         if reply.kind == HELD:  # at once, and it is told by letter all the same
             keeper.letters.append(
-                say.Letter(self._name, wanted.run_id, "granted", request, reply.token, reply.shares, session=session)
+                say.Notice(self._name, wanted.run_id, "granted", request, reply.token, reply.shares, session=session)
             )
         elif reply.kind != "waiting":
             raise ValueError(reply.detail or reply.kind)
 
-    def _hand_off(self, keeper: Keeper, args: list[bytes]) -> None:
+    def _hand_off(self, keeper: HostedPool, args: list[bytes]) -> None:
         """Let the next run of a workflow have what the last one holds, in the words of the locking sample."""
         wanted = msgspec.json.decode(_only(args), type=_HandOffSignal)
         request = _held_by(keeper, wanted.resource, wanted.workflow_id, wanted.old_run_id)
@@ -249,14 +249,14 @@ class PoolWorkflow:
         keeper.apply(do.Pass(request.session, request.token))
         keeper.apply(do.Adopt(session, request.token, holder, "transferred"))
 
-    def _add(self, keeper: Keeper, args: list[bytes]) -> None:
+    def _add(self, keeper: HostedPool, args: list[bytes]) -> None:
         """Add resources: a list of names."""
         for name in msgspec.json.decode(_only(args), type=list[_Name]):
             reply = keeper.apply(do.Add(name, {}, by="signal"))
             if reply.kind == "refused":
                 raise ValueError(reply.detail)
 
-    def _unknown(self, keeper: Keeper, args: list[bytes]) -> None:
+    def _unknown(self, keeper: HostedPool, args: list[bytes]) -> None:
         raise ValueError(f"no such signal; there are {', '.join(_SIGNALS)}")
 
     def _refuse(self, name: str, why: str) -> None:
@@ -288,12 +288,12 @@ class PoolWorkflow:
     @workflow.query
     def get_current_holders(self) -> dict[str, Any]:
         """Return who holds what."""
-        return _people.holders(self._ready(moving=False).replica, _wall_clock())
+        return _queries.holders(self._ready(moving=False).replica, _wall_clock())
 
     @workflow.query
     def get_waiters(self, first: int = ROWS) -> list[dict[str, Any]]:
         """Return who waits, in the order of service: the first ones."""
-        return _people.waiters(self._ready(moving=False).replica, _wall_clock(), first)
+        return _queries.waiters(self._ready(moving=False).replica, _wall_clock(), first)
 
     @workflow.query
     def get_refusals(self) -> list[dict[str, Any]]:
@@ -303,7 +303,7 @@ class PoolWorkflow:
 
     # --- what goes on ------------------------------------------------------------------------------------------
 
-    def _ready(self, *, moving: bool = True) -> Keeper:
+    def _ready(self, *, moving: bool = True) -> HostedPool:
         if self._keeper is None or (moving and self._is_closing):
             raise ApplicationError("the pool is moving on: send it again", type=say.MOVING, non_retryable=True)
         return self._keeper
@@ -320,7 +320,7 @@ class PoolWorkflow:
                 initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10)
             ),
         )
-        left = say.thaw(found.payload.data, say.Inheritance)
+        left = say.thaw(found.payload.data, say.Recovered)
         self._opening.limit = self._opening.limit or left.limit
         self._begin(left.estate)
         assert self._keeper is not None
@@ -358,7 +358,7 @@ class PoolWorkflow:
             or workflow.time() - self._began > DAY
         )
 
-    def _set_alarm(self, keeper: Keeper) -> None:
+    def _set_alarm(self, keeper: HostedPool) -> None:
         due = keeper.due()
         if due is not None and not (self._alarms and self._alarms[-1] <= due):
             self._alarms.append(due)
@@ -372,14 +372,14 @@ class PoolWorkflow:
             self._keeper.tick(_now())
             self._settle()
 
-    def _post(self, keeper: Keeper) -> None:
+    def _post(self, keeper: HostedPool) -> None:
         while keeper.letters and len(self._sending) < IN_FLIGHT:
             letter = keeper.letters.pop(0)
             self._sent += 1
             self._sending[self._sent] = letter
             asyncio.create_task(self._deliver(self._sent, letter))  # noqa: RUF006
 
-    async def _deliver(self, number: int, letter: say.Letter) -> None:
+    async def _deliver(self, number: int, letter: say.Notice) -> None:
         workflow_id, _ = _sessions.workflow_of(letter.session)
         signal, content = self._address(letter)
         error: FailureError | None = None
@@ -393,7 +393,7 @@ class PoolWorkflow:
             self._undeliverable(self._keeper, letter, error)
         self._settle()
 
-    def _undeliverable(self, keeper: Keeper, letter: say.Letter, error: FailureError) -> None:
+    def _undeliverable(self, keeper: HostedPool, letter: say.Notice, error: FailureError) -> None:
         """Give to others what its workflow cannot be told of."""
         keeper.tick(_now())
         if isinstance(error, ApplicationError) and error.type == "ExternalWorkflowExecutionNotFound":
@@ -404,7 +404,7 @@ class PoolWorkflow:
             keeper.refuse("(grant)", f"{letter.session} could not be told: {error}", keeper.now)
             keeper.apply(do.Release(letter.session, letter.token))
 
-    def _address(self, letter: say.Letter) -> tuple[str, RawValue]:
+    def _address(self, letter: say.Notice) -> tuple[str, RawValue]:
         """Return the signal and its content, in the words that the receiver understands; "" when it has none."""
         kind = letter.session[:2]
         if kind == "w:":
@@ -434,13 +434,13 @@ class PoolWorkflow:
         self._is_watched = False
         self._settle()
 
-    def _show(self, keeper: Keeper) -> None:
+    def _show(self, keeper: HostedPool) -> None:
         """Let Temporal's UI show who holds what."""
         if workflow.time() - self._detailed >= 1.0:
             self._detailed = workflow.time()
-            workflow.set_current_details(_people.details(keeper.replica))
+            workflow.set_current_details(_queries.details(keeper.replica))
 
-    def _estate(self) -> say.Estate:
+    def _estate(self) -> say.CarriedState:
         estate = self._ready(moving=False).estate()
         estate.letters = [*self._sending.values(), *estate.letters]
         return estate
@@ -484,7 +484,7 @@ class _HandOffSignal(msgspec.Struct):
     new_run_id: _Name
 
 
-_Handler: TypeAlias = Callable[[PoolWorkflow, Keeper, list[bytes]], None]
+_Handler: TypeAlias = Callable[[PoolWorkflow, HostedPool, list[bytes]], None]
 _SIGNALS: Final[dict[str, _Handler]] = {
     "release_resource": PoolWorkflow._release,
     "acquire_resource": PoolWorkflow._acquire,
@@ -493,7 +493,7 @@ _SIGNALS: Final[dict[str, _Handler]] = {
 }
 
 
-def _held_by(keeper: Keeper, resource: str, workflow_id: str, run_id: str) -> Request:
+def _held_by(keeper: HostedPool, resource: str, workflow_id: str, run_id: str) -> Request:
     for one in keeper.replica.state.requests.values():
         is_held = one.state == HELD and any(name == resource for name, _ in one.shares)
         runs = ("", one.holder.host, _sessions.workflow_of(one.session)[1])
@@ -519,7 +519,7 @@ def _wall_clock() -> int:
 
 def _newest_rules() -> int:
     """Return the newest rules that this run may follow: a run that began with older ones goes on with them."""
-    for number in sorted(_keeper.RULES, reverse=True):
+    for number in sorted(_hosted_pool.RULES, reverse=True):
         if number == 1 or workflow.patched(f"millpond-rules-{number}"):
             return number
     raise AssertionError("there are always rules 1")
