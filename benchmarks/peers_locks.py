@@ -41,6 +41,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
+from harness import Skip
+
 HERE = Path(__file__).parent
 HEAD_START = 0.1
 """Seconds from the word to the beginning, for every process to have heard it."""
@@ -80,6 +82,13 @@ class Peer:
             except PackageNotFoundError:
                 found[package] = "missing"
         return found
+
+    @classmethod
+    def require(cls) -> None:
+        """Raise `Skip` if something that it needs is not installed."""
+        missing = [package for package, found in cls.versions().items() if found == "missing"]
+        if missing:
+            raise Skip(f"{', '.join(missing)} not installed")
 
     def __init__(self, shared: Any, locks: int, seed: int) -> None:
         self.dice = random.Random(seed)

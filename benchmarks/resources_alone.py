@@ -29,6 +29,7 @@ time.sleep(60)
 
 
 def alone(peer: type[Peer], number: int = 3000) -> float:
+    peer.require()
     return float(peers_locks.uncontended(peer, number=scale(number))["us_p50"])
 
 

@@ -39,6 +39,7 @@ NOTE = (
 
 def runs_of(workload: str, peer: type[Peer]) -> list[dict[str, Any]]:
     """Run a workload, or read what a question before this one measured."""
+    peer.require()
     kept = Path(tempfile.gettempdir()) / f"millpond-bench-{os.getppid()}-{workload}-{peer.__name__}.json"
     if not kept.exists():
         work = getattr(peers_locks, workload)

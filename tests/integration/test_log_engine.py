@@ -1,0 +1,569 @@
+"""Resource pools between machines, on real servers, with real processes: deaths, pauses, lost stores and refusals.
+
+Machines are companions with names of their own (`?machine=`), as far as the engine can know. Some tests run companions
+in a thread, to choose the boot of a machine and to let it vanish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+
+import log_stores
+from companions import Machine, quick
+from log_stores import of_machine
+from millpond import EngineError, EngineUnavailable, LeaseLost, ResourcePool
+from millpond.resources import _commands as do
+from millpond.resources._records import HELD, Holder, Want
+from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted
+from millpond.resources.engines.log._stores import open_log
+from waiting import HANG, becomes, until
+
+HOLD = """
+import os, sys, time
+from millpond import ResourcePool
+pool = ResourcePool("lab", sys.argv[1])
+grant = pool.acquire(timeout=60, reason="a test")
+print(grant.token, pool._engine.companion[0], flush=True)
+what = sys.argv[2]
+if what == "exec":
+    os.execvp("sleep", ["sleep", "1000"])
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module", params=["redis", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[str]:
+    with log_stores.running(request.param) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    with log_stores.redis() as server:
+        yield server.url
+
+
+@pytest.fixture
+def lab(store: str) -> Iterator[ResourcePool]:
+    """A pool of one board, as another machine sees it."""
+    with ResourcePool("lab", of_machine(store, "office")) as pool:
+        pool._engine.drop("lab")
+        pool.add("board")
+        yield pool
+
+
+@contextlib.contextmanager
+def holder(url: str, what: str = "sleep") -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that holds the board; yields it and the pid of its companion."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, url, what], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline().split()[1])
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGCONT)
+        process.kill()
+        process.communicate()
+
+
+def why_it_died(pool: ResourcePool) -> str:
+    return " ".join(str(event.data) for event in pool.admin.history())
+
+
+def companion_of(pool: ResourcePool) -> int:
+    engine = pool._engine
+    assert isinstance(engine, LogEngine)
+    found = until(lambda: engine.companion)
+    assert found is not None
+    return found[0]
+
+
+def free(pool: ResourcePool) -> bool:
+    return pool.statistics().free_units == 1
+
+
+# --- who lives and who does not --------------------------------------------------------------------------------------
+
+
+def test_a_killed_holders_lock_is_the_next_ones_on_another_machine(lab, store):
+    with holder(of_machine(store, "bench")) as (process, _):
+        assert lab.holders()[0].pid == process.pid
+        process.kill()
+        with lab.acquire(timeout=HANG) as grant:  # no lease that could end: only its witness can have said so
+            assert grant.resource == "board"
+    assert "is gone" in why_it_died(lab)
+
+
+def test_a_holder_keeps_its_lock_when_its_companion_is_killed(lab, store):
+    with holder(of_machine(store, "bench")) as (process, companion):
+        before = lab.holders()[0].token
+        os.kill(companion, signal.SIGKILL)
+        with ResourcePool("lab", of_machine(store, "bench")) as neighbour:  # it starts another companion
+            assert neighbour.holders()[0].token == before
+            assert neighbour.try_acquire() is None
+            process.kill()
+            with lab.acquire(timeout=HANG):
+                pass
+
+
+def test_a_holder_and_its_companion_killed_at_once_are_found_by_the_next_process_of_the_machine(lab, store):
+    with holder(of_machine(store, "bench")) as (process, companion):
+        os.kill(companion, signal.SIGKILL)
+        process.kill()
+        process.wait()
+        assert not free(lab), "nobody could tell"
+        with ResourcePool("lab", of_machine(store, "bench")) as neighbour:
+            until(lambda: free(neighbour))
+
+
+def test_a_stopped_holder_loses_nothing(lab, store):
+    with holder(of_machine(store, "bench")) as (process, _):
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            lab.acquire(timeout=1)
+        assert lab.holders()[0].pid == process.pid and not lab.holders()[0].suspect
+
+
+def test_a_holder_that_becomes_another_program_keeps_its_lock_until_that_ends(lab, store):
+    with holder(of_machine(store, "bench"), "exec") as (process, _):
+        until(lambda: b"sleep\x001000" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+        with pytest.raises(TimeoutError):
+            lab.acquire(timeout=1)
+        process.kill()
+        with lab.acquire(timeout=HANG):
+            pass
+
+
+def test_a_decider_that_stands_still_loses_the_gate_and_comes_back(lab, store):
+    with ResourcePool("lab", of_machine(store, "bench")) as bench:
+        for _ in range(3):
+            with bench.acquire(timeout=HANG):
+                pass  # the gate is there now
+            companion = companion_of(bench)
+            os.kill(companion, signal.SIGSTOP)
+            try:
+                with lab.acquire(timeout=HANG):
+                    pass
+            finally:
+                os.kill(companion, signal.SIGCONT)
+        with bench.acquire(timeout=HANG) as grant:
+            assert lab.holders()[0].token == grant.token
+
+
+@pytest.fixture
+def machine(store: str, tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+    """Make machines whose companions are threads of this test."""
+    made: list[Machine] = []
+
+    def make(name: str, boot: str = "") -> Machine:
+        made.append(Machine(store, tmp_path, name, boot))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.vanish()
+
+
+def test_a_lost_machine_is_suspect_until_it_is_heard_of_again(lab, machine, monkeypatch):
+    with quick(monkeypatch):
+        gone, watching = machine("gone"), machine("watching")
+        engine, other = gone.engine(monkeypatch), watching.engine(monkeypatch)
+        send(other, do.Remove("none"))
+        held = send(engine, acquire(engine))
+        assert held.kind == HELD
+        gone.vanish()
+        until(lambda: "has not been heard of" in lab.holders()[0].suspect)
+        assert lab.try_acquire() is None, "nobody knows whether it still uses the board"
+        back = machine("gone", "boot of gone again")
+        returned = back.engine(monkeypatch)
+        send(returned, do.Remove("none"))  # it uses the pool again
+        becomes(lambda: free(lab), True)  # the machine has another boot: none of its old processes is left
+
+
+def test_a_pool_may_free_what_a_lost_machine_held_after_a_time(lab, machine, monkeypatch):
+    lab.admin.configure(free_after=1.0)
+    with quick(monkeypatch):
+        gone, watching = machine("gone"), machine("watching")
+        engine, other = gone.engine(monkeypatch), watching.engine(monkeypatch)
+        send(other, do.Remove("none"))
+        assert send(engine, acquire(engine)).kind == HELD
+        gone.vanish()
+        with lab.acquire(timeout=HANG):
+            assert "a guess" in why_it_died(lab)
+
+
+def test_a_session_that_the_store_forgot_is_registered_again(store, lab, machine, monkeypatch):
+    """A failover may lose the registration alone; without one nobody could prove a death later."""
+    with quick(monkeypatch), contextlib.closing(open_log(store)) as log:
+        engine = machine("forgotten").engine(monkeypatch)
+        assert send(engine, acquire(engine)).kind == HELD
+        assert engine.session in log.sessions("lab")
+        log.unregister("lab", [engine.session])
+        until(lambda: engine.session in log.sessions("lab"))
+
+
+def test_a_session_with_nothing_open_leaves_a_pool_and_comes_back_unharmed(store, lab, machine, monkeypatch):
+    monkeypatch.setattr(_companion, "IDLE", 0.3)
+    with quick(monkeypatch), contextlib.closing(open_log(store)) as log:
+        here = machine("idle")
+        engine = here.engine(monkeypatch)
+        held = send(engine, acquire(engine))
+        registered = engine.session in log.sessions("lab")
+        assert registered
+        becomes(lambda: here.companion._pools["lab"].is_idle(engine.session, 0.3), False)  # while it holds
+        send(engine, do.Release(engine.session, held.token))
+        until(lambda: engine.session not in log.sessions("lab"))
+        until(lambda: here.companion._pools["lab"].wakes_at() is None)  # it costs the store nothing now
+        assert send(engine, acquire(engine, 1)).kind == HELD
+        assert engine.session in log.sessions("lab")
+        engine.close()
+        becomes(lambda: free(lab), True)
+        until(lambda: engine.session not in log.sessions("lab"))
+
+
+def test_a_store_that_is_away_holds_up_the_opening_of_no_other(redis_url, monkeypatch):
+    """Opening one that does not answer takes as long as it takes, in its thread."""
+    began, go_on = threading.Event(), threading.Event()
+
+    class Slow(LogEngine):
+        def __init__(self, url: str, machine: str) -> None:
+            if "slow" in url:
+                began.set()
+                go_on.wait(HANG)
+            super().__init__(url, machine)
+
+    monkeypatch.setattr(_engine, "LogEngine", Slow)
+    opened: list[ResourcePool] = []
+    opener = threading.Thread(target=lambda: opened.append(ResourcePool("lab", of_machine(redis_url, "slow"))))
+    opener.start()
+    try:
+        assert began.wait(HANG)
+        with ResourcePool("lab", of_machine(redis_url, "quick")) as pool:
+            assert pool.resources() == []
+    finally:
+        go_on.set()
+        opener.join(HANG)
+    opened[0].close()
+
+
+def acquire(engine: LogEngine, number: int = 0) -> do.Acquire:
+    return do.Acquire(f"#{engine.session}-{number}", engine.session, 0, Holder("process", "test"), (Want(),))
+
+
+def send(engine: LogEngine, command: do.Command, pool: str = "lab") -> Any:
+    came = threading.Event()
+    answers: list[Any] = []
+
+    def done(answer: Any) -> None:
+        answers.append(answer)
+        came.set()
+
+    engine.apply(pool, command, done, block=True)
+    assert came.wait(HANG)
+    return answers[0]
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+def test_calls_go_on_while_connections_are_cut_all_the_time(lab, store):
+    """Each cut may come before a call, between its effect and its answer, or after it."""
+    tokens: list[int] = []
+    with cutting(store) as cut:
+        for number in range(40):
+            cutter = threading.Timer(number % 7 / 1000, cut)
+            cutter.start()
+            with lab.acquire(timeout=HANG) as grant:
+                tokens.append(grant.token)
+            cutter.join()
+    assert tokens == sorted(set(tokens))
+    becomes(lambda: (lab.holders(), lab.waiters()), ([], []))
+    assert lab.statistics().grants_total == 40
+
+
+@contextlib.contextmanager
+def cutting(url: str) -> Iterator[Callable[[], None]]:
+    """Yield what cuts all connections of companions once, and lets the server forget its scripts."""
+    if url.startswith("postgres"):
+        with psycopg.connect(url, autocommit=True) as connection:
+            ours = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'millpond'"
+
+            def cut() -> None:
+                connection.execute(ours)
+
+            yield cut
+    else:
+
+        def cut() -> None:
+            with contextlib.suppress(ConnectionError):  # one cut may strike the connection of another
+                log_stores.command(url, "CLIENT", "KILL", "TYPE", "pubsub")
+                log_stores.command(url, "SCRIPT", "FLUSH")
+                log_stores.command(url, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+        yield cut
+
+
+@contextlib.contextmanager
+def own_store(kind: str) -> Iterator[tuple[str, Any]]:
+    if kind == "postgres":
+        with log_stores.postgres("fsync=on") as server:
+            yield server.url, server
+    else:
+        with log_stores.redis(None, "--appendonly", "yes", "--appendfsync", "always") as redis:
+            yield redis.url, redis
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_a_server_that_is_killed_and_comes_back_has_lost_nothing(kind):
+    with own_store(kind) as (url, server), ResourcePool("lab", url) as pool:
+        pool.add("board")
+        with pool.acquire() as grant:
+            server.restart()
+            until(lambda: held_by(pool, grant.token))
+            server.kill()
+            waiter = threading.Thread(target=lambda: pool.acquire(timeout=HANG).release())
+            waiter.start()
+            server.restart()
+        waiter.join(HANG)
+        assert not waiter.is_alive()
+        becomes(lambda: free(pool), True)
+
+
+def held_by(pool: ResourcePool, token: int) -> bool:
+    with contextlib.suppress(EngineUnavailable):
+        return [one.token for one in pool.holders()] == [token]
+    return False
+
+
+def test_a_redis_that_forgot_everything_is_told_and_tokens_still_grow():
+    with log_stores.redis() as server, ResourcePool("lab", server.url, on_lost="ignore") as pool:
+        pool.add("board")
+        grant = pool.acquire()
+        server.restart()
+        until(lambda: is_lost(grant))
+        pool.add("board", exist_ok=True)
+        with pool.acquire(timeout=HANG) as again:
+            assert again.token > grant.token
+
+
+def is_lost(grant: Any) -> bool:
+    try:
+        grant.check()
+    except LeaseLost:
+        return True
+    return False
+
+
+def test_a_companion_rests_while_the_store_is_away_although_its_process_has_died():
+    with log_stores.redis() as server:
+        with ResourcePool("lab", server.url) as pool:
+            pool.add("board")
+        with holder(server.url) as (process, companion):
+            watched = psutil.Process(companion)
+            server.kill()
+            process.kill()
+            process.wait()
+            before = watched.cpu_times().user
+            until(lambda: watched.num_ctx_switches().voluntary > 50)  # it tries, and sleeps in between
+            assert watched.cpu_times().user - before < 5
+            server.restart()
+            with ResourcePool("lab", server.url) as pool:
+                until(lambda: not pool.holders())
+
+
+def test_a_store_that_is_away_is_told_as_such_and_no_call_hangs():
+    with log_stores.redis() as server, ResourcePool("lab", server.url) as pool:
+        pool.add("board")
+        server.kill()
+        with pytest.raises(EngineUnavailable, match="cannot be reached"):
+            pool.holders()
+        with pytest.raises((EngineUnavailable, TimeoutError)):
+            pool.acquire(timeout=0.5)
+        server.restart()
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_a_server_that_stands_still_is_told_as_away_and_goes_on(kind):
+    with own_store(kind) as (url, server), ResourcePool("lab", url) as pool:
+        pool.add("board")
+        with pool.acquire(timeout=HANG) as grant:
+            server_process = psutil.Process(server.process.pid)
+            stopped = [server_process, *server_process.children()]  # PostgreSQL has one for each connection
+            for process in stopped:
+                process.suspend()
+            try:
+                with pytest.raises(EngineUnavailable):
+                    pool.holders()
+            finally:
+                for process in stopped:
+                    process.resume()
+            until(lambda: held_by(pool, grant.token))
+
+
+def test_a_log_is_compacted(store, machine, monkeypatch):
+    monkeypatch.setattr(_hosted, "COMPACT", 60)
+    engine = machine("small").engine(monkeypatch)
+    send(engine, do.Add("board", {}), "small")
+    for number in range(700):
+        held = send(engine, acquire(engine, number), "small")
+        assert send(engine, do.Release(engine.session, held.token), "small").kind == "released"
+    engine.close()
+    if store.startswith("postgres"):
+        with psycopg.connect(store) as connection:
+            counted = "SELECT count(*) FROM millpond_resource_item WHERE pool = 'small'"
+            rows = connection.execute(counted).fetchall()[0][0]
+    else:
+        rows = int(log_stores.command(store, "XLEN", "millpond:resources:{small}:log")[1:].strip())
+    assert 900 < rows < 1200, f"{rows} items are kept after 1,400 changes"
+    with ResourcePool("small", of_machine(store, "late")) as late:
+        assert len(late.admin.history(limit=1000)) > 500
+        assert late.statistics().grants_total == 700
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def refused(url: str) -> str:
+    with pytest.raises(EngineError) as error:
+        ResourcePool("lab", url)
+    return str(error.value)
+
+
+def test_a_redis_that_deletes_keys_is_refused():
+    with log_stores.redis(None, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as server:
+        assert "maxmemory-policy noeviction" in refused(server.url)
+
+
+def test_a_read_only_replica_is_refused(redis_url):
+    port = redis_url.rpartition(":")[2].partition("/")[0]
+    with log_stores.redis() as server:
+        log_stores.command(server.url, "REPLICAOF", "127.0.0.1", port)
+        until(lambda: b"role:slave" in log_stores.command(server.url, "INFO", "replication"))
+        assert "read-only replica" in refused(server.url)
+
+
+def test_a_wrong_password_is_refused_and_no_password_is_shown():
+    with log_stores.redis() as server:
+        log_stores.command(server.url, "CONFIG", "SET", "requirepass", "geheim")
+        words = refused(server.url.replace("//", "//:falsch@"))
+        assert "refused to let us in" in words and "falsch" not in words
+        url = server.url.replace("//", "//:geheim@")
+        with ResourcePool("lab", url) as pool:
+            pid = companion_of(pool)
+            assert b"geheim" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert "geheim" not in f"{pool!r} {pool._engine.url}"
+
+
+def test_a_pool_of_a_newer_format_is_refused_and_harms_no_other(redis_url):
+    log_stores.command(redis_url, "HSET", "millpond:resources:{newer}:meta", "format", "99", "epoch", "1", "seq", "1")
+    with ResourcePool("newer", redis_url) as newer, ResourcePool("older", redis_url) as older:
+        older.add("a")
+        with pytest.raises(EngineError, match="format 99"):
+            newer.holders()
+        with older.acquire(timeout=HANG):
+            pass
+
+
+def test_a_server_that_is_not_there_is_told_at_once():
+    with pytest.raises(EngineUnavailable, match="cannot be reached"):
+        ResourcePool("lab", "redis://127.0.0.1:1/0")
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://localhost:port", "is no URL of Redis"),
+        ("redis://localhost/?colour=red", "option 'colour'"),
+        ("redis://localhost/abc", "is no URL of Redis"),
+    ],
+)
+def test_a_bad_url_is_refused_before_anything_is_started(url, words):
+    with pytest.raises(ValueError, match=words):
+        ResourcePool("lab", url)
+
+
+def test_a_postgres_without_the_right_to_create_tables_says_what_an_owner_must_run():
+    with log_stores.postgres() as server:
+        url = server.new_database()
+        name = url.rpartition("/")[2]
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE USER guest")
+            connection.execute(f"REVOKE ALL ON DATABASE {name} FROM PUBLIC; GRANT CONNECT ON DATABASE {name} TO guest")
+            connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+            assert "millpond schema" in refused(url.replace("postgres@", "guest@"))
+            sql = subprocess.run(
+                [sys.executable, "-m", "millpond", "schema"], capture_output=True, text=True, check=True
+            )
+            connection.execute(sql.stdout)
+            connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA public TO guest")
+            connection.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO guest")
+        with ResourcePool("lab", url.replace("postgres@", "guest@")) as pool:
+            pool.add("board")
+            with pool.acquire(timeout=HANG):
+                pass
+
+
+# --- the companion ---------------------------------------------------------------------------------------------------
+
+
+def test_a_companion_serves_all_processes_of_a_machine_and_ends_after_the_last(redis_url):
+    url = of_machine(redis_url, "shared")
+    with ResourcePool("lab", url) as pool, holder_of("lab", url, pool) as companion:
+        assert companion == companion_of(pool)
+    until(lambda: not os.path.exists(f"/proc/{companion}"))
+
+
+@contextlib.contextmanager
+def holder_of(name: str, url: str, pool: ResourcePool) -> Iterator[int]:
+    pool.add("board", exist_ok=True)
+    with holder(url) as (_, companion):
+        yield companion
+
+
+def test_a_companion_is_in_a_group_of_its_own_and_hears_no_ctrl_c(redis_url):
+    with ResourcePool("lab", redis_url) as pool:
+        pool.add("board", exist_ok=True)
+        pid = companion_of(pool)
+        assert os.getpgid(pid) != os.getpgid(0) and os.getsid(pid) != os.getsid(0)
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+            os.kill(pid, number)
+        with pool.acquire(timeout=HANG):
+            assert companion_of(pool) == pid
+
+
+def test_a_forked_child_is_a_session_of_its_own(lab):
+    with lab.acquire(timeout=HANG) as grant:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                status = 0 if lab.try_acquire() is None and lab.holders()[0].token == grant.token else 2
+            os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        grant.check()
+
+
+def test_a_companion_that_gives_no_sign_of_life_is_replaced(redis_url, monkeypatch):
+    from millpond.resources.engines.log import _engine
+
+    monkeypatch.setattr(_engine, "SILENCE", 0.3)
+    with ResourcePool("lab", of_machine(redis_url, "stuck")) as pool:
+        pool.add("board", exist_ok=True)
+        grant = pool.acquire(timeout=HANG)
+        pid = companion_of(pool)
+        os.kill(pid, signal.SIGSTOP)
+        assert [one.token for one in pool.holders()] == [grant.token]
+        assert companion_of(pool) != pid
+        grant.release()
