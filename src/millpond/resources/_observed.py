@@ -1,0 +1,68 @@
+# Generated from _async_observed.py by tools/twins.py: edit that file, then run `make format`.
+"""A grant that tells an observer how long it was waited for, and how long it was held.
+
+The synchronous twin, `_observed.py`, is generated from this file by `tools/twins.py`. A pool without `on_event` makes
+plain grants, so nobody pays for this who does not ask for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from millpond._clock import elapsed
+from millpond._events import Observer, report
+from millpond.errors import AcquireTimeout
+from millpond.resources import _case
+from millpond.resources._grant import Grant
+from millpond.resources._views import wishes
+
+
+class ObservedGrant(Grant):
+    """A grant of a pool that has an `on_event`."""
+
+    __slots__ = ("_on_event",)
+
+    _on_event: Observer
+
+    def _obtain(self) -> None:
+        case = self._case
+        if self._latch is not None or case.state != _case.ASKING:
+            super()._obtain()
+            return
+        began = elapsed()
+        about = {"request": case.id, "wants": wishes(case.command.wants)}
+        try:
+            super()._obtain()
+        except BaseException as error:
+            outcome = "error" if isinstance(error, Exception) else "cancelled"
+            if isinstance(error, AcquireTimeout):
+                outcome = "timeout" if case.command.wait else "busy"
+            data = {**about, "waited": elapsed() - began, "outcome": outcome, "error": error}
+            report(self._on_event, "acquire_failed", self._desk.pool, data)
+            raise
+        names = [name for name, _ in case.shares]
+        data = {**about, "waited": elapsed() - began, "resources": names, "token": case.token}
+        report(self._on_event, "acquired", self._desk.pool, data)
+
+    def release(self) -> None:
+        """Give it back. Doing so again does nothing; a grant that was lost meanwhile raises `LeaseLost`."""
+        case = self._case
+        was_held, since = case.state == _case.HELD, case.held_since
+        try:
+            super().release()
+        finally:
+            if was_held and case.state != _case.HELD:
+                data = {"request": case.id, "token": case.token, "held": max(0.0, elapsed() - since)}
+                report(self._on_event, "released", self._desk.pool, data)
+
+
+def grant_maker(on_event: Observer | None) -> Callable[..., Grant]:
+    """Return what makes the grants of a pool: plain ones, unless somebody wants to know of them."""
+    return Grant if on_event is None else partial(_observed, on_event)
+
+
+def _observed(on_event: Observer, *args: object) -> Grant:
+    grant = ObservedGrant(*args)  # type: ignore[arg-type]
+    grant._on_event = on_event
+    return grant
