@@ -1,0 +1,61 @@
+"""The API reference is complete: every public name is on a page, and every field of every view says what it means."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import millpond
+import millpond.keyed
+import millpond.resources
+from millpond import errors
+
+ROOT = Path(__file__).parents[2]
+PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
+TWINS = re.compile(r"^Async(Keyed\w+|Receipt|ResourcePool|Grant|Admin)$")
+"""Named on the page of their twins, whose verbs they have."""
+
+VIEWS = sorted(
+    {
+        one
+        for part in (millpond, millpond.keyed, millpond.resources)
+        for name in part.__all__
+        if dataclasses.is_dataclass(one := getattr(part, name)) and isinstance(one, type)
+    },
+    key=lambda one: one.__qualname__,
+)
+
+
+@pytest.mark.parametrize("part", ["millpond", "millpond.keyed", "millpond.resources"])
+def test_every_public_name_is_in_the_reference(part: str) -> None:
+    module = importlib.import_module(part)
+    documented = set(re.findall(r"^::: [\w.]*?(\w+)$", PAGES, re.M))
+    missing = []
+    for name in module.__all__:
+        found = getattr(module, name, None)
+        is_error = inspect.isclass(found) and found.__module__ == errors.__name__
+        if name.startswith("_") or inspect.ismodule(found) or is_error or name in documented:
+            continue
+        if TWINS.match(name) and name in PAGES:
+            continue
+        missing.append(name)
+    assert missing == []
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=lambda one: one.__qualname__)
+def test_every_field_of_a_view_is_explained(view: type) -> None:
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(view))).body
+    assert isinstance(body, ast.ClassDef)
+    bare = []
+    for one, after in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name) and not one.target.id.startswith("_"):
+            is_told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            bare += [] if is_told else [one.target.id]
+    assert bare == []
