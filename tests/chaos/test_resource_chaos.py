@@ -1,4 +1,4 @@
-"""Real processes, killed, stopped, forked and interrupted at random, on one SQLite file.
+"""Real processes, killed, stopped, forked and interrupted at random, on one SQLite file, and between machines.
 
 What must hold is checked three ways: by the kernel (every holder locks a device file, `resource_worker.py`), from the
 event log (capacity, tokens, order, by a model that knows nothing of the rules' code), and at the end (nothing held,
@@ -6,6 +6,9 @@ nobody waiting, the file sound). Seeds are printed; `CHAOS_SEED` repeats one.
 
 The storm goes by what the workers have done, not by the clock: it strikes only those who have used a grant since they
 were started, and goes on until enough of them were killed while they held something or waited for it.
+
+Between machines the companions are killed and stopped as well, and connections to the store are cut. Machines are names
+in the URL: as far as the engine can know, they are several.
 """
 
 from __future__ import annotations
@@ -19,16 +22,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+import log_stores
+from log_stores import of_machine
 from millpond import NotFound, ResourcePool
 from millpond.resources import _changes as to
 from millpond.resources._records import Request
 from millpond.resources._wire import Entry
+from millpond.resources.engines.log import LogEngine
+from millpond.resources.engines.log._stores import open_log
 from waiting import becomes, until
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -121,6 +129,7 @@ class Victim:
 
     name: str
     pid: int
+    nursery: Nursery
 
 
 class Nursery:
@@ -138,7 +147,7 @@ class Nursery:
         )
 
     def start(self, name: str, seed: int) -> Victim:
-        return Victim(name, self._ask(f"{name} {seed}"))
+        return Victim(name, self._ask(f"{name} {seed}"), self)
 
     def wait(self, victim: Victim) -> None:
         self._ask(f"wait {victim.pid}")
@@ -160,25 +169,28 @@ class Chaos:
     def __init__(self, folder: Path, seed: int, processes: int) -> None:
         self.random = random.Random(seed)
         self.folder = folder
-        self.database = folder / "pools.db"
-        self.url = f"sqlite:///{self.database}"
-        self.pool = ResourcePool("chaos", self.url)
+        self.pool = ResourcePool("chaos", self.urls()[0])
         self.witness = Witness()
         self.pool._engine.watch("chaos", self.witness.hear)
         self.pool.admin.configure(patience=0.05, claim_within=0.2)
         for number in range(3):
             self.pool.add(f"disk-{number}", labels={"kind": "disk", "speed": "fast" if number else "slow"})
         self.pool.add(SHARED, capacity=3)
-        self.nursery = Nursery(self.url, folder)
+        self.nurseries = [Nursery(url, folder) for url in self.urls()]
         self.size = processes
         self.workers: list[Victim] = []
         self.started = 0
         self.stops = 0
         self.killed: list[str] = []
 
+    def urls(self) -> list[str]:
+        """Return where the pool is, as each machine has it."""
+        return [f"sqlite:///{self.folder / 'pools.db'}"]
+
     def start(self) -> None:
         self.started += 1
-        self.workers.append(self.nursery.start(f"worker-{self.started}", self.random.randrange(1 << 30)))
+        nursery = self.nurseries[self.started % len(self.nurseries)]
+        self.workers.append(nursery.start(f"worker-{self.started}", self.random.randrange(1 << 30)))
 
     def strike(self) -> None:
         """Do one thing to somebody who has begun."""
@@ -189,7 +201,7 @@ class Chaos:
         dice = self.random.random()
         if dice < 0.6:
             os.kill(victim.pid, signal.SIGKILL)
-            self.nursery.wait(victim)
+            victim.nursery.wait(victim)
             self.workers.remove(victim)
             self.killed.append(victim.name)
         elif dice < 0.8:
@@ -237,17 +249,20 @@ class Chaos:
         for number, victim in enumerate(self.workers):
             os.kill(victim.pid, signal.SIGKILL if number % 2 else signal.SIGTERM)
         for victim in self.workers:
-            self.nursery.wait(victim)
+            victim.nursery.wait(victim)
         self.workers.clear()
         becomes(lambda: [*self.pool.holders(), *self.pool.waiters()], [])
         becomes(self.sessions, 1)
 
     def sessions(self) -> int:
-        connection = sqlite3.connect(self.database)
-        try:
+        """Return how many sessions the place knows."""
+        with contextlib.closing(sqlite3.connect(self.folder / "pools.db")) as connection:
             return int(connection.execute("SELECT count(*) FROM session").fetchone()[0])
-        finally:
-            connection.close()
+
+    def close(self) -> None:
+        """End what started the workers."""
+        for nursery in self.nurseries:
+            nursery.close()
 
     def check_oracle(self) -> None:
         violations = self.folder / "violations"
@@ -262,16 +277,67 @@ class Chaos:
         assert statistics.free_units == statistics.units
         assert statistics.grants_total == self.witness.grants, "the witness heard every grant once"
         self.pool.close()
-        with sqlite3.connect(self.database) as connection:
+        self.check_place()
+
+    def check_place(self) -> None:
+        with contextlib.closing(sqlite3.connect(self.folder / "pools.db")) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             assert connection.execute("SELECT count(*) FROM session").fetchone() == (0,)
-        connection.close()
 
 
-def rage(folder: Path, *, processes: int, kills: int, pause: float) -> None:
+class ChaosBetweenMachines(Chaos):
+    """The same on a store of several machines, whose companions are struck, too."""
+
+    def __init__(self, store: str, folder: Path, seed: int, processes: int) -> None:
+        self.store = store
+        self.struck = 0
+        super().__init__(folder, seed, processes)
+        self.inspectors = [LogEngine(url) for url in self.urls()[1:]]
+
+    def urls(self) -> list[str]:
+        """The first machine is that of the test, whose companion nobody strikes: it must hear everything."""
+        return [of_machine(self.store, name) for name in ("home", "north", "south")]
+
+    def strike(self) -> None:
+        super().strike()
+        if self.random.random() < 0.25:
+            self.strike_companion(self.random.choice(self.inspectors))
+
+    def strike_companion(self, engine: LogEngine) -> None:
+        """Kill a companion, the decider among them, or let it stand still for longer than the gate waits."""
+        found = engine.companion
+        if found is None:
+            return
+        self.struck += 1
+        with contextlib.suppress(ProcessLookupError):
+            if self.random.random() < 0.5:
+                os.kill(found[0], signal.SIGKILL)
+            else:
+                os.kill(found[0], signal.SIGSTOP)
+                threading.Timer(self.random.random(), self.go_on, [Victim("", found[0], self.nurseries[0])]).start()
+
+    def sessions(self) -> int:
+        found = open_log(self.store)
+        try:
+            return len(found.sessions("chaos"))
+        finally:
+            found.close()
+
+    def close(self) -> None:
+        super().close()
+        for engine in self.inspectors:
+            engine.close()
+
+    def check_place(self) -> None:
+        becomes(self.sessions, 0)
+
+
+def rage(
+    folder: Path, *, processes: int, kills: int, pause: float, make: Callable[[Path, int, int], Chaos] = Chaos
+) -> None:
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(1 << 30))
     print(f"CHAOS_SEED={seed}")
-    chaos = Chaos(folder, seed, processes)
+    chaos = make(folder, seed, processes)
     witness = chaos.witness
     try:
         while len(chaos.killed) < kills or chaos.killed_in_the_act < kills // 2 or chaos.stops < kills // 8:
@@ -279,7 +345,7 @@ def rage(folder: Path, *, processes: int, kills: int, pause: float) -> None:
             time.sleep(chaos.random.random() * pause)  # a storm of many moods; nothing depends on it
         chaos.settle()
     finally:
-        chaos.nursery.close()
+        chaos.close()
     chaos.check()
     assert witness.served >= set(chaos.killed), "whoever was killed had used a grant, so the witness heard of it"
     print(
@@ -292,6 +358,22 @@ def rage(folder: Path, *, processes: int, kills: int, pause: float) -> None:
 @pytest.mark.timeout(600)
 def test_forty_kills_among_stops_forks_and_churn_break_no_promise(tmp_path: Path) -> None:
     rage(tmp_path, processes=6, kills=40, pause=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_kills_of_processes_and_companions_of_three_machines_break_no_promise(kind: str, tmp_path: Path) -> None:
+    with log_stores.running(kind) as url:
+        rage(tmp_path, processes=6, kills=20, pause=0.1, make=partial(ChaosBetweenMachines, url))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("kind", ["redis", "valkey", "cluster", "postgres"])
+def test_a_thousand_kills_between_machines_break_no_promise(kind: str, tmp_path: Path) -> None:
+    with log_stores.running(kind) as url:
+        rage(tmp_path, processes=16, kills=1000, pause=0.15, make=partial(ChaosBetweenMachines, url))
 
 
 @pytest.mark.soak

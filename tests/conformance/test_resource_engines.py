@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+import log_stores
 from millpond._sqlite._url import parse
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Want
+from millpond.resources.engines.log import LogEngine
 from millpond.resources.engines.memory import MemoryEngine
 from millpond.resources.engines.sqlite import SqliteEngine
 from millpond.resources.engines.temporal import _url as temporal_url
@@ -27,7 +30,7 @@ def _memory(folder: Path) -> Bench:
 
 def _sqlite(folder: Path, options: str = "") -> Bench:
     url = f"sqlite:///{folder}/{next(_worlds)}.db{options}"
-    return Bench(lambda: SqliteEngine(url, *parse(url)), lambda: SqliteEngine(url, *parse(url)), url=url)
+    return Bench(lambda: SqliteEngine(url, parse(url)), lambda: SqliteEngine(url, parse(url)), url=url)
 
 
 def _full(folder: Path) -> Bench:
@@ -41,6 +44,28 @@ BENCHES: dict[str, Callable[[Path], Bench]] = {"memory": _memory, "sqlite-normal
 def test_temporal_keeps_the_contract(check, pools):
     url = f"{pools.url()}?prefix=conformance-{next(_worlds)}:"
     bench = Bench(lambda: TemporalEngine(url, temporal_url.parse(url)), lambda: TemporalEngine(url, temporal_url.parse(url)), url=url)  # fmt: skip
+    try:
+        check(bench)
+    finally:
+        bench.close()
+
+
+@pytest.fixture(scope="module", params=["redis", "valkey", "cluster", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a store between machines: one server of each kind for all checks."""
+    with log_stores.running(request.param) as url:
+        yield url
+
+
+@pytest.mark.parametrize("machines", [("here", "here"), ("here", "there")], ids=["one-machine", "two-machines"])
+@pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
+def test_an_engine_between_machines_keeps_the_contract(check, store, machines):
+    """Two companions with other names of their machine are two machines, as far as the engine can know."""
+    first, second = (log_stores.of_machine(store, machine) for machine in machines)
+    with closing(LogEngine(first)) as engine:
+        for pool in engine.pools():
+            engine.drop(pool)
+    bench = Bench(lambda: LogEngine(first, machines[0]), lambda: LogEngine(second, machines[1]), url=first)
     try:
         check(bench)
     finally:

@@ -22,7 +22,7 @@ from millpond._sqlite._deathwatch import DeathWatch
 from millpond._sqlite._gate import Gate
 from millpond._sqlite._liveness import CONFIRM, LiveFile, Passport, Verdict, verdict
 from millpond._sqlite._process import read_stat
-from millpond._sqlite._sessions import enrol, enrolled, strike
+from millpond._sqlite._sessions import enrol, enrolled, note_use, strike, used
 from millpond._sqlite._trouble import translate
 
 __all__ = [
@@ -40,8 +40,10 @@ __all__ = [
     "Verdict",
     "enrol",
     "enrolled",
+    "note_use",
     "read_stat",
     "strike",
     "translate",
+    "used",
     "verdict",
 ]

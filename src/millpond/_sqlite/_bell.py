@@ -19,6 +19,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
+from millpond._sqlite._files import make_folder, mode_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -41,8 +43,8 @@ class Bell:
         """Whether other processes can ring it; if not, only the slow poll wakes this one."""
         self._far = _datagram()
         try:
-            os.makedirs(self.folder, exist_ok=True)
-            self._folder_fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._mode = mode_of(os.fspath(database))
+            self._folder_fd = make_folder(self.folder, self._mode)
             self._ear, self._near = self._hang(self._address(number))
         except OSError:
             self.is_audible = False
@@ -112,6 +114,7 @@ class Bell:
         try:
             self.sweep(self.number)  # the number is ours: this is of one who died before he could commit it
             ear.bind(address)
+            os.chmod(address, self._mode)
             near.connect(address)
         except OSError:
             ear.close()

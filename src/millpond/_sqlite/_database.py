@@ -31,10 +31,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
+from millpond._events import logger
+from millpond._sqlite._files import OWNER_ONLY, make_database
 from millpond._sqlite._gate import Gate
-from millpond._sqlite._trouble import check_place, translate
+from millpond._sqlite._trouble import check_place, translate, translate_os_error
 from millpond._version import __version__
-from millpond.errors import EngineError
+from millpond.errors import EngineError, EngineUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,10 +53,17 @@ APPLICATION_ID = 0x4D496C6C
 _OWN_TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS session (number INTEGER PRIMARY KEY AUTOINCREMENT, passport TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS session_pool (session INTEGER, pool INTEGER, PRIMARY KEY (session, pool)) WITHOUT ROWID;
 """
 
 LOOK = 0.1
 """Seconds between two looks whether the path still names our file (5 us each, which a transaction would feel)."""
+
+STUCK = 30.0
+"""Seconds to wait for the gate at an opening, or a write that nobody else has queued, before it is given up."""
+
+NOTICE = 1.0
+"""Seconds after which the log says who is in the way."""
 
 _PATIENCE = 5.0
 """Seconds to wait for the gate at a close, before the connection is left to the end of the process."""
@@ -81,7 +90,8 @@ class Transaction:
 class Database:
     """The connection of this process to the file at `path`, for all its threads, one at a time.
 
-    `tables` are SQL scripts that create what is missing (`CREATE TABLE IF NOT EXISTS …`). Raises `EngineError` when the
+    `tables` are SQL scripts that create what is missing (`CREATE TABLE IF NOT EXISTS …`); `mode` are the permissions of
+    a file that is made. Raises `EngineError` when the
     file cannot be used, in words. Only `synchronous="FULL"` survives power loss without losing the last transactions;
     a crash of the process loses nothing either way.
     """
@@ -94,6 +104,7 @@ class Database:
         synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
         migrations: Sequence[Callable[[sqlite3.Connection], object]] = MIGRATIONS,
         busy_timeout: float = 5.0,
+        mode: int = OWNER_ONLY,
     ) -> None:
         if synchronous not in ("NORMAL", "FULL"):
             raise ValueError(f"synchronous must be 'NORMAL' or 'FULL', not {synchronous!r}")
@@ -102,6 +113,10 @@ class Database:
         self.path = os.path.realpath(path)
         """With links resolved, as SQLite does it: the files beside it are found by this name."""
         check_place(self.path)
+        try:
+            make_database(self.path, mode)
+        except OSError as error:
+            raise translate_os_error(error, self.path) from error
         self._tables = (_OWN_TABLES, *tables)
         self._synchronous = synchronous
         self._migrations = tuple(migrations)
@@ -129,6 +144,7 @@ class Database:
     def writing(self) -> Iterator[Transaction]:
         """Run the body in one transaction behind the gate (entered here, unless this thread is inside).
 
+        Raise `EngineUnavailable`, which says who is in the way, when the gate does not open for `STUCK` seconds.
         Commits at the end; rolls back on any exception, Ctrl-C included. An error of SQLite leaves as `EngineError`,
         with its sqlite3 exception as the cause.
         """
@@ -248,9 +264,30 @@ class Database:
     def _inside(self) -> Iterator[None]:
         if self.gate.is_inside:
             yield
-        else:
-            with self.gate:
-                yield
+            return
+        try:
+            self._enter()
+            yield
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self.gate.is_inside:
+            self.gate.leave()
+
+    def _enter(self) -> None:
+        """Enter the gate, or say who is inside."""
+        if self.gate.try_enter():
+            return
+        since = time.monotonic()
+        if self.gate.enter_within(min(NOTICE, STUCK)):
+            return
+        obstacle = self.gate.obstacle(time.monotonic() - since)
+        logger.warning("%s is waited for: %s", self.path, obstacle, extra={"millpond": {"path": self.path}})
+        if not self.gate.enter_within(STUCK - NOTICE):
+            raise EngineUnavailable(
+                f"{self.path!r} cannot be used now: {self.gate.obstacle(time.monotonic() - since)}; nothing was changed"
+            )
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[sqlite3.Connection]:

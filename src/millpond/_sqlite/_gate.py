@@ -32,6 +32,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
+from millpond._sqlite._files import create, mode_of
+from millpond._sqlite._haste import haste
 from millpond._sqlite._lockfile import LockFile, share
 from millpond._sqlite._process import describe
 from millpond._sqlite._trouble import translate_os_error
@@ -43,7 +45,7 @@ GRACE = 0.25
 """Seconds for whoever was inside when the gate file was deleted."""
 
 POLL = 0.0005
-"""Seconds between two tries where the kernel will not let us queue."""
+"""Seconds between two tries where the kernel will not let us queue; they become longer, up to ten times."""
 
 _BYTE = 0
 
@@ -60,16 +62,23 @@ class Gate:
         self._file = self._share()
 
     def try_enter(self) -> bool:
-        """Enter if nobody is inside, and tell whether you are; never wait."""
+        """Enter if nobody is inside and no thread of this process waits to be; tell whether you are; never wait."""
         file = self._current()
         self._refuse_second_entry()
+        is_next = _has(file.turnstile)
         try:
-            if file.mutex.acquire(blocking=False) and file.try_lock(_BYTE) and self._is_open(file, may_wait=False):
-                self._arrive(file)
-                return True
+            # Who leaves and comes back at once must not keep out, for ever, one who waits: so by the turnstile.
+            if (is_next or file.turnstile.acquire(blocking=False)) and file.mutex.acquire(blocking=False):
+                haste.begin()
+                if file.try_lock(_BYTE) and self._is_open(file, may_wait=False):
+                    self._arrive(file)
+                    return True
         except BaseException:
             self._let_go(file)
             raise
+        finally:
+            if not is_next and _has(file.turnstile):
+                file.turnstile.release()
         self._let_go(file)
         return False
 
@@ -81,6 +90,7 @@ class Gate:
             try:
                 with file.turnstile:
                     file.mutex.acquire()
+                haste.begin()
                 self._wait_for(file)
                 if self._is_open(file, may_wait=True):
                     self._arrive(file)
@@ -93,21 +103,24 @@ class Gate:
     def enter_within(self, seconds: float) -> bool:
         """Enter if that is possible within so many seconds, and tell whether you are inside.
 
-        Without a place in the kernel's line, so this is for an end or a fork, not for every day.
+        Without a place in the kernel's line, so this is for a beginning, an end or a fork, not for every day.
         """
         deadline = time.monotonic() + seconds
         file = self._current()
         self._refuse_second_entry()
-        if not file.turnstile.acquire(timeout=max(0.0, seconds)):
-            return False
         try:
+            if not file.turnstile.acquire(timeout=max(0.0, seconds)):
+                return False
+            pause = POLL
             while not self.try_enter():
                 if time.monotonic() >= deadline:
                     return False
-                time.sleep(POLL)
+                time.sleep(pause)
+                pause = min(pause * 1.1, 10 * POLL)
             return True
         finally:
-            file.turnstile.release()
+            if _has(file.turnstile):
+                file.turnstile.release()
 
     def leave(self) -> None:
         """Let the next one in. In a forked child this does nothing: it was the parent who entered."""
@@ -136,6 +149,13 @@ class Gate:
         if pid is None:
             return None
         return describe(pid) if pid else "a process in another container"
+
+    def obstacle(self, waited: float) -> str:
+        """Say what has kept us from writing for so many seconds, and what to do."""
+        blocker = self.blocker()
+        if blocker is None:
+            return f"the disk is too slow (waited {waited:.1f} s)"
+        return f"its gate is held by {blocker}, for {waited:.1f} s or longer: continue or end that"
 
     def close(self) -> None:
         """Be done with it: nobody may be inside through this object. Another Gate of the process stays as it is."""
@@ -187,7 +207,7 @@ class Gate:
     def _is_open(self, file: LockFile, *, may_wait: bool) -> bool:
         """With the lock held: whether this is still the gate, and not one so new that another may be inside the old."""
         try:
-            found = os.stat(self.path)
+            found = os.lstat(self.path)
         except OSError:
             found = None
         if found is None or (found.st_dev, found.st_ino) != file.key:
@@ -213,14 +233,22 @@ class Gate:
     def _let_go(self, file: LockFile) -> None:
         """Undo as much of an entry as has been done: lock, mutex, both or neither."""
         self._inside.pop(threading.get_ident(), None)
-        if file.is_void or not file.mutex._is_owned():  # type: ignore[attr-defined]  # what Condition asks, too
+        if file.is_void or not _has(file.mutex):
             return
         try:
             file.holder = None
             file.unlock(_BYTE)
         finally:
+            haste.end()
             file.mutex.release()
 
 
+def _has(lock: threading.RLock) -> bool:
+    """Tell whether this thread has the lock, also when a signal came between taking it and noting that it did."""
+    owned: bool = lock._is_owned()  # type: ignore[attr-defined]  # what Condition asks, too
+    return owned
+
+
 def _create(path: str) -> None:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    with contextlib.suppress(FileExistsError):  # another was quicker
+        os.close(create(path, mode_of(path.removesuffix("-gate"))))

@@ -20,8 +20,9 @@ Two witnesses, and what each is worth:
 
 One's own process is never probed: the kernel says "free" of one's own lock.
 
-What it does not prove: that the *work* has ended, which may be a child process; and a process that replaced itself by
-`exec` is still that process, so what it held stays until it ends or an operator decides.
+What it does not prove: that the *work* has ended, which may be a child process. A process that replaced itself by
+`exec` is still that process, and keeps the lock as well as the pid: what it held stays until it ends or an operator
+decides.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ import socket
 from dataclasses import asdict, dataclass
 from typing import Self
 
+from millpond._sqlite._files import create, mode_of
 from millpond._sqlite._lockfile import LockFile, share
 from millpond._sqlite._process import boot_id, is_gone, namespace, own_start
 from millpond._sqlite._trouble import translate_os_error
@@ -64,7 +66,7 @@ class LiveFile:
         self.path = path + "-live"
         self._numbers: set[int] = set()
         try:
-            self._file = share(self.path, _create)
+            self._file = share(self.path, _create, keep_on_exec=True)
             nonce = os.pread(self._file.fd, 2 * _NONCE_BYTES, 0).decode("ascii", "replace")
         except OSError as error:
             raise translate_os_error(error, path) from error
@@ -101,7 +103,7 @@ class LiveFile:
         for number in self._numbers:
             file.try_lock(number)
         try:
-            found = os.stat(self.path)
+            found = os.lstat(self.path)
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == file.key
@@ -126,7 +128,7 @@ class LiveFile:
 def _create(path: str) -> None:
     """Make the file with its nonce inside, in one step: nobody sees it empty."""
     draft = f"{path}.{secrets.token_hex(4)}"
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = create(draft, mode_of(path.removesuffix("-live")))
     try:
         os.write(fd, secrets.token_hex(_NONCE_BYTES).encode())
         try:

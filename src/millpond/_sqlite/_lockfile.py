@@ -7,6 +7,9 @@
   shared by all who use the file under whatever name, and closed when the last of them is done. A second one that was
   opened by a race is kept as a spare and closed with the first.
 - A forked child does not have them: so in the child every file is void, and must be asked for again.
+- They outlive `exec`, with the descriptor: so one that proves life stays open across it (`keep_on_exec`). The program
+  that comes after may use Millpond, too. Closing its descriptor would drop the locks of the program before, so a file
+  of which this process has a descriptor that is not ours is never closed.
 
 (Rejected: `flock`, which a forked child keeps for its whole life, and open-file-description locks, which it keeps too
 and which macOS does not have.)
@@ -34,9 +37,9 @@ _FLOCK = struct.Struct("hhqqi4x" if sys.platform == "linux" else "qqihh")
 class LockFile:
     """The one descriptor of this process on a file; made by `share()` only."""
 
-    __slots__ = ("_spares", "_users", "fd", "held", "holder", "key", "mutex", "turnstile")
+    __slots__ = ("_is_kept", "_spares", "_users", "fd", "held", "holder", "key", "mutex", "turnstile")
 
-    def __init__(self, fd: int, key: tuple[int, int]) -> None:
+    def __init__(self, fd: int, key: tuple[int, int], *, is_kept: bool = False) -> None:
         self.fd = fd
         self.key = key
         self.mutex = threading.RLock()
@@ -49,6 +52,7 @@ class LockFile:
         """Bytes that this process has locked for good, since it cannot ask the kernel about its own."""
         self._users = 1
         self._spares: list[int] = []
+        self._is_kept = is_kept
 
     @property
     def is_void(self) -> bool:
@@ -87,7 +91,7 @@ class LockFile:
         """Give up one use; the last one closes the descriptor, and with it drops every lock of this process."""
         with _state.lock:
             self._users -= 1
-            if self._users == 0 and not self.is_void:
+            if self._users == 0 and not self.is_void and not self._is_kept:
                 del _state.files[self.key]
                 self._close()
 
@@ -115,30 +119,44 @@ _state = _State()
 os.register_at_fork(after_in_child=_state.reset)
 
 
-def share(path: str, create: Callable[[str], None]) -> LockFile:
+def share(path: str, create: Callable[[str], None], *, keep_on_exec: bool = False) -> LockFile:
     """Return this process's descriptor of the file, which `create(path)` makes if it is missing.
 
-    Every call must be paired with one `done()`.
+    Every call must be paired with one `done()`. With `keep_on_exec` its locks outlive `exec`, and end with the process.
     """
     with _state.lock:
         while True:
             try:
-                found = os.stat(path)
+                found = os.lstat(path)
             except FileNotFoundError:
                 create(path)
                 continue
             file = _state.files.get((found.st_dev, found.st_ino))
             if file is None:
                 try:
-                    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
                 except FileNotFoundError:
                     continue
                 found = os.fstat(fd)
                 file = _state.files.get((found.st_dev, found.st_ino))
                 if file is None:
-                    file = LockFile(fd, (found.st_dev, found.st_ino))
-                    _state.files[file.key] = file
+                    key = (found.st_dev, found.st_ino)
+                    is_kept = keep_on_exec and _is_open_elsewhere(key, fd)
+                    os.set_inheritable(fd, keep_on_exec)
+                    file = _state.files[key] = LockFile(fd, key, is_kept=is_kept)
                     return file
                 file._spares.append(fd)  # the name has just moved to a file that we have: closing this would unlock it
             file._users += 1
             return file
+
+
+def _is_open_elsewhere(key: tuple[int, int], own: int) -> bool:
+    """Tell whether this process has another descriptor of the file: the program before `exec` left it."""
+    for name in os.listdir("/dev/fd"):
+        try:
+            found = os.fstat(int(name))
+        except OSError:  # the descriptor by which the folder was listed
+            continue
+        if (found.st_dev, found.st_ino) == key and int(name) != own:
+            return True
+    return False

@@ -143,6 +143,11 @@ def translate_os_error(error: OSError, path: str) -> EngineError:
             return EngineError(f"cannot open {path!r}: its folder {folder!r} does not exist; create it first")
         case errno.ENOLCK | errno.EOPNOTSUPP | errno.ENOSYS:
             return EngineError(f"the file system of {path!r} has no locks ({error.strerror}); use a local disk")
+        case errno.ELOOP:
+            return EngineError(
+                f"cannot use {error.filename!r} beside {path!r}: it is a symbolic link, and those are not followed; "
+                "find out who made it, and delete it"
+            )
         case errno.EMFILE | errno.ENFILE:
             return EngineUnavailable(f"cannot open {path!r}: too many open files; raise `ulimit -n` or close some")
     return EngineError(f"cannot use {error.filename or path!r} beside {path!r}: {error.strerror}")

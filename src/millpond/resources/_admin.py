@@ -30,8 +30,9 @@ _FIELDS = {
     "claim_within": "claim",
     "lock_delay": "delay",
     "retention": "retention",
+    "free_after": "free_after",
 }
-_OPERATOR = 1_000_000
+_OPERATOR = _requests.PRIORITY + 1
 """The priority of an operator's reservation: ahead of everybody."""
 
 
@@ -43,6 +44,10 @@ class Admin:
         self._desk = desk
         self._by = by
         self._take = take
+
+    def on_behalf_of(self, who: str) -> Admin:
+        """Return the same verbs, done for somebody else: the history names them instead of this process."""
+        return Admin(self._port, self._desk, _requests.name(who, "who it is done for"), self._take)
 
     # --- resources ---------------------------------------------------------------------------------------------
 
@@ -150,7 +155,7 @@ class Admin:
             (Want(_selectors.write(name=_resource(resource)), 1, 0),),
             priority=_OPERATOR,
             lease=_requests.microseconds(lease, "lease", 0.05),
-            reason=_requests.why(reason),
+            reason=f"{_requests.why(reason)} (reserved by {self._by})",
             sure=True,
         )
         reply = self._send(command)
@@ -177,6 +182,7 @@ class Admin:
         claim_within: float | None = None,
         lock_delay: float | None = None,
         retention: float | None = None,
+        free_after: float | None = None,
         reason: str | None = None,
     ) -> None:
         """Change the settings of the pool, for all who use it; what is None stays. All in seconds.
@@ -184,11 +190,13 @@ class Admin:
         `patience`: a bundle that waited this long has freed units kept for it. `ageing`: waiting that weighs as much
         as one point of priority (0: priorities are strict). `claim_within`: an offer not claimed in this time goes to
         the next. `lock_delay`: pause before a resource is lent again after an expiry, a revocation or a death.
-        `retention`: a `request_id` keeps its place this long after its process died.
+        `retention`: a `request_id` keeps its place this long after its process died. `free_after` (Redis and
+        PostgreSQL): what a machine held that has not been heard of for this long is lent again, although nobody knows
+        whether its processes still use it; 0, the default: it stays, and is shown as suspect.
         """
         changes: dict[str, int] = {}
-        given = (("patience", patience), ("ageing", ageing), ("lock_delay", lock_delay), ("retention", retention))
-        for name, value in given:
+        given = {"patience": patience, "ageing": ageing, "lock_delay": lock_delay, "retention": retention}
+        for name, value in {**given, "free_after": free_after}.items():
             if value is not None:
                 length = _requests.microseconds(value, name)  # 0 for ages, too, and 1 for nothing
                 changes[_FIELDS[name]] = 0 if value == 0 else length
@@ -226,14 +234,17 @@ class Admin:
         return self._ask(lambda replica, now: _views.explain(replica, now, name))
 
     def delete_pool(self, *, force: bool = False) -> None:
-        """Forget the pool with all its resources. Refused while anybody holds or waits, unless forced."""
+        """Delete the pool with all its resources. Refused while anybody holds or waits, unless forced.
+
+        With `force`, a pool that cannot be read is deleted, too.
+        """
 
         def question(replica: Replica, now: int) -> int:
             return len(replica.state.requests)
 
         is_forced = _requests.flag(force, "force")
-        users = self._ask(question)
-        if users and not is_forced:
+        self._desk.check_open()
+        if not is_forced and (users := self._ask(question)):
             raise PoolError(
                 f"pool {self._desk.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
             )

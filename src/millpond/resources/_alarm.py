@@ -20,17 +20,24 @@ LINGER = 1.0
 """Seconds that the thread waits for another appointment before it ends."""
 
 
+MANY = 64
+"""So many cancelled appointments may stay in any case."""
+
+
 class Appointment:
     """Something to be called at a time; `cancel` forgets it."""
 
-    __slots__ = ("call",)
+    __slots__ = ("_clockwork", "call")
 
-    def __init__(self, call: Callable[[], object]) -> None:
+    def __init__(self, call: Callable[[], object], clockwork: _Clockwork) -> None:
         self.call: Callable[[], object] | None = call
+        self._clockwork = clockwork
 
     def cancel(self) -> None:
         """Forget it, unless it is being called already."""
-        self.call = None
+        if self.call is not None:
+            self.call = None
+            self._clockwork.cancelled += 1  # roughly: it only says when to tidy up
 
 
 class _Clockwork:
@@ -38,16 +45,27 @@ class _Clockwork:
         self.condition = threading.Condition()
         self.heap: list[tuple[float, int, Appointment]] = []
         self.numbers = itertools.count()
+        self.cancelled = 0
         self.thread: threading.Thread | None = None
 
     def set(self, at: float, appointment: Appointment) -> None:
         with self.condition:
+            if self.cancelled > MANY and 2 * self.cancelled > len(self.heap):
+                self._tidy()
             heapq.heappush(self.heap, (at, next(self.numbers), appointment))
             if self.thread is None:
                 self.thread = threading.Thread(target=self._run, name="millpond-alarm", daemon=True)
                 self.thread.start()
             elif self.heap[0][2] is appointment:
                 self.condition.notify()
+
+    def _tidy(self) -> None:
+        """Drop what was cancelled. The garbage collector may set something meanwhile: that comes into the new heap."""
+        self.cancelled = 0
+        old, self.heap = self.heap, []
+        for one in old:
+            if one[2].call is not None:
+                heapq.heappush(self.heap, one)
 
     def _run(self) -> None:
         while True:
@@ -67,6 +85,7 @@ class _Clockwork:
         while True:
             while self.heap and self.heap[0][2].call is None:
                 heapq.heappop(self.heap)
+                self.cancelled -= 1
             if not self.heap:
                 if idle:
                     return None
@@ -78,8 +97,9 @@ class _Clockwork:
                 self.condition.wait(min(left, 3600.0))
                 continue
             _, _, appointment = heapq.heappop(self.heap)
-            if appointment.call is not None:
-                return appointment.call
+            call, appointment.call = appointment.call, None
+            if call is not None:
+                return call
 
 
 _clockwork = _Clockwork()
@@ -96,7 +116,7 @@ if hasattr(os, "register_at_fork"):
 
 def call_at(at: float, call: Callable[[], object]) -> Appointment:
     """Call a function at a time of `elapsed()`, in the alarm's thread."""
-    appointment = Appointment(call)
+    appointment = Appointment(call, _clockwork)
     shielded(lambda: _clockwork.set(at, appointment))
     return appointment
 

@@ -16,16 +16,14 @@ import msgspec
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._fork import this
+from millpond._urls import shown
 from millpond.errors import (
     AcquireTimeout,
-    AlreadyExists,
     EngineUnavailable,
     LeaseLost,
     PoolClosed,
     PoolError,
-    PoolFull,
     StaleToken,
-    Unsatisfiable,
 )
 from millpond.resources import _case, _views
 from millpond.resources._async_port import AsyncLatch, AsyncObtainable, AsyncPort, AsyncScope
@@ -33,13 +31,17 @@ from millpond.resources._case import Case
 from millpond.resources._commands import Acquire, Decline, Pass, Release, Renew, Reply
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Ticket
+from millpond.resources._refusals import Asked, grant_name, lost, not_held
 from millpond.resources._replica import Replica
 from millpond.resources._views import ResourceView
 
 OnLost: TypeAlias = str | Callable[["AsyncGrant"], object]
 Chooser: TypeAlias = Callable[[Sequence[ResourceView]], Sequence[ResourceView | str]]
+LOOK: Final = "waiters() and holders() tell who is ahead and who holds what"
 GLANCE: Final = 0.25
 """Seconds that who waited in vain waits to learn why."""
+TAKEN_BACK: Final = 2.0
+"""Seconds to wait until a request is taken back; after that it is taken back as soon as the engine answers."""
 
 
 class AsyncGrant(AsyncObtainable):
@@ -127,7 +129,7 @@ class AsyncGrant(AsyncObtainable):
         if case.state == _case.LOST or (case.state == _case.HELD and not self.is_held):
             raise self._lost()
         if case.state != _case.HELD:
-            raise LeaseLost(f"{self._name()} is not held: {case.how or case.state}; acquire it again")
+            raise not_held(self._name(), case.how or case.state)
 
     async def labels(self) -> dict[str, str]:
         """Return the labels of the resource (of the first one), as they are now."""
@@ -167,7 +169,7 @@ class AsyncGrant(AsyncObtainable):
             raise answer
 
     async def renew(self) -> None:
-        """Let a lease run for its whole length again from now. It is done for you every third of it."""
+        """Renew a lease for its whole length from now. It is done for you every third of it."""
         self._check_process()
         self.check()
         sent = elapsed()
@@ -224,17 +226,17 @@ class AsyncGrant(AsyncObtainable):
         scope, self._scope = self._scope, None
         if self._case.is_passed_on and self._case.state == _case.HELD:
             return
-        lost = self._case.state == _case.LOST
-        if not lost:
+        is_lost = self._case.state == _case.LOST
+        if not is_lost:
             try:
                 await self.release()
             except LeaseLost:
-                lost = True
+                is_lost = True
             except EngineUnavailable as trouble:  # it is released as soon as the engine answers
                 if error is None:
                     raise
                 error.add_note(str(trouble))
-        if lost and self._on_lost != "ignore" and not self._case.is_passed_on:
+        if is_lost and self._on_lost != "ignore" and not self._case.is_passed_on:
             cancelled = scope is not None and scope.absorb(error)
             if error is None or cancelled:
                 raise self._lost() from None
@@ -275,9 +277,9 @@ class AsyncGrant(AsyncObtainable):
             while True:
                 left = None if deadline is None else deadline - elapsed()
                 if not await latch.wait(left) and case.state != _case.HELD:
-                    words = self._unanswered(ticket) or self._timed_out(await self._standing())
+                    error = self._unanswered(ticket) or self._asked().timed_out(await self._standing() or LOOK)
                     if case.state != _case.HELD:  # it may have come as we looked
-                        raise AcquireTimeout(words)
+                        raise error
                 if case.state != _case.OFFERED:
                     break
                 latch = await self._look_at_offer()
@@ -297,22 +299,22 @@ class AsyncGrant(AsyncObtainable):
         interrupt = None
         if self._desk.knows(case) and (ticket is None or not ticket.cancel()):
             command = self._desk.withdrawal(case)
-            answer, interrupt = await self._port.finish(command)
-            if isinstance(answer, Exception):
-                self._desk.owe(command)
+            interrupt = await self._port.take_back(command, lambda: self._desk.owe(command), TAKEN_BACK)
         self._desk.forget(case, case.how or "withdrawn")
         if interrupt is not None:
             raise interrupt
 
-    def _unanswered(self, ticket: Ticket) -> str:
-        """Leave a request that the engine has not answered yet to be taken back later, and say so; else ""."""
+    def _unanswered(self, ticket: Ticket) -> AcquireTimeout | None:
+        """Leave a request that the engine has not answered yet to be taken back later, and return what says so."""
         case = self._case
         if case.state != _case.ASKING:
-            return ""
+            return None
+        why = self._desk.obstacle()
         if not ticket.cancel():
             self._desk.owe(self._desk.withdrawal(case))
         self._desk.forget(case, "not answered in time")
-        return f"pool {self._desk.pool!r} on {self._desk.engine.url} did not answer within {self._timeout:g} s"
+        words = f"pool {self._desk.pool!r} on {shown(self._desk.engine.url)} did not answer within {self._timeout:g} s"
+        return AcquireTimeout(f"{words}: {why}" if why else words)
 
     def _hang_latch(self) -> AsyncLatch[Case]:
         """Be told of the next step."""
@@ -362,45 +364,24 @@ class AsyncGrant(AsyncObtainable):
         """Return the error that says why there is no grant."""
         case = self._case
         answer = case.refusal
-        wants = self._wants()
         if isinstance(answer, PoolError):
             return answer
         if isinstance(answer, Exception):
             raise answer
         kind = answer.kind if isinstance(answer, Reply) else case.how
         detail = answer.detail if isinstance(answer, Reply) else case.how
-        pool = f"pool {self._desk.pool!r}"
-        if kind == "taken":
-            return AlreadyExists(f"request {case.id!r} belongs to {detail}, which lives: choose another request_id")
-        if kind == "used":
-            return AlreadyExists(
-                f"request {case.id!r} is over ({detail}), an id counts once: choose another request_id"
-            )
-        if kind == "unsatisfiable" or detail == "unsatisfiable":
-            return Unsatisfiable(
-                f"no resource of {pool} could ever satisfy {wants!r}: add one that matches, or see resources()"
-            )
-        if kind == "full":
-            return PoolFull(f"{pool} is full: {detail}; try again when others are done")
-        if kind == "busy" or detail == "timed out":
-            return AcquireTimeout(self._timed_out(standing))
-        if self._desk.is_closed:
-            return PoolClosed(f"{pool} was closed while request {case.id!r} waited")
-        return StaleToken(f"request {case.id!r} for {wants!r} ended without a grant: {detail or kind}")
+        error = self._asked().refused(kind, detail, standing or LOOK)
+        if isinstance(error, StaleToken) and self._desk.is_closed:
+            return PoolClosed(f"pool {self._desk.pool!r} was closed while request {case.id!r} waited")
+        return error
 
-    def _wants(self) -> str:
-        return ", ".join(_views.wish(one.selector, one.count, one.units) for one in self._case.command.wants)
+    def _asked(self) -> Asked:
+        return Asked(self._desk.pool, self._case.id, self._case.command.wants, self._timeout)
 
     async def _standing(self) -> str:
         """Say who is in the way, if the pool tells at once."""
         case = self._case
         return await self._port.glance(lambda replica, now: _views.standing(replica, now, case.command), "", GLANCE)
-
-    def _timed_out(self, standing: str = "") -> str:
-        wants = self._wants()
-        waited = "" if not self._timeout else f" within {self._timeout:g} s"
-        why = standing or "waiters() and holders() tell who is ahead and who holds what"
-        return f"no {wants!r} of pool {self._desk.pool!r} was free{waited}: {why}"
 
     # --- small things ------------------------------------------------------------------------------------------
 
@@ -414,11 +395,10 @@ class AsyncGrant(AsyncObtainable):
         how = case.how or (
             f"its lease of {case.lease:g} s could not be renewed in time" if case.lease else "it is over"
         )
-        return LeaseLost(f"{self._name()} was lost: {how}; stop using it and acquire it again")
+        return lost(self._name(), how)
 
     def _name(self) -> str:
-        names = ", ".join(name for name, _ in self._case.shares)
-        return f"grant {self._case.token} of {names or 'nothing'} in pool {self._desk.pool!r}"
+        return grant_name(self._case.token, self._case.shares, self._desk.pool)
 
     def _check_process(self) -> None:
         if this.pid != self._pid:
@@ -447,9 +427,9 @@ def _names(chosen: Sequence[ResourceView | str]) -> tuple[str, ...]:
 
 
 def _forward(grant: weakref.ref[Any]) -> Callable[[], None]:
-    def lost() -> None:
+    def tell() -> None:
         owner = grant()
         if owner is not None:
             owner._on_loss()
 
-    return lost
+    return tell

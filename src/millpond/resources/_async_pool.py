@@ -5,20 +5,23 @@ The synchronous twin, `_pool.py`, is generated from this file by `tools/twins.py
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import weakref
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypeAlias, TypeVar
 
 from millpond._clock import elapsed
-from millpond._events import Event
+from millpond._events import Event, Observer
 from millpond._fork import this
 from millpond._person import user_and_host
+from millpond._urls import shown
 from millpond.errors import AcquireTimeout, AlreadyExists, EngineUnavailable, StaleToken
 from millpond.resources import _commands as do
 from millpond.resources import _history, _requests, _views
 from millpond.resources._async_admin import AsyncAdmin
 from millpond.resources._async_grant import AsyncGrant, Chooser, OnLost
+from millpond.resources._async_observed import grant_maker
 from millpond.resources._async_port import ON_LOST, AsyncPort, AsyncStream, begin, check_on_lost
 from millpond.resources._commands import Acquire, Reply
 from millpond.resources._desk import Desk
@@ -27,6 +30,7 @@ from millpond.resources._records import HELD, Want
 from millpond.resources._requests import Units
 from millpond.resources._selectors import Labels, Selector
 from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView
+from millpond.resources._watching import Watching
 from millpond.resources._wire import Entry
 from millpond.resources.engines import has_registry, open_engine
 
@@ -44,7 +48,8 @@ class AsyncResourcePool:
     `holder` names you to others (else host and pid do). `placement` is `first`, `lru`, `mru`, `random`, `pack`,
     `spread` or a function that ranks the free candidates and may decline an offer; on Temporal also the name of one
     that is registered with the pool's worker. `on_lost` says what happens when a lease is lost or a grant taken away
-    while it is used: see the docs; `suspect_after` seconds a grant counts as held too long.
+    while it is used: see the docs; `suspect_after` seconds a grant counts as held too long. `on_event` is called with
+    an `Event` when this object has acquired something (how long it waited), could not, or has released it.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class AsyncResourcePool:
         placement: Placement = "first",
         on_lost: OnLost = ON_LOST,
         suspect_after: float | None = None,
+        on_event: Observer | None = None,
     ) -> None:
         check_on_lost(on_lost)
         _requests.microseconds(suspect_after, "suspect_after")
@@ -64,6 +70,10 @@ class AsyncResourcePool:
         self._chooser = placement if callable(placement) else None
         self._policy = "first" if callable(placement) else _requests.policy(placement, registered=has_registry(url))
         self._on_lost = on_lost
+        if on_event is not None and not callable(on_event):
+            raise TypeError(f"on_event must be callable, not {on_event!r}")
+        self._on_event = on_event
+        self._make_grant = grant_maker(on_event)
         self._holder = _requests.text(holder, "holder")
         self._suspect_after = suspect_after
         self._open()
@@ -75,7 +85,7 @@ class AsyncResourcePool:
         self._port = AsyncPort(self._engine, self.name)
         self._desk = Desk(self._engine, self.name, self._holder, self._suspect_after)
         self._admin = AsyncAdmin(self._port, self._desk, _operator(), self._take)
-        self._streams: list[AsyncStream[Sequence[Entry]]] = []
+        self._streams: weakref.WeakSet[AsyncStream[Sequence[Entry]]] = weakref.WeakSet()
 
     def _check(self) -> None:
         """Refuse to work after close; begin anew in a forked child, which holds nothing of what its parent holds."""
@@ -217,14 +227,19 @@ class AsyncResourcePool:
         return await self._ask(_views.statistics)
 
     def watch(self) -> AsyncIterator[Event]:
-        """Iterate over what happens in the pool from now on, until the pool is closed."""
+        """Iterate over what happens in the pool from now on, until the pool is closed.
+
+        Raise `PoolError` when you fall behind by very much.
+        """
         self._check()
         stream: AsyncStream[Sequence[Entry]] = AsyncStream()
-        stop = self._engine.watch(self.name, stream.put)
-        self._streams.append(stream)
-        return self._events(stream, stop)
+        watching = Watching(self._engine.watch(self.name, stream.put))
+        self._streams.add(stream)
+        events = self._events(stream, watching)
+        watching.end_with(events)
+        return events
 
-    async def _events(self, stream: AsyncStream[Sequence[Entry]], stop: Callable[[], None]) -> AsyncIterator[Event]:
+    async def _events(self, stream: AsyncStream[Sequence[Entry]], watching: Watching) -> AsyncIterator[Event]:
         try:
             teller = await self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
             async for entries in stream:
@@ -232,8 +247,8 @@ class AsyncResourcePool:
                 while told:
                     yield told.pop(0)
         finally:
-            stop()
-            self._streams.remove(stream)
+            watching.stop()
+            self._streams.discard(stream)
 
     # --- closing -----------------------------------------------------------------------------------------------
 
@@ -241,7 +256,7 @@ class AsyncResourcePool:
         """Give back what this object holds, withdraw what it asked for, and stop. Closing again does nothing."""
         if self._desk.is_closed or this.pid != self._pid:
             return
-        for stream in self._streams:
+        for stream in list(self._streams):
             stream.close()
         interrupt: BaseException | None = None
         answer: Reply | Exception | None = None
@@ -275,12 +290,13 @@ class AsyncResourcePool:
             placement=self._chooser or self._policy,
             on_lost=self._on_lost,
             suspect_after=self._suspect_after,
+            on_event=self._on_event,
         )
         return again, (self.name, self.url)
 
     def __repr__(self) -> str:
         closed = " closed" if self._desk.is_closed else ""
-        return f"<{type(self).__name__} {self.name!r} on {self.url}{closed}>"
+        return f"<{type(self).__name__} {self.name!r} on {shown(self.url)}{closed}>"
 
     # --- small things ------------------------------------------------------------------------------------------
 
@@ -305,7 +321,7 @@ class AsyncResourcePool:
             0,
             self._desk.holder,
             wants,
-            _requests.whole(priority, "priority"),
+            _requests.priority(priority),
             _requests.text(group, "group"),
             _requests.microseconds(lease, "lease", 0.05),
             _requests.text(reason, "reason"),
@@ -317,7 +333,7 @@ class AsyncResourcePool:
             timeout=limit,
             seen=self._desk.seen,
         )
-        return AsyncGrant(self._port, self._desk, command, timeout, self._on_lost, self._chooser)
+        return self._make_grant(self._port, self._desk, command, timeout, self._on_lost, self._chooser)
 
     async def _take(self, command: do.Adopt) -> AsyncGrant:
         self._check()
@@ -334,7 +350,7 @@ class AsyncResourcePool:
         acquire = Acquire(
             reply.id, command.session, 0, command.holder, (Want(),), lease=command.lease, reason=command.reason
         )
-        grant = AsyncGrant(self._port, self._desk, acquire, None, self._on_lost)
+        grant = self._make_grant(self._port, self._desk, acquire, None, self._on_lost)
         grant._adopted(reply, sent)
         return grant
 

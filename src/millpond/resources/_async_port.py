@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from millpond._clock import elapsed
 from millpond.errors import PoolError
 from millpond.resources._commands import Command, Reply
-from millpond.resources._engine import Engine, Question, Ticket
+from millpond.resources._engine import UNREAD, Engine, Question, Ticket, answer_or, fell_behind
 
 T = TypeVar("T")
 G = TypeVar("G", bound="AsyncObtainable")
@@ -225,6 +225,22 @@ class AsyncPort:
                 cancelled = error
         return latch.value, cancelled
 
+    async def take_back(self, command: Command, owe: Callable[[], None], within: float) -> BaseException | None:
+        """Run a command that takes something back, waiting for its answer for so many seconds; return a cancellation.
+
+        Whenever it fails, `owe` is called: then that sees to it.
+        """
+        latch: AsyncLatch[Reply | Exception] = AsyncLatch()
+        self.engine.apply(self.pool, command, answer_or(owe, latch.set), block=False)
+        deadline = elapsed() + within
+        cancelled: asyncio.CancelledError | None = None
+        while not latch.is_set and elapsed() < deadline:
+            try:
+                await latch.wait(deadline - elapsed())
+            except asyncio.CancelledError as error:
+                cancelled = error
+        return cancelled
+
     async def call(self, function: Callable[[], T]) -> T:
         """Run something that blocks, in a thread."""
         return await asyncio.to_thread(function)
@@ -241,15 +257,22 @@ class AsyncPort:
 
 
 class AsyncStream(Generic[T]):
-    """Values that arrive from any thread and are iterated over in this loop, until it is closed."""
+    """Values that arrive from any thread and are iterated over in this loop, until it is closed.
 
-    def __init__(self) -> None:
+    It keeps `limit` values for one who reads slowly. What comes after them is not kept: then the iteration raises
+    `PoolError` after those.
+    """
+
+    def __init__(self, limit: int = UNREAD) -> None:
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
+        self._limit = limit
+        self._is_cut = False
 
     def put(self, value: T) -> None:
         """Add a value."""
-        self._post((value,))
+        if not self._is_cut:
+            self._post((value,))
 
     def close(self) -> None:
         """Let the iteration end after what is there."""
@@ -257,7 +280,15 @@ class AsyncStream(Generic[T]):
 
     def _post(self, item: tuple[T] | None) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody listens
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+            self._loop.call_soon_threadsafe(self._take, item)
+
+    def _take(self, item: tuple[T] | None) -> None:
+        if self._is_cut:
+            return
+        if item is not None and self._queue.qsize() >= self._limit:
+            self._is_cut = True
+            item = None  # the end
+        self._queue.put_nowait(item)
 
     def __aiter__(self) -> AsyncStream[T]:
         return self
@@ -265,5 +296,7 @@ class AsyncStream(Generic[T]):
     async def __anext__(self) -> T:
         item = await self._queue.get()
         if item is None:
+            if self._is_cut:
+                raise fell_behind(self._limit)
             raise StopAsyncIteration
         return item[0]

@@ -22,7 +22,7 @@ class Asked(Change, frozen=True, tag=1):
     """A request came in; its state says whether it waits or was granted at once."""
 
     request: Request
-    number: int = 0
+    number: int = 0  # always; older versions expect it
     seen: int = 0
 
 
@@ -65,7 +65,7 @@ class Returned(Change, frozen=True, tag=6):
     id: str
     session: str
     holder: Holder
-    number: int = 0
+    number: int = 0  # always; older versions expect it
     seen: int = 0
 
 

@@ -16,8 +16,7 @@ class Verb(Struct, frozen=True, gc=False, tag=True, omit_defaults=True):
 class Acquire(Verb, frozen=True):
     """Ask for resources. The same id again from the same session changes nothing and tells how it stands.
 
-    `number` grows with every request of a session: one that is not above the highest seen, and is not known any more,
-    is answered "forgotten" and never granted afresh. `seen` is the highest token the session knows.
+    `seen` is the highest token the session knows. `number` is always 0: older versions expect it.
     """
 
     id: str
@@ -215,9 +214,10 @@ Command: TypeAlias = (
 class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     """The answer to a command, as a word and what belongs to it.
 
-    `held`, `offered`, `waiting`, `away` (claim to return to one's place), `busy`, `unsatisfiable`, `forgotten`, `used`
-    (the id had its effect and is over), `taken` (the id belongs to another session); `ok`, `released`, `withdrawn`,
-    `ended` (it was over; `detail` says how), `stale` (the token does not count), `unknown` (no such name), `exists`.
+    `held`, `offered`, `waiting`, `away` (claim to return to one's place), `busy`, `unsatisfiable`, `used`
+    (the id had its effect and is over), `taken` (the id belongs to another session), `full` (of the pool); `ok`,
+    `released`, `withdrawn`, `ended` (it was over; `detail` says how), `stale` (the token does not count), `unknown` (no
+    such name), `exists`, `refused` (the engine could not understand it).
     """
 
     kind: str

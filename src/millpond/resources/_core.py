@@ -412,8 +412,6 @@ def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
         return _ask_again(turn, command, known)
     if command.chosen and command.id in state.used:
         return do.Reply("used", command.id, detail=told(state.used[command.id].how, state.used[command.id].by))
-    if command.number and command.number <= state.marks.get(command.session, 0):
-        return do.Reply("forgotten", command.id)
     now = turn.now
     request = Request(
         command.id,
@@ -447,7 +445,7 @@ def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
         return do.Reply("unsatisfiable", command.id)
     elif not command.wait:
         return do.Reply("busy", command.id)
-    turn.decide(to.Asked(request, command.number, command.seen))
+    turn.decide(to.Asked(request, seen=command.seen))
     if shares is not None:
         turn.take_room(request)
     return _standing(request)
@@ -457,7 +455,7 @@ def _ask_again(turn: _Turn, command: do.Acquire, known: Request) -> do.Reply:
     if known.session != command.session:
         if known.state != AWAY or not known.until:  # its process may live
             return do.Reply("taken", known.id, detail=str(known.holder))
-        turn.decide(to.Returned(known.id, command.session, command.holder, command.number, command.seen))
+        turn.decide(to.Returned(known.id, command.session, command.holder, seen=command.seen))
         if not turn.wait_again(known):
             return do.Reply("unsatisfiable", command.id)
     return _standing(known)
@@ -604,7 +602,7 @@ def _bury(turn: _Turn, command: do.Bury) -> do.Reply:
             turn.leave(request, turn.now + state.settings.retention, command.reason)
         else:
             turn.end(request, "died", reason=command.reason)
-    if turn.changes or command.session in state.marks:
+    if turn.changes:
         turn.decide(to.Buried(command.session, command.reason))
     return do.Reply("ok")
 

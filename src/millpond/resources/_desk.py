@@ -7,7 +7,8 @@ It has no colour: threads and event loops hang their own latches on a case. What
 - sends what ends something again and again until the engine has taken it;
 - renews leases every third of their length, and tells a holder that a lease is lost a tenth of its length *before*
   the engine can give it to somebody else;
-- asks once a second, while somebody waits, how its waiters stand: so a lost wake-up costs a second, not for ever (G5);
+- asks once a second (on Temporal more rarely), while somebody waits, how its waiters stand: so a lost wake-up costs
+  that, and not for ever (G5);
 - marks grants that are held too long as suspect;
 - gives back grants that nobody can release any more: their objects are gone, or a signal struck as they were left.
 """
@@ -22,7 +23,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from millpond._clock import elapsed
 from millpond._events import logger
@@ -32,24 +33,14 @@ from millpond.resources import _alarm, _case
 from millpond.resources import _changes as to
 from millpond.resources._case import Case
 from millpond.resources._commands import Claim, Release, Renew, Reply, Suspect, Withdraw
-from millpond.resources._engine import Engine, Ticket
+from millpond.resources._engine import AuditedRarely, Engine, KnowsObstacle, Ticket
 from millpond.resources._records import HELD, OFFERED, WAITING, Holder
-from millpond.resources._replica import Replica
+from millpond.resources._replica import Standing, Standings
 from millpond.resources._wire import Entry
 
 AUDIT: Final = 1.0
 """Seconds between two looks at how one's waiters stand."""
 _numbers = itertools.count(1)
-
-
-class _Standing(NamedTuple):
-    """How a request stands with the engine."""
-
-    id: str
-    state: str
-    token: int = 0
-    shares: tuple[tuple[str, int], ...] = ()
-    left: float = 0.0
 
 
 class _ChosenIds:
@@ -92,6 +83,7 @@ class Desk:
         self._pid = this.pid
         self._is_closed = False
         self._audit: _alarm.Appointment | None = None
+        self._audit_every = engine.audit_every if isinstance(engine, AuditedRarely) else AUDIT
         self._stop = engine.watch(pool, self._hear, own=True)
         self.seen = 0
 
@@ -146,6 +138,10 @@ class Desk:
         """Return the command that accepts an offer."""
         case.sent = elapsed()
         return Claim(self.engine.session, (case.id,))
+
+    def obstacle(self) -> str:
+        """Return what keeps the engine from answering, if it knows that."""
+        return self.engine.obstacle() if isinstance(self.engine, KnowsObstacle) else ""
 
     def owe(self, command: Release | Withdraw) -> None:
         """Send what could not be sent again and again, until the engine has taken it or is closed."""
@@ -203,9 +199,12 @@ class Desk:
         case.settled(case)
 
     def _hear(self, entries: Sequence[Entry]) -> None:
-        """Listen to what happened in the pool, for those of our own."""
+        """Listen to what happened in the pool, for those of our own. No entries: something may have been missed."""
         cases = self._cases
         if not cases:
+            return
+        if not entries:
+            self._look([one.id for one in list(cases.values()) if one.state != _case.OFFERED])
             return
         claims: list[str] = []
         for entry in entries:
@@ -416,7 +415,7 @@ class Desk:
     def _watch_over(self) -> None:
         with self._lock:
             if self._audit is None and not self._is_closed:
-                self._audit = _alarm.call_later(AUDIT, self._audit_now)
+                self._audit = _alarm.call_later(self._audit_every, self._audit_now)
 
     def _audit_now(self) -> None:
         with self._lock:
@@ -431,21 +430,14 @@ class Desk:
         """See how requests stand with the engine."""
         sent = elapsed()
 
-        def question(replica: Replica, now: int) -> list[_Standing]:
-            requests = replica.state.requests
-            found = [requests[one] for one in asked if one in requests]
-            mine = [one for one in found if one.session == self.engine.session]
-            gone = [_Standing(one, "gone") for one in asked if one not in requests]
-            return [_Standing(one.id, one.state, one.token, one.shares, (one.until - now) / 1e6) for one in mine] + gone
-
-        def answered(answer: list[_Standing] | Exception) -> None:
+        def answered(answer: list[Standing] | Exception) -> None:
             if not isinstance(answer, Exception):
                 self._compare(answer, sent)
             self._watch_over()
 
-        self.engine.read(self.pool, question, answered, block=False)
+        self.engine.read(self.pool, Standings(self.engine.session, tuple(asked)), answered, block=False)
 
-    def _compare(self, standing: list[_Standing], sent: float) -> None:
+    def _compare(self, standing: list[Standing], sent: float) -> None:
         claims: list[str] = []
         for one in standing:
             case = self._cases.get(one.id)
@@ -464,10 +456,19 @@ class Desk:
                     claims.append(one.id)
             elif one.state == "away":
                 claims.append(one.id)
-            elif one.state == "gone" and case.state == _case.WAITING:
-                self._end(case, to.Ended(one.id, "ended"))
+            else:
+                self._miss(case, one, sent)
         if claims:
             self._claim(claims)
+
+    def _miss(self, case: Case, found: Standing, sent: float) -> None:
+        """Handle a request that the engine does not know as ours any more."""
+        if found.state == "gone" and case.state == _case.WAITING:
+            self._end(case, to.Ended(case.id, found.how or "ended"))
+        elif found.state == "gone" and case.state == _case.HELD and case.held_since < sent:
+            self._lose(case, found.how or "the pool does not know it any more")
+        elif found.state == "taken" and case.state == _case.HELD and found.token > case.token:
+            self._lose(case, "it is in other hands")
 
     def close(self) -> list[Release | Withdraw]:
         """Stop, and send away those who wait; return what ends all that is still asked for or held."""

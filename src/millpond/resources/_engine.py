@@ -8,6 +8,8 @@ What an engine owes, checked by `millpond.testing.check_engine`:
 
 - `apply` is atomic, takes effect once, and its answer comes after it is as durable as the engine can make it;
 - watchers are told every entry of a pool once, in order, after it is durable, and before the answer to its command;
+  one that wants its `own` is told at least what the session did and what concerns its requests;
+- a watcher that may have missed something (the way to the store was broken) is called with no entries, and looks;
 - a call that cannot begin for a long time is answered with `EngineUnavailable`, which says what is in the way;
 - a watcher may call `apply` from within; nothing else that blocks;
 - something ends on time (offers, leases, waits) while any process has the pool open, with nobody calling;
@@ -17,8 +19,9 @@ What an engine owes, checked by `millpond.testing.check_engine`:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
+from millpond.errors import PoolError
 from millpond.resources._commands import Command, Reply
 from millpond.resources._records import Holder
 from millpond.resources._replica import Replica
@@ -72,7 +75,7 @@ class Engine(Protocol):
         """Ask a pure question about the pool as it is now."""
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
-        """Tell every entry from now on; return what stops it. With `own`, only what concerns the session is urgent."""
+        """Tell every entry from now on; return what stops it. With `own`, what concerns others may be left out."""
 
     def accept(self, pool: str, request: str, token: int, until: int) -> bool:
         """Take an offered lock at once, if the engine can make sure without a commit that it will not lapse.
@@ -88,3 +91,41 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give up this process's session: what it holds is released."""
+
+
+UNREAD: Final = 10_000
+"""So many batches of entries are kept for a watcher that reads slowly."""
+
+
+def fell_behind(limit: int) -> PoolError:
+    """Return the error for one who reads too slowly."""
+    return PoolError(f"watch() was read too slowly: more than {limit} changes waited; call it again, and see history()")
+
+
+def answer_or(
+    owe: Callable[[], None], done: Callable[[Reply | Exception], None]
+) -> Callable[[Reply | Exception], None]:
+    """Return what takes an answer for `done`, and calls `owe` first if that is an error."""
+
+    def answered(answer: Reply | Exception) -> None:
+        if isinstance(answer, Exception):
+            owe()
+        done(answer)
+
+    return answered
+
+
+@runtime_checkable
+class AuditedRarely(Protocol):
+    """An engine that is asked how waiters stand less often than every second, since asking costs it much."""
+
+    audit_every: float
+    """Seconds between two such questions of a process: so long a lost wake-up may cost a waiter."""
+
+
+@runtime_checkable
+class KnowsObstacle(Protocol):
+    """An engine that can tell what keeps it from answering."""
+
+    def obstacle(self) -> str:
+        """Return what keeps the oldest call from being answered, and what to do; "" if nothing. Never wait."""

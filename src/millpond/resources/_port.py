@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 from millpond._clock import elapsed
 from millpond.errors import PoolError
 from millpond.resources._commands import Command, Reply
-from millpond.resources._engine import Engine, Question, Ticket
+from millpond.resources._engine import UNREAD, Engine, Question, Ticket, answer_or, fell_behind
 
 T = TypeVar("T")
 G = TypeVar("G", bound="Obtainable")
@@ -173,6 +174,30 @@ class Port:
                 interrupt = error
         return latch.value, interrupt
 
+    def take_back(self, command: Command, owe: Callable[[], None], within: float) -> BaseException | None:
+        """Run a command that takes something back, waiting for its answer for so many seconds; return an interrupt.
+
+        Whenever it fails, `owe` is called: then that sees to it. Interrupted, it is told again, as in `finish`.
+        """
+        latch: Latch[Reply | Exception] = Latch()
+        deadline = elapsed() + within
+        interrupt: BaseException | None = None
+        failures = 0
+        while not latch.is_set:
+            try:
+                self.engine.apply(self.pool, command, answer_or(owe, latch.set), block=True)
+                latch.wait(deadline - elapsed())
+                break
+            except Exception as error:
+                failures += 1
+                if failures == TRIES and not latch.is_set:
+                    owe()
+                    return None
+                interrupt = error
+            except BaseException as error:
+                interrupt = error
+        return interrupt
+
     def call(self, function: Callable[[], T]) -> T:
         """Run something that blocks."""
         return function()
@@ -189,17 +214,25 @@ class Port:
 
 
 class Stream(Generic[T]):
-    """Values that arrive from any thread and are iterated over here, until it is closed."""
+    """Values that arrive from any thread and are iterated over here, until it is closed.
 
-    def __init__(self) -> None:
+    It keeps `limit` values for one who reads slowly. What comes after them is not kept: then the iteration raises
+    `PoolError` after those.
+    """
+
+    def __init__(self, limit: int = UNREAD) -> None:
         self._condition = threading.Condition()
-        self._values: list[T] = []
+        self._values: deque[T] = deque()
+        self._limit = limit
         self._closed = False
+        self._is_cut = False
 
     def put(self, value: T) -> None:
         """Add a value."""
         with self._condition:
-            self._values.append(value)
+            self._is_cut = self._is_cut or len(self._values) >= self._limit
+            if not self._is_cut:
+                self._values.append(value)
             self._condition.notify()
 
     def close(self) -> None:
@@ -214,7 +247,9 @@ class Stream(Generic[T]):
     def __next__(self) -> T:
         with self._condition:
             while not self._values:
+                if self._is_cut:
+                    raise fell_behind(self._limit)
                 if self._closed:
                     raise StopIteration
                 self._condition.wait()
-            return self._values.pop(0)
+            return self._values.popleft()

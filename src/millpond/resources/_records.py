@@ -104,6 +104,7 @@ class Settings(Struct, frozen=True, array_like=True):
     delay: int = 0  # pause before a resource is lent again after an expiry or a revocation
     retention: int = 60_000_000  # a chosen request id keeps its place this long after its process died
     paused: str = ""  # why the pool is paused, "" when it is not
+    free_after: int = 0  # what a lost machine held is freed after this time: a guess, so 0: it stays, as suspect
 
 
 class Ending(Struct, frozen=True, array_like=True, gc=False):
@@ -130,6 +131,6 @@ class Image(Struct, array_like=True):
     requests: list[Request]
     groups: list[Group]
     endings: list[Ending]
-    marks: dict[str, int]
+    marks: dict[str, int]  # always empty; older versions expect it
     grants: int = 0
     used: list[Ending] = []

@@ -19,6 +19,8 @@ REASON: Final = 1000
 """Characters of a reason; more is cut off."""
 NAME: Final = 1000
 """Characters of a name; more is refused."""
+PRIORITY: Final = 1_000_000
+"""The highest priority, and below zero the lowest."""
 MOST: Final = 2**53
 """The largest whole number that every engine can keep."""
 AGES: Final = 1e10
@@ -108,6 +110,13 @@ def whole(value: int, name: str, least: int | None = None) -> int:
         raise ValueError(f"{name} must be at least {least}, not {value!r}")
     if abs(value) > MOST:
         raise ValueError(f"{name} must be at most {MOST}, not {value!r}")
+    return int(value)
+
+
+def priority(value: int) -> int:
+    """Return a priority. It is bounded: with ageing it is multiplied by microseconds, and an operator goes first."""
+    if abs(whole(value, "priority")) > PRIORITY:
+        raise ValueError(f"priority must be between {-PRIORITY} and {PRIORITY}, not {value!r}")
     return int(value)
 
 

@@ -59,7 +59,6 @@ class State:
         "groups",
         "guarded",
         "lines",
-        "marks",
         "matchers",
         "named",
         "past",
@@ -86,7 +85,6 @@ class State:
         self.token = 0
         self.turn = 0  # virtual time of the fair share
         self.grants = 0
-        self.marks: dict[str, int] = {}  # session -> highest number of a request
         self.past: OrderedDict[int, Ending] = OrderedDict()  # by token
         self.used: OrderedDict[str, Ending] = OrderedDict()  # by chosen id
         # derived
@@ -209,7 +207,7 @@ class State:
         self.requests[request.id] = request
         self.sessions.setdefault(request.session, {})[request.id] = None
         self.seq = max(self.seq, request.seq)
-        self._meet(request.session, change.number, change.seen)
+        self.token = max(self.token, change.seen)
         if request.state == WAITING:
             self._join(request)
         else:
@@ -245,7 +243,7 @@ class State:
     def _returned(self, change: to.Returned, now: int) -> None:
         request = self.requests[change.id]
         self._move(request, change.session)
-        self._meet(change.session, change.number, change.seen)
+        self.token = max(self.token, change.seen)
         request.holder = change.holder
         request.state = WAITING
         request.until = 0
@@ -370,15 +368,9 @@ class State:
         self._refresh(resource)
 
     def _buried(self, change: to.Buried, now: int) -> None:
-        self.marks.pop(change.session, None)
+        """Change nothing: what it held has ended by itself. This is for those who listen."""
 
     # --- indexes -----------------------------------------------------------------------------------------------
-
-    def _meet(self, session: str, number: int, seen: int) -> None:
-        """Take note of how far a session has come."""
-        self.token = max(self.token, seen)
-        if number:
-            self.marks[session] = max(number, self.marks.get(session, 0))
 
     def _join(self, request: Request) -> None:
         key = (request.wants, request.group, request.refused)
@@ -564,7 +556,7 @@ class State:
             list(self.requests.values()),
             list(self.groups.values()),
             list(self.past.values()),
-            self.marks,
+            {},
             self.grants,
             list(self.used.values()),
         )
@@ -574,7 +566,6 @@ class State:
         """Make a state of an image (whose records it takes over)."""
         state = cls()
         state.settings = image.settings
-        state.marks = dict(image.marks)
         for resource in image.resources:
             resource.used = 0
             while len(state.slots) <= resource.slot:

@@ -6,7 +6,7 @@ Times are seconds: `since` on the engine's clock (close to the time of day), dur
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,6 +21,7 @@ from millpond.resources._records import ALL, AWAY, HELD, OFFERED, REMOVING, WAIT
 from millpond.resources._replica import Replica
 from millpond.resources._state import STRIDE, State
 
+KEPT: Final = ", but kept for "
 LOOKED_AT: Final = 300
 """Requests among which one is looked for to say why it waits."""
 
@@ -30,12 +31,19 @@ class ResourceView:
     """A resource: what it is, and how much of it is in use."""
 
     name: str
+    """Its name."""
     labels: Mapping[str, str]
+    """What is known of it; a flag has an empty text."""
     capacity: int
+    """How many units it has."""
     used: int
+    """Units that are held, or offered to a waiter."""
     state: str
+    """`active`, `cordoned`, `draining`, `quarantined` or `removing`."""
     note: str = ""
+    """The reason of the operator who changed its state."""
     holders: tuple[str, ...] = ()
+    """Who holds units of it."""
 
     @property
     def free(self) -> int:
@@ -48,21 +56,37 @@ class HolderView:
     """Who holds what, since when, and why."""
 
     resources: tuple[str, ...]
+    """What is held, by name."""
     units: Mapping[str, int]
+    """How many units of each."""
     token: int
+    """The fencing token: operators name it to take the grant away."""
     kind: str
+    """`process`, `workflow` or `person`."""
     id: str
+    """The name of the holder: `holder=`, or host and pid."""
     host: str
+    """The machine of the holder."""
     pid: int
+    """Its process; 0: none."""
     started: int
+    """When that process was started, in the kernel's own count: with the pid it names one process."""
     reason: str
+    """Why it is held."""
     group: str
+    """The tenant."""
     request_id: str
+    """The id of the request."""
     since: float
+    """Since when it is held."""
     held_for: float
+    """For how many seconds."""
     state: str = HELD
+    """`held`, or `offered`: not yet seen to be taken."""
     expires_in: float | None = None
+    """Seconds until the lease ends; None: a lock."""
     suspect: str = ""
+    """Why this grant seems forgotten; empty: it does not."""
 
     def __str__(self) -> str:
         return str(Holder(self.kind, self.id, self.host, self.pid))
@@ -73,19 +97,33 @@ class WaiterView:
     """Who waits for what, in which place, since when, and why it was not granted yet."""
 
     request_id: str
+    """The id of the request."""
     selectors: tuple[str, ...]
+    """What is asked for."""
     position: int
+    """The place in line, from 1, among those who want the very same."""
     kind: str
+    """`process`, `workflow` or `person`."""
     id: str
+    """The name of the waiter: `holder=`, or host and pid."""
     host: str
+    """The machine of the waiter."""
     pid: int
+    """Its process; 0: none."""
     reason: str
+    """Why it is asked for."""
     group: str
+    """The tenant."""
     priority: int
+    """Higher is served first, within a group."""
     since: float
+    """Since when it waits."""
     waiting_for: float
+    """For how many seconds."""
     state: str
+    """`waiting`, or `away`: its process is gone and its place is kept."""
     why: str
+    """Why it was not granted yet, in a sentence: who has it, since when, why."""
 
     def __str__(self) -> str:
         return str(Holder(self.kind, self.id, self.host, self.pid))
@@ -96,19 +134,33 @@ class PoolStatistics:
     """A pool in figures."""
 
     resources: int
+    """Resources in the pool."""
     units: int
+    """Units of all of them."""
     free_units: int
+    """Units that nobody holds."""
     schedulable_units: int
+    """Free units that could be lent now: neither cordoned, in quarantine nor kept back."""
     held: int
+    """Grants."""
     offered: int
+    """Hand-overs that were not yet seen to be taken."""
     waiting: int
+    """Requests in line."""
     away: int
+    """Requests whose place is kept though their process is gone."""
     suspects: int
+    """Grants that seem forgotten."""
     grants_total: int
+    """Grants made since the pool was created."""
     oldest_wait: float
+    """Seconds that the first in line has waited."""
     oldest_hold: float
+    """Seconds of the longest hold."""
     paused: str = ""
+    """Why the pool is paused; empty: it is not."""
     groups: Mapping[str, int] = field(default_factory=dict)
+    """Units that each group holds."""
 
 
 def resources(replica: Replica, now: int) -> list[ResourceView]:
@@ -259,8 +311,11 @@ def _explain_request(replica: Replica, request: Request, now: int) -> str:
         return f"request {request.id!r} holds {names} since {_age(now - request.since)} under token {request.token}"
     if request.state == OFFERED:
         return f"request {request.id!r} was offered {names} and has not claimed it yet"
-    [view] = [one for one in waiters(replica, now) if one.request_id == request.id]
-    return f"request {request.id!r} waits since {_age(now - request.asked)} in place {view.position}: {view.why}"
+    state = replica.state
+    order = _in_order_of_service(state)
+    ahead = sum(one.wants == request.wants for one in order[: order.index(request)])
+    why = _why(state, request, ahead, _holders_by_resource(state), now)
+    return f"request {request.id!r} waits since {_age(now - request.asked)} in place {ahead + 1}: {why}"
 
 
 def _holder(one: Request, now: int) -> HolderView:
@@ -298,6 +353,11 @@ def wish(selector: str, count: int, units: int) -> str:
     return text if units == 1 else f"{text} (all units)" if units == ALL else f"{text} ({units} units)"
 
 
+def wishes(wants: Iterable[Want]) -> str:
+    """Say what a request asks for, in a person's words."""
+    return ", ".join(wish(one.selector, one.count, one.units) for one in wants)
+
+
 def _why(state: State, request: Request, ahead: int, holders: dict[str, list[tuple[Request, int]]], now: int) -> str:
     if request.state == AWAY:
         return f"it is away: {request.suspect}"
@@ -327,10 +387,28 @@ def _in_the_way(
     suitable = [state.at(slot) for slot in bits(mask)]
     if not suitable:
         return ["no resource matches it" + (": it waits for one to be added" if isinstance(asking, Request) else "")]
-    found = [f"{one.name} is {_resource_status(one, holders, now, asking)}" for one in suitable[:3]]
+    why_free = _why_free_is_not_enough(state, asking, suitable)
+    found = [f"{one.name} is {_resource_status(one, holders, now, asking, why_free)}" for one in suitable[:3]]
     if len(suitable) > 3:
         found.append(f"and {len(suitable) - 3} more that match are not to be had either")
     return found
+
+
+def _why_free_is_not_enough(state: State, asking: Request | Acquire, suitable: Sequence[Resource]) -> str:
+    """Say why a free resource that would do is not lent to one who asks: too few, or kept for another."""
+    wanted = sum(want.count for want in asking.wants)
+    free = sum(1 for one in suitable if one.capacity > one.used)
+    if free < wanted:
+        return f", but {wanted} are wanted at once and {free} {'is' if free == 1 else 'are'} free"
+    names = {one.name for one in suitable}
+    exclusive = [one for name in names for one in state.exclusive.get(name, {}).values()]
+    older = [one for one in (*exclusive, *state.bundles.values()) if one.id != asking.id]
+    if isinstance(asking, Request):
+        older = [one for one in older if one.seq < asking.seq]
+    if older:
+        first = min(older, key=lambda one: one.seq).holder
+        return f"{KEPT}{who(first.id, first.host, first.pid)}, who waits longer"
+    return ", and about to be lent to the next in line"
 
 
 def standing(replica: Replica, now: int, asked: Acquire) -> str:
@@ -351,6 +429,7 @@ def _resource_status(
     holders: dict[str, list[tuple[Request, int]]],
     now: int,
     asking: Request | Acquire | None = None,
+    why_free: str = "",
 ) -> str:
     note = f" ({resource.note})" if resource.note else ""
     if resource.state == REMOVING:
@@ -363,9 +442,11 @@ def _resource_status(
     if resource.state != "active":
         return " and ".join([f"{resource.state}{note}", *hands])
     if not hands:
-        return "free" if asking is None else "free, but kept for one who waits longer, or not enough"
+        return f"free{why_free}"
     if resource.capacity > 1:
-        hands.append(f"{max(0, resource.capacity - resource.used)} of {resource.capacity} units free")
+        left = max(0, resource.capacity - resource.used)
+        kept = why_free if left and why_free.startswith(KEPT) else ""
+        hands.append(f"{left} of {resource.capacity} units free{kept}")
     return " and ".join(hands)
 
 

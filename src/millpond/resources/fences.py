@@ -24,6 +24,7 @@ for files (threads of one process would not exclude each other); numbers in Redi
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -219,7 +220,7 @@ class FileFence:
 def _admitted(path: str, token: int) -> Iterator[None]:
     """Hold the lock of the side file of `path` with `token` on record, or raise `StaleToken`."""
     _checked(token)
-    side = os.open(path + ".fence", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    side = _open(path + ".fence", path, os.O_RDWR)
     try:
         fcntl.flock(side, fcntl.LOCK_EX)
         record = os.pread(side, _WIDTH, 0)
@@ -238,10 +239,26 @@ def _admitted(path: str, token: int) -> Iterator[None]:
         os.close(side)
 
 
+def _open(name: str, path: str, flags: int) -> int:
+    """Open a file beside `path`, made if it is missing: for those who may use that, and never through a link."""
+    try:
+        mode = os.stat(path).st_mode & 0o666
+    except OSError:
+        mode = 0o666  # as the file itself will have it, by the umask
+    try:
+        return os.open(name, flags | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise RuntimeError(
+            f"{name!r} is a symbolic link, and those are not followed; find out who made it, and delete it"
+        ) from error
+
+
 def _replace(path: str, content: bytes) -> None:
     """Put `content` in the place of a file, at once and durably. Under the lock: the scratch file has a fixed name."""
     scratch = path + ".fence.new"  # what a killed writer left there is overwritten
-    file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    file = _open(scratch, path, os.O_WRONLY | os.O_TRUNC)
     try:
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(file, os.stat(path).st_mode & 0o7777)

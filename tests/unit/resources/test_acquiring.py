@@ -472,7 +472,7 @@ async def test_an_offer_that_is_withdrawn_while_a_placement_function_looks_at_it
         await asyncio.wait_for(looking.wait(), HANG)
         await plain.admin.withdraw("picky", reason="enough")
         done.set()
-        with pytest.raises(StaleToken, match="request 'picky' for .* ended without a grant: revoked"):
+        with pytest.raises(StaleToken, match="request 'picky' for .* of pool .* ended without a grant: revoked"):
             await asyncio.wait_for(waiting, HANG)
     else:
         grant = await waiting

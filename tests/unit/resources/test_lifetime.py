@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 import tracemalloc
+import warnings
 import weakref
 from typing import Any
 
@@ -126,7 +127,11 @@ def test_a_closed_pool_cannot_be_watched(url):
 def in_child(work) -> str:
     """Run something in a forked child and return what it says."""
     reader, writer = os.pipe()
-    pid = os.fork()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # a pool has threads, and here a child is forked all the same
+        pid = os.fork()
     if pid == 0:
         try:
             try:

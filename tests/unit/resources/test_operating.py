@@ -201,7 +201,7 @@ async def test_an_operator_takes_a_request_out_of_the_line(lab):
         waiting = asyncio.ensure_future(pool.acquire(name="a", request_id="r-1"))
         await eventually(pool.waiters)
         await ops.admin.withdraw("r-1", reason="not today")
-        with pytest.raises(StaleToken, match="request 'r-1' for '@a' ended without a grant: withdrawn"):
+        with pytest.raises(StaleToken, match="request 'r-1' for '@a' of pool .* ended without a grant: withdrawn"):
             await waiting
         with pytest.raises(NotFound, match=r"there is no request 'r-1' in pool 'lab': see waiters\(\)"):
             await ops.admin.withdraw("r-1", reason="again")
@@ -517,5 +517,28 @@ async def test_who_waited_in_vain_hears_of_a_quota_and_of_too_little(lab):
     async with pool.acquire(name="a", group="team"):
         with pytest.raises(AcquireTimeout, match="group 'team' holds 1 of its 1 units"):
             await pool.acquire(name="b", group="team", timeout=0.05)
-        with pytest.raises(AcquireTimeout, match="b is free, but kept for one who waits longer, or not enough"):
+        with pytest.raises(AcquireTimeout, match="b is free, but 2 are wanted at once and 1 is free"):
             await pool.acquire(count=2, timeout=0.05)
+
+
+async def test_who_waits_hears_for_whom_a_free_resource_is_kept(lab):
+    pool = await two(lab, holder="me")
+    await pool.admin.configure(patience=0.0)
+    async with pool.acquire(name="a"):
+        pair = asyncio.ensure_future(pool.acquire(count=2, request_id="pair"))
+        await eventually(partial(_waiting, pool, 1))
+        single = asyncio.ensure_future(pool.acquire(name="b", request_id="single"))
+        await eventually(partial(_waiting, pool, 2))
+        assert re.search(
+            r"b is free, but kept for me \(pid \d+ on .+\), who waits longer", await pool.admin.explain("single")
+        )
+        assert "b is free, but 2 are wanted at once and 1 is free" in await pool.admin.explain("pair")
+    await (await pair).release()
+    await (await single).release()
+
+
+async def test_a_reservation_tells_who_made_it(lab):
+    pool = await two(lab)
+    reservation = await pool.admin.reserve("a", holder="ada", reason="demo")
+    assert re.search(rf"demo \(reserved by .+:{os.getpid()}\)", await pool.admin.explain("a"))
+    await pool.admin.withdraw(reservation, reason="over")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from millpond import ResourcePool
+from millpond._sqlite._url import Place
 from millpond.resources import _commands as do
 from millpond.resources._records import HELD, Holder, Settings, Want
 from millpond.resources.engines.sqlite._engine import SqliteEngine
@@ -19,7 +20,7 @@ from waiting import HANG, until
 
 @pytest.fixture
 def engine(tmp_path: Path):
-    made = SqliteEngine("sqlite:///x", str(tmp_path / "pools.db"), "NORMAL")
+    made = SqliteEngine("sqlite:///x", Place(str(tmp_path / "pools.db")))
     yield made
     made.shut_down()
 

@@ -371,3 +371,32 @@ def test_a_folder_that_vanishes_is_said_in_words(tmp_path):
         gate.enter()
     assert not gate.is_inside
     gate.close()
+
+
+def test_other_threads_give_way_while_somebody_is_inside(gate, tmp_path):
+    usual = sys.getswitchinterval()
+    other = Gate(tmp_path / "other.db")
+    gate.enter()
+    assert sys.getswitchinterval() < usual / 10
+    thread = threading.Thread(target=lambda: (other.enter(), other.leave()))
+    thread.start()
+    thread.join()
+    assert sys.getswitchinterval() < usual / 10  # one is still inside
+    gate.leave()
+    assert sys.getswitchinterval() == usual
+    assert gate.try_enter()
+    sys.setswitchinterval(0.01)  # somebody has wishes of its own
+    gate.leave()
+    assert sys.getswitchinterval() == pytest.approx(0.01)
+    sys.setswitchinterval(usual)
+    other.close()
+
+
+def test_a_child_that_is_forked_inside_begins_with_the_usual_interval(gate):
+    usual = sys.getswitchinterval()
+    gate.enter()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(sys.getswitchinterval() != usual)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    gate.leave()

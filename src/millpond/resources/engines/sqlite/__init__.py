@@ -18,7 +18,8 @@ for everything that is waiting at that moment. After the commit it rings the bel
 something. A process that dies is noticed by the kernel's own word, and whoever notices buries it.
 
 URL: `sqlite:///relative/path.db`, `sqlite:////absolute/path.db`; `?synchronous=FULL` survives power loss as well (the
-default, NORMAL, survives the crash of any process).
+default, NORMAL, survives the crash of any process). A file that is made is for its owner only; `?mode=660` makes it for
+the group, too.
 """
 
 from __future__ import annotations
@@ -34,29 +35,41 @@ from millpond.resources.engines.sqlite._engine import SqliteEngine
 __all__ = ["SqliteEngine", "open"]
 
 
+class _Opening:
+    """The right to open a file, for one thread at a time."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
 class _Registry:
     """The engines that this process has open: one per file, whoever asks."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.opening: WeakValueDictionary[str, _Opening] = WeakValueDictionary()
         self.engines: WeakValueDictionary[str, SqliteEngine] = WeakValueDictionary()  # one that is open has a thread
 
     def open(self, url: str) -> SqliteEngine:
-        path, synchronous = parse(url)
+        place = parse(url)
+        path = place.path
         with self.lock:
+            opening = self.opening.setdefault(path, _Opening())
+        with opening.lock:  # one file that does not open holds up nobody who opens another
             engine = self.engines.get(path)
-            if engine is not None and not engine.is_given_up and engine.synchronous != synchronous:
+            if engine is not None and not engine.is_given_up and engine.synchronous != place.synchronous:
                 raise ValueError(
                     f"{path!r} is open in this process with synchronous={engine.synchronous}: use the same URL for all"
                 )
             if engine is None or not engine.retain():
-                engine = self.engines[path] = SqliteEngine(url, path, synchronous)
+                engine = self.engines[path] = SqliteEngine(url, place)
                 engine.retain()
             return engine
 
     def forget_in_child(self) -> None:
         """Begin anew after a fork: the sessions are the parent's."""
         self.lock = threading.Lock()
+        self.opening = WeakValueDictionary()
         self.engines = WeakValueDictionary()
 
     def close_all(self) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from millpond._sqlite import EngineClock, Transaction, enrolled, strike
+from millpond._events import logger
+from millpond._sqlite import EngineClock, Transaction, enrolled, note_use, strike, used
 from millpond.resources import _changes as to
 from millpond.resources._commands import Adopt, Bury, Claim, Command, Pass, Reply
 from millpond.resources._records import OFFERED
@@ -21,6 +22,7 @@ from millpond.resources._wire import Entry
 from millpond.resources.engines.sqlite import _log
 from millpond.resources.engines.sqlite._calls import Call, Calls
 from millpond.resources.engines.sqlite._claims import Claims
+from millpond.resources.engines.sqlite._log import UnreadablePool
 from millpond.resources.engines.sqlite._peers import Peers
 from millpond.resources.engines.sqlite._replicas import Pool, Replicas
 
@@ -39,6 +41,7 @@ class Batch:
         self._clock = clock
         self.taken: list[Call] = []
         self.made: dict[str, list[Entry]] = {}
+        self.noted: set[int] = set()  # pools, by id, that are noted as used by this session from now on
 
     def carry_out(self, transaction: Transaction, also: Iterable[str]) -> None:
         """Carry out all that is queued; `also` follow these pools."""
@@ -46,6 +49,7 @@ class Batch:
         self._bury(transaction)
         self._claim_old()
         self._decide_all(transaction)
+        self._note_use(transaction)
         self._replicas.append(transaction, self.made)
         self._clock.record(transaction)
 
@@ -80,21 +84,50 @@ class Batch:
         self._replicas.begin()
         accepted = self._claims.accepted.values()
         for name in {*also, *self._calls.pools(), *(pool for pool, _, _ in accepted)}:
-            self._replicas.bring_up(transaction, name)
+            try:
+                self._replicas.bring_up(transaction, name)
+            except UnreadablePool:
+                continue  # whoever asks for something in it is told
 
     def _bury(self, transaction: Transaction) -> None:
-        """End all that the dead held, in every pool of the file."""
+        """End all that the dead held, in every pool that they used."""
         dead = self._peers.dead
         if not dead:
             return
         there = enrolled(transaction)
         for number in sorted(dead):
-            if number in there:
-                for name in _log.names(transaction):
-                    self._decide(self._replicas.bring_up(transaction, name), Bury(str(number)))
+            if number in there and self._bury_one(transaction, number):
                 strike(transaction, number)
             self._peers.bell.sweep(number)
         self._peers.forget_dead(there)
+
+    def _bury_one(self, transaction: Transaction, number: int) -> bool:
+        """End all that a session held; False if it used a pool that cannot be read here: then its row stays."""
+        is_done = True
+        for name in _log.names(transaction, used(transaction, number)):
+            try:
+                pool = self._replicas.bring_up(transaction, name)
+            except UnreadablePool as error:
+                is_done = False
+                self._peers.left.add(number)
+                logger.warning(
+                    "what a dead process held in pool %r is left as it is: %s",
+                    name,
+                    error,
+                    extra={"millpond": {"pool": name, "session": number, "error": str(error)}},
+                )
+            else:
+                self._decide(pool, Bury(str(number)))
+        return is_done
+
+    def _note_use(self, transaction: Transaction) -> None:
+        """Note the pools that this session has changed for the first time: it may hold something there."""
+        mine, known = self._peers.session, self._peers.noted
+        for name, entries in self.made.items():
+            pool = self._replicas.pools[name].id
+            if pool is not None and pool not in known and any(entry.by == mine for entry in entries):
+                note_use(transaction, self._peers.number, pool)
+                self.noted.add(pool)
 
     def _claim_old(self) -> None:
         """Claim what we accepted a while ago and still hold."""
@@ -107,7 +140,11 @@ class Batch:
         while self._calls.waiting and not (is_alone and self.taken):
             self._calls.alone -= is_alone
             call = self._calls.take(self.taken)
-            pool = self._replicas.bring_up(transaction, call.pool)
+            try:
+                pool = self._replicas.bring_up(transaction, call.pool)
+            except UnreadablePool as error:
+                call.reply = error
+                continue
             if isinstance(call.command, Adopt | Pass):
                 self._claim_first(pool, call.command.token)
             call.reply = self._decide(pool, call.command)  # type: ignore[arg-type]

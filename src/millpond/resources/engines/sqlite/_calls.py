@@ -105,10 +105,17 @@ class Calls:
                     call.reply = error
                     self.answers.append(call)
 
+    def waited(self) -> float:
+        """Return for how many seconds the oldest command waits. A look, with no lock."""
+        try:
+            return elapsed() - self.waiting[0].since
+        except IndexError:
+            return 0.0
+
     def give_up_old(self, error: Callable[[], Exception]) -> None:
         """Answer commands that could not begin for too long with an error."""
         with self._use:
-            while self.waiting and elapsed() - self.waiting[0].since > STUCK:
+            while self.waited() > STUCK:
                 call = self.waiting.popleft()
                 call.reply = error()
                 self.answers.append(call)

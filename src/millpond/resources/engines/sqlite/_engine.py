@@ -8,9 +8,9 @@ others that wait.
 The engine's thread sleeps until: its bell is rung (by another process, or by a caller here), a process dies, something
 is due, or a second is over while somebody waits (a lost bell costs that second, no more).
 
-Locks, in this order: the gate (between processes), `_use` (replicas and queues of this process). Watchers are called
-inside both; they may queue calls, and must not wait for anything. The parts take neither unless they say so: here is
-where they are taken.
+Locks: the gate (between processes) and `_use` (replicas and queues of this process). Nobody waits for the gate with
+`_use` held, and nobody waits for `_use` for long inside the gate. Watchers are called inside both; they may queue
+calls, and must not wait for anything. The parts take neither unless they say so: here is where they are taken.
 
 What is interrupted by Ctrl-C before its commit is rolled back, and the calls in it are queued again; the replica is
 read anew. What was committed is told in any case.
@@ -25,10 +25,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._interrupts import shielded
 from millpond._sqlite import Database, EngineClock, Transaction
-from millpond._sqlite._url import Synchronous
+from millpond._sqlite._url import Place
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
 from millpond.resources._commands import Acquire, Command, Reply, Tick
@@ -50,6 +51,10 @@ REST = 0.1
 """Seconds to wait after the file could not be written, before something that is due is tried again."""
 CHECKPOINT = 50
 """Batches between two looks at the size of the write-ahead log."""
+BRIEF = 0.005
+"""Seconds for which the gate is kept while another thread of this process has the replicas."""
+NOTICE = 1.0
+"""Seconds after which the log says who is in the way of a call."""
 FEW = 4
 """So many pools are followed each time; with more, SQLite is first asked whether anything has changed at all."""
 
@@ -60,9 +65,9 @@ class SqliteEngine:
     proves_death = True
     is_shared = True
 
-    def __init__(self, url: str, path: str, synchronous: Synchronous) -> None:
+    def __init__(self, url: str, place: Place) -> None:
         self.url = url
-        self.synchronous = synchronous
+        self.synchronous = place.synchronous
         self.is_closed = False
         self.pid = os.getpid()
         self._users = 0
@@ -77,7 +82,8 @@ class SqliteEngine:
         self._wakes_at = 0  # when our thread will look by itself
         self._hurried: set[asyncio.AbstractEventLoop] = set()
         self._stuck_check: _alarm.Appointment | None = None
-        self._database = Database(path, tables=[_log.TABLES], synchronous=synchronous)
+        self._is_stuck = False
+        self._database = Database(place.path, tables=[_log.TABLES], synchronous=place.synchronous, mode=place.mode)
         self._gate = self._database.gate
         self._peers = Peers(self._database)
         self._clock = EngineClock(self._database)
@@ -153,7 +159,12 @@ class SqliteEngine:
     def drop(self, pool: str) -> None:
         """Delete a pool from the file."""
         self._check_open()
+        since = elapsed()
         while not shielded(lambda: self._try_drop(pool)):
+            if elapsed() - since > STUCK:
+                raise EngineUnavailable(
+                    f"pool {pool!r} on {self.url} cannot be deleted now: {self._gate.obstacle(elapsed() - since)}"
+                )
             time.sleep(0.001)
 
     def _try_drop(self, pool: str) -> bool:
@@ -167,6 +178,11 @@ class SqliteEngine:
         finally:
             self._gate.leave()
         return True
+
+    def obstacle(self) -> str:
+        """Return who is inside the gate while a call of this process waits; "" while none does."""
+        waited = self._calls.waited()
+        return self._gate.obstacle(waited) if waited and not self.is_closed else ""
 
     def retain(self) -> bool:
         """Take note of one more user; False if the last one has left."""
@@ -246,10 +262,33 @@ class SqliteEngine:
         """Carry out all that is queued, if the gate stands open."""
         if not self._replicas.is_alone:
             self._prepare(self._calls.pools())
-        if not self._gate.try_enter():
+        if not self._gate.try_enter() or not self._get_use():
             return False
-        self._batch(())
+        try:
+            self._batch(())
+        finally:
+            self._use.release()
         return True
+
+    def _get_use(self) -> bool:
+        """Take `_use` inside the gate; else leave that: who computes an answer here must not hold up all the others."""
+        try:
+            if self._use.acquire(timeout=BRIEF):
+                return True
+        except BaseException:
+            self._gate.leave()
+            raise
+        self._gate.leave()
+        return False
+
+    def _enter(self) -> None:
+        """Wait for the gate, and have `_use` as well."""
+        while True:
+            self._gate.enter()
+            if self._get_use():
+                return
+            with self._use:
+                pass  # whoever had it is done
 
     def _prepare(self, names: list[str]) -> None:
         """Follow what others have done before we stand in their way: the less is left to do inside of the gate."""
@@ -297,6 +336,7 @@ class SqliteEngine:
                 self._ears.nudge()  # our thread means to sleep longer than that
         if self._claims.accepted:
             self._claims.settle(self._replicas.pools)
+        self._peers.noted |= batch.noted
         self._calls.answers.extend(batch.taken)
         self._to_ring |= batch.concerned()
 
@@ -346,7 +386,8 @@ class SqliteEngine:
                 self._replicas.glance([call.pool])
                 pool = self._replicas.pools[call.pool]
                 pool.tell()
-                assert pool.replica is not None
+                if pool.replica is None:
+                    raise pool.trouble or EngineError(f"pool {call.pool!r} on {self.url} could not be read: try again")
                 call.reply = call.command(pool.replica, self._clock.now())  # type: ignore[operator]
         except Exception as error:
             call.reply = error
@@ -404,11 +445,11 @@ class SqliteEngine:
                 self._turn(now)
                 if self._batches - checked >= CHECKPOINT:  # here, since it waits for the disk
                     checked = self._batches
-                    self._database.checkpoint_if_large()
+                    self._tidy(self._database.checkpoint_if_large)
                 if now - look >= 1_000_000:
                     look = now
-                    self._begin_again()
-                    self._meet()
+                    self._tidy(self._begin_again)
+                    self._tidy(self._meet)
             except EngineError as error:
                 logger.warning("the SQLite engine is in trouble", extra={"millpond": {"error": str(error)}})
                 self._fail_all(error)
@@ -417,6 +458,13 @@ class SqliteEngine:
                 if self._is_over():
                     return
                 logger.exception("the SQLite engine failed")
+
+    def _tidy(self, what: Callable[[], object]) -> None:
+        """Do what nobody waits for: its trouble is nobody's, and it is done again soon."""
+        try:
+            what()
+        except EngineError as error:
+            logger.warning("the SQLite engine is in trouble", extra={"millpond": {"error": str(error)}})
 
     def _is_over(self) -> bool:
         return self.is_closed
@@ -445,10 +493,13 @@ class SqliteEngine:
             self._prepare(changed)
             self._is_at_gate = True
             try:
-                self._gate.enter()
+                self._enter()
             finally:
                 self._is_at_gate = False
-            self._batch(changed)
+            try:
+                self._batch(changed)
+            finally:
+                self._use.release()
         elif changed:
             with self._use:
                 self._replicas.glance(changed)
@@ -483,15 +534,21 @@ class SqliteEngine:
         self._stuck_check = None
         if self.is_closed:
             return  # to look at the gate would open its file again, for good
-        blocker = self._gate.blocker()
-        why = f"its gate is held by {blocker}: continue or end that" if blocker else "the disk is too slow"
-        self._calls.give_up_old(lambda: EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}"))
-        self._publish()
+        waited = self._calls.waited()
+        is_stuck = waited > NOTICE and self._gate.blocker() is not None
+        if is_stuck and not self._is_stuck:
+            why = self._gate.obstacle(waited)
+            logger.warning("%s cannot be written: %s", self.url, why, extra={"millpond": {"url": self.url, "why": why}})
+        self._is_stuck = is_stuck
+        if waited > STUCK:
+            why = self._gate.obstacle(waited)
+            self._calls.give_up_old(lambda: EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}"))
+            self._publish()
         self._expect_answer()
 
     def _expect_answer(self) -> None:
         if self._calls.waiting and self._stuck_check is None and not self.is_closed:
-            self._stuck_check = _alarm.call_later(STUCK / 4, self._check_stuck)
+            self._stuck_check = _alarm.call_later(NOTICE, self._check_stuck)
 
     def _owns_use(self) -> bool:
         return self._use._is_owned()  # type: ignore[attr-defined, no-any-return]

@@ -9,6 +9,7 @@ they do: so the last rows always stay.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from millpond._sqlite import Transaction
@@ -28,6 +29,22 @@ COMPACT: Final = 2000
 """Entries after which a pool's log is compacted, or four times as many as it has requests if that is more."""
 
 
+class UnreadablePool(EngineError):
+    """What is stored of a pool makes no sense to this version. The other pools of the file are as they were."""
+
+    def __init__(self, why: str, name: str = "") -> None:
+        super().__init__(
+            f"resource pool {name!r} cannot be read ({why}): if a newer Millpond wrote it, upgrade this one; else "
+            "restore a backup, or delete the pool with admin.delete_pool(force=True). Other pools of the file are not "
+            "harmed"
+        )
+        self.why = why
+
+
+def _unreadable(error: Exception) -> UnreadablePool:
+    return UnreadablePool(f"{type(error).__name__}: {error}")
+
+
 def find(transaction: Transaction, name: str) -> int | None:
     """Return the id of a pool."""
     row = transaction.execute("SELECT id FROM resource_pool WHERE name = ?", (name,)).fetchone()
@@ -41,9 +58,10 @@ def create(transaction: Transaction, name: str) -> int:
     return int(made.lastrowid or 0)
 
 
-def names(transaction: Transaction) -> list[str]:
-    """Return the names of all pools."""
-    return [row[0] for row in transaction.execute("SELECT name FROM resource_pool ORDER BY name")]
+def names(transaction: Transaction, ids: Container[int] | None = None) -> list[str]:
+    """Return the names of all pools, or of those with these ids."""
+    rows = transaction.execute("SELECT id, name FROM resource_pool ORDER BY name")
+    return [name for number, name in rows if ids is None or number in ids]
 
 
 def delete(transaction: Transaction, pool: int) -> None:
@@ -51,22 +69,24 @@ def delete(transaction: Transaction, pool: int) -> None:
     first = pool * _VERSIONS
     transaction.execute("DELETE FROM resource_log WHERE row >= ? AND row < ?", (first, first + _VERSIONS))
     transaction.execute("DELETE FROM resource_pool WHERE id = ?", (pool,))
+    transaction.execute("DELETE FROM session_pool WHERE pool = ?", (pool,))
 
 
 def load(transaction: Transaction, pool: int) -> tuple[Replica, int]:
     """Read a whole pool; return it with the version of its image."""
     base, image = transaction.execute("SELECT base, image FROM resource_pool WHERE id = ?", (pool,)).fetchone()
-    replica = Replica(thaw(image), base)
     before = transaction.execute(
         "SELECT body FROM resource_log WHERE row > ? AND row <= ? ORDER BY row",
         (pool * _VERSIONS, pool * _VERSIONS + base),
-    )
-    for (body,) in before:
-        replica.history.extend(unpack(body))
+    ).fetchall()
+    try:
+        replica = Replica(thaw(image), base)
+        for (body,) in before:
+            replica.history.extend(unpack(body))
+    except Exception as error:  # whatever it is, what is stored makes no sense
+        raise _unreadable(error) from error
     if follow(transaction, pool, replica) is None:
-        raise EngineError(
-            f"the log of resource pool {pool} has a gap after version {replica.version}: restore a backup"
-        )
+        raise UnreadablePool(f"its log has a gap after version {replica.version}")
     return replica, base
 
 
@@ -83,13 +103,16 @@ def follow(transaction: Transaction, pool: int, replica: Replica) -> list[Entry]
             return None
         del rows[0]
     news: list[Entry] = []
-    for row, body in rows:
-        entries = unpack(body)
-        if first + replica.version + len(entries) != row:
-            return None
-        for entry in entries:
-            replica.follow(entry)
-        news += entries
+    try:
+        for row, body in rows:
+            entries = unpack(body)
+            if first + replica.version + len(entries) != row:
+                return None
+            for entry in entries:
+                replica.follow(entry)
+            news += entries
+    except Exception as error:
+        raise _unreadable(error) from error
     return news
 
 

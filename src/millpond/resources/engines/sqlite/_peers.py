@@ -30,6 +30,8 @@ class Peers:
         self.bell = Bell(database.path, self.number)
         self.deaths = DeathWatch(self.live)
         self.dead: set[int] = set()  # to be buried
+        self.left: set[int] = set()  # dead, and left to a process that can read all that they used
+        self.noted: set[int] = set()  # the pools, by id, of which it is known that this session uses them
         self.sessions: dict[int, Passport] = {}
         self._known: set[str] = set()
         self.is_buried = False
@@ -70,7 +72,7 @@ class Peers:
 
     def look_for_deaths(self) -> None:
         """Take note of those who have died."""
-        self.dead.update(self.deaths.dead(eager=True))
+        self.dead.update(number for number in self.deaths.dead(eager=True) if number not in self.left)
 
     def forget_dead(self, there: Mapping[int, Passport]) -> None:
         """Know only those who are `there` and alive: the dead are buried."""
@@ -82,6 +84,7 @@ class Peers:
     def enrol_again(self) -> None:
         """Take a new session, with another bell, after somebody buried the old one by mistake."""
         self.bell.close()
+        self.noted.clear()
         self.number = enrol(self._database, self.live)
         self.bell = Bell(self._database.path, self.number)
 

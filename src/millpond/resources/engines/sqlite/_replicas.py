@@ -13,6 +13,7 @@ Locks. Everything here expects `_use` to be held, except `has_changed`, which is
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 
 from millpond._events import logger
@@ -21,6 +22,7 @@ from millpond.resources._engine import Watcher
 from millpond.resources._replica import Replica
 from millpond.resources._wire import Entry
 from millpond.resources.engines.sqlite import _log
+from millpond.resources.engines.sqlite._log import UnreadablePool
 
 
 class Pool:
@@ -31,6 +33,7 @@ class Pool:
         self.id: int | None = None
         self.base = 0
         self.replica: Replica | None = None
+        self.trouble: Exception | None = None  # why there is none, if it cannot be read
         self.heard: int | None = None  # the version up to which entries are told, or stand in `unheard`
         self.unheard: list[Entry] = []
         self.watchers: list[Watcher] = []
@@ -90,7 +93,7 @@ class Replicas:
         return before != self._version
 
     def glance(self, names: Iterable[str]) -> None:
-        """Bring replicas up to date outside of the gate."""
+        """Bring replicas up to date outside of the gate. One that cannot be read has a `trouble` and is passed over."""
         with self._database.glancing() as transaction:
             behind = [name for name in names if name not in self.pools]
             behind += [
@@ -99,7 +102,8 @@ class Replicas:
         if behind:
             with self._database.reading() as transaction:
                 for name in behind:
-                    self._follow(transaction, name)
+                    with contextlib.suppress(UnreadablePool):
+                        self._follow(transaction, name)
 
     # --- in a batch --------------------------------------------------------------------------------------------
 
@@ -144,7 +148,12 @@ class Replicas:
                 pool.replica = Replica()
                 return pool
             pool.id = _log.create(transaction, name)
-        pool.replica, pool.base = _log.load(transaction, pool.id)
+        try:
+            pool.replica, pool.base = _log.load(transaction, pool.id)
+            pool.trouble = None
+        except UnreadablePool as error:
+            pool.replica, pool.trouble = None, UnreadablePool(error.why, name)
+            raise pool.trouble from error
         version = pool.replica.version
         if pool.heard is not None and version > pool.heard:
             news = list(pool.replica.history)[pool.heard - version :]
@@ -158,7 +167,10 @@ class Replicas:
         if pool.replica is None or pool.id is None or not pool.replica.version:
             return False
         replica, pool.replica = pool.replica, None  # interrupted in the middle, it would be good for nothing
-        news = _log.follow(transaction, pool.id, replica)
+        try:
+            news = _log.follow(transaction, pool.id, replica)
+        except UnreadablePool:
+            return False  # reading it anew will tell
         self.is_alone = not news
         if news is None:
             return False

@@ -1,0 +1,33 @@
+"""A watcher that is listened to by an iterator, and stops with it: also when nobody ever began to iterate."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+
+from millpond.resources import _alarm
+
+
+class Watching:
+    """What was begun with `engine.watch`, until it is stopped, once."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop: Callable[[], None] | None = stop
+
+    def stop(self) -> None:
+        """Stop it. Doing so again does nothing."""
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            stop()
+
+    def end_with(self, iterator: object) -> None:
+        """Stop it when the iterator is gone.
+
+        It is the garbage collector who tells, maybe from within an engine: so only an appointment is made then.
+        """
+        weakref.finalize(iterator, self._stop_soon).atexit = False
+
+    def _stop_soon(self) -> None:
+        if self._stop is not None and not sys.is_finalizing():
+            _alarm.call_at(0.0, self.stop)
