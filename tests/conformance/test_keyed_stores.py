@@ -13,7 +13,9 @@ import pytest
 
 from millpond.keyed.rules import Rules
 from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.takes import TakeRules
 from millpond.keyed.stores.memory import MemoryStore
+from millpond.keyed.stores.memory._tables import MemoryMembers, MemorySignals
 from millpond.testing import STORE_CHECKS, StoreBench, check_store
 
 _pools = itertools.count(1)
@@ -37,14 +39,14 @@ def _bench(store: str, url: str) -> StoreBench:
     return StoreBench(lambda: opener(url, pool), lambda: opener(url, pool))
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=["memory", "sqlite", "redis", "valkey"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreBench]:
     if request.param == "memory":
         made = StoreBench(MemoryStore)
     elif request.param == "sqlite":
         made = _bench("sqlite", f"sqlite:///{tmp_path}/pools.db")
     else:
-        made = _bench("redis", request.getfixturevalue("redis_url"))
+        made = _bench("redis", request.getfixturevalue(f"{request.param}_url"))
     yield made
     made.close()
 
@@ -65,7 +67,7 @@ def test_the_suite_covers_every_verb_promise_and_hole():
         assert any(name.startswith(one) for name in names), one
 
 
-def _again(rules: MailboxRules[Any], slot: int, mailbox: str, raw: bytes) -> None:
+def _again(rules: MailboxRules[Any], slot: int, mailbox: str, raw: bytes, *_: Any) -> None:
     box = rules._boxes.make(slot, mailbox)
     rules._boxes.append(box, raw)
     rules._numbers.jobs += 1
@@ -75,6 +77,9 @@ def _again(rules: MailboxRules[Any], slot: int, mailbox: str, raw: bytes) -> Non
 FAULTS: dict[str, tuple[type, str, Any]] = {
     "a job makes its key ready although it runs": (MailboxRules, "enter", _again),
     "a lease lasts for ever": (Rules, "_is_dead", lambda *_: False),
+    "what was handed over is not kept for who did not hear it": (MemorySignals, "add", lambda *_: None),
+    "a worker has room for ever": (MemoryMembers, "use_spare", lambda *_: None),
+    "what was handed over comes again when it is over": (TakeRules, "checked", lambda rules, signals: signals),
     "what ran is forgotten": (MailboxRules, "recover", lambda rules, now, box, blame: None),
 }
 

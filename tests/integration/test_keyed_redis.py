@@ -731,3 +731,52 @@ def test_every_script_is_in_the_package_and_says_what_it_does():
     for path in folder.glob("*.lua"):
         assert path.read_text().startswith("-- "), path
     assert f"meta[1] ~= '{_scripts.FORMAT}'" in (folder / "common.lua").read_text()
+
+
+def test_a_job_begins_with_its_wake_up_while_the_worker_cannot_ask(redis_url):
+    """It goes with the hint; nobody has to ask for it, and its report goes out when that is possible again."""
+    begun: list[str] = []
+    with KeyedPool(f"redis-{next(_names)}", redis_url, lease=HANG) as pool:
+
+        @pool.job
+        async def do(job: Job, blob: bytes) -> None:
+            begun.append(job.key)
+
+        real, may_ask = pool._home.store, threading.Event()
+        may_ask.set()
+        told: list[int] = []
+
+        def work(*args: Any) -> Work:
+            assert may_ask.wait(HANG)
+            answer = RedisStore.work(real, *args)  # type: ignore[arg-type]
+            told.append(args[7])
+            return answer
+
+        real.work = work  # type: ignore[method-assign, assignment]
+        with pool.worker():
+            do.dispatch("warm", b"").result(HANG)
+            until(lambda: told[-1] > 0, "the worker says that it has room")
+            may_ask.clear()
+            numbers = itertools.count()
+            until(lambda: do.dispatch(f"k {next(numbers)}", b"\0 \xff") and len(begun) > 1, "one begins")
+            may_ask.set()
+            assert do.dispatch("last", b"").result(HANG) is None
+            until(lambda: pool.statistics().jobs == 0)
+    assert len(begun) == len(set(begun)) == next(numbers) + 2
+
+
+def test_what_was_handed_to_a_process_that_is_gone_waits_for_another(store, redis_url):
+    """Nobody listens any more: so it is not taken, and nothing is held against it."""
+    hire(store)
+    store.work("w", 1, [], 10, 1, 0, 0, 5)
+    put(store, "one")
+    assert [view.state for view in store.ask(about.Keys("j"))] == ["ready"]
+    with redis.Redis.from_url(redis_url) as client, client.pubsub() as listener:
+        listener.subscribe(store._base + b"to:w")
+        until(lambda: listener.get_message(timeout=1))
+        put(store, "two", key="l")
+        assert {view.mailbox: view.state for view in store.ask(about.Keys("j"))} == {"j:k": "ready", "j:l": "running"}
+        (signal,) = store.work("w", 2, [], 0, 1, 0, 0, 0).signals
+        assert (signal.kind, signal.mailbox, signal.slot) == ("take", "j:l", 1)
+        text = until(lambda: listener.get_message(timeout=1))["data"]
+        assert text.endswith(signal.data) and text.split(b" ")[:2] == [b"0", b"%d" % signal.number]

@@ -11,9 +11,11 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
+import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -46,8 +48,19 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         url = request.getfixturevalue("redis_url")
     first = opener(url, "first")
     first.open(SETTINGS[0])  # what is set up once is set up now
-    yield lambda: opener(url, f"differential-{next(_pools)}")
+    with _listening(url) if name == "redis" else nullcontext():
+        yield lambda: opener(url, f"differential-{next(_pools)}")
     first.close()
+
+
+@contextmanager
+def _listening(url: str) -> Iterator[None]:
+    """Listen to everything on a server: a job is handed over only to who listens."""
+    with redis.Redis.from_url(url) as client, client.pubsub() as listener:
+        listener.psubscribe("*")
+        while listener.get_message(timeout=1) is None:
+            pass
+        yield
 
 
 def _play(make: Callable[[], Any], moves: list[Move], variant: int) -> None:

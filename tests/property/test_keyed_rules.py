@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import Batch, Joiner, Order, Settings, Settle, Special, Take
+from millpond.keyed._records import Batch, Joiner, Order, Settings, Settle, Signal, Special, Take
 from millpond.keyed.rules.tables import PARKED, PAUSED, RETRY, RUNNING
 from millpond.testing import _keyed_script
 from millpond.testing._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of
@@ -98,11 +98,27 @@ class State:
     """Commands that are yet to be given, in any order."""
     lost: int = 1
     """Answers that may yet be lost."""
+    spare: int = 0
+    """Keys that may be handed to a worker."""
+    heard: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0})
+    """The last signal that each worker has acted upon."""
+
+    def hear(self, worker: str, signals: Iterable[Signal]) -> None:
+        """Let a worker have what was handed to it, once and in order."""
+        for one in signals:
+            if one.number > self.heard[worker]:
+                self.heard[worker] = one.number
+                if one.kind == "take" and one.data:
+                    self.takes[worker] += (Take(one.slot, one.mailbox, one.note, (one.data,)),)
+
+    def on_their_way(self, worker: str) -> list[Signal]:
+        signals = tables_of(self.rules).signals.rows.get(worker, ())
+        return [one for one in signals if one.number > self.heard[worker] and one.kind == "take"]
 
     def copy(self) -> State:
         rules = clone(self.rules)
         judge = Judge(rules, dict(self.judge.tokens))
-        return replace(self, rules=rules, judge=judge, takes=dict(self.takes), calls=dict(self.calls))
+        return replace(self, rules=rules, judge=judge, takes=dict(self.takes), calls=dict(self.calls), heard=dict(self.heard))  # fmt: skip
 
     def call(self, verb: str, *arguments: Any) -> Any:
         before = self.judge.look(self.now, verb, arguments)
@@ -145,6 +161,12 @@ class State:
             ),
             tuple((one.mailbox, rank[one.token], one.done, one.how) for one in self.old),
             tuple(sorted((name, end - now) for name, end in self.ends.items() if name in tables.members)),
+            tuple(sorted(tables.members.spares.items())),
+            tuple(
+                (name, one.mailbox, one.note in rank and rank[one.note])
+                for name in "ab"
+                for one in self.on_their_way(name)
+            ),
         )
 
 
@@ -160,6 +182,7 @@ class World:
     lost: int = 1
     depth: int = 8
     resident: bool = False
+    spare: int = 0
     names: tuple[tuple[str, ...], ...] = (NAMES, NAMES)
     settings: Settings = BASE
 
@@ -175,8 +198,8 @@ def order(job: str, **special: Any) -> Order:
 
 
 def begin(world: World) -> State:
-    rules = make_rules(world.settings)
-    state = State(rules, Judge(rules), NOW, world.jobs, {"a": (), "b": ()}, {"a": 0, "b": 0}, commands=world.commands, lost=world.lost)  # fmt: skip
+    rules = make_rules(world.settings, lambda worker, before, signal: True)
+    state = State(rules, Judge(rules), NOW, world.jobs, {"a": (), "b": ()}, {"a": 0, "b": 0}, commands=world.commands, lost=world.lost, spare=world.spare)  # fmt: skip
     for worker, names in zip("ab", world.names, strict=True):
         state.call("join", Joiner(worker, worker, names=names))
     state.call("claim", "a", (0, 1), {}, None, 0)
@@ -187,19 +210,20 @@ def begin(world: World) -> State:
 
 def _work(state: State, worker: str, settles: tuple[Settle, ...], want: int, per: int, *, hears: bool = True) -> None:
     state.calls[worker] += 1
-    answer = state.call("work", worker, state.calls[worker], settles, want, per, want)
+    answer = state.call("work", worker, state.calls[worker], settles, want, per, want, state.heard[worker], state.spare)
     over = {(one.mailbox, one.token) for one in settles if one.how != "keep"}
     state.takes[worker] = tuple(one for one in state.takes[worker] if (one.mailbox, one.token) not in over)
     state.old = (state.old + settles)[-2:]
     if hears:
         state.takes[worker] += answer.takes
+        state.hear(worker, answer.signals)
     else:
         state.lost -= 1
 
 
 def _claim(state: State, worker: str, slots: tuple[int, ...], dead: dict[str, int]) -> None:
     known = tuple(take.token for take in state.takes[worker])
-    state.call("claim", worker, slots, dead, known, state.calls[worker])
+    state.call("claim", worker, slots, dead, known, state.calls[worker], state.heard[worker])
 
 
 def _late(state: State, settle: Settle, worker: str) -> None:
@@ -253,6 +277,8 @@ def choices(state: State, world: World) -> Iterator[tuple[str, Callable[[State],
         yield f"{worker} takes", lambda state, worker=worker: _work(state, worker, (), 1, world.per)  # type: ignore[misc]
         if state.lost:
             yield f"{worker} takes in vain", lambda state, worker=worker: _work(state, worker, (), 1, world.per, hears=False)  # type: ignore[misc]  # fmt: skip
+        if state.on_their_way(worker):
+            yield f"{worker} hears", lambda state, worker=worker: state.hear(worker, state.on_their_way(worker))  # type: ignore[misc]  # fmt: skip
         for take in state.takes[worker]:
             for how in world.hows:
                 for done in {0, len(take.jobs)} if how == "end" else {0, 1} if how == "keep" else {0}:
@@ -302,6 +328,10 @@ WORLDS = {
     "pause": World(("k1", "k2"), ("end", "retry"), ("pause k", "resume k"), per=1, depth=5, lost=0),
     "a job that one does not know": World(("k1o", "k2"), ("end", "shelve"), names=(("job",), NAMES), depth=6),
     "a resident": World((), ("end", "retry", "keep"), ("start", "stop", "notify"), resident=True, depth=5),
+    "handed over": World(("k1", "l1"), spare=1, depth=6),
+    "handed over, cancelled, paused": World(
+        ("k1", "k2"), ("end", "retry"), ("cancel k1", "pause k", "resume k"), spare=1, depth=4, lost=0
+    ),
     "poison": World(("k1", "k2"), ("end",), settings=BASE._replace(max_losses=1), depth=6),
 }
 

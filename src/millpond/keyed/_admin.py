@@ -38,7 +38,7 @@ class KeyedAdmin:
         self._port = port
 
     def pause(self, key: str | None = None, *, reason: str = "", by: str = "") -> None:
-        """Let nothing of this key begin; without a key, nothing in the whole pool. Jobs that run go on.
+        """Start nothing more of this key; without a key, nothing in the whole pool. Jobs that run go on.
 
         Residents of the key are stopped, and begin again when it is resumed. Say why, for those who will ask: see
         `paused`. `by`: who wants it; without it, the user and the host of this process.
@@ -157,14 +157,17 @@ class KeyedAdmin:
         self._port.ask(lambda store: store.apply(do.Shut()))
 
     def dead_letters(
-        self, key: str | None = None, *, after: str = "", limit: int | None = None
+        self, key: str | None = None, *, after: str = "", limit: int | None = None, newest_first: bool = False
     ) -> Page[DeadLetterView]:
-        """Return the jobs that will not be run any more, the oldest first: all of them, those of a key, or `limit`."""
+        """Return the jobs that will not be run any more: all of them, those of a key, or `limit`.
+
+        The oldest come first, unless you say `newest_first`; say the same for all pages.
+        """
         start = _cursor.read("dead letters", after) if after else ""
         most = _cursor.check_limit(limit)
         found: Page[DeadLetterView] = Page()
         while True:
-            page = self._port.look(about.DeadLetters(start, CHUNK))
+            page = self._port.look(about.DeadLetters(start, CHUNK, newest_first))
             for each, mark in zip(page, page.marks, strict=True):
                 if key is None or key_of(each.mailbox) == key:
                     if most is not None and len(found) == most:

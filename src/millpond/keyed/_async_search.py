@@ -106,7 +106,7 @@ class AsyncSearch:
                 one = await self._port.look(about.Key(*self._port.home.address(key)))
                 page = Page([] if one is None else [one])
             else:
-                page = await self._port.look(about.Keys("j", after, KEYS))
+                page = await self._port.look(about.Keys("j", after, KEYS, self._wanted.state == "running"))
             views = [(number, view) for number, view in enumerate(page) if self._wanted.may_have(view)]
             firsts = [start.first if view.mailbox == start.mailbox else 0 for _, view in views]
             spans = [(view.mailbox, first, JOBS) for (_, view), first in zip(views, firsts, strict=True)]

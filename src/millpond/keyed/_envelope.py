@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from millpond.keyed._records import STAMP
@@ -20,8 +23,16 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The arguments."""
 
 
+class TracedEnvelope(Envelope, array_like=True, frozen=True, gc=False):
+    """The envelope of a job whose dispatch is traced. It has one more field, which others pass over."""
+
+    trace: Any = None
+    """What travels with it: texts by name. Anything else is of no use to us, and does no harm."""
+
+
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Envelope).decode
+_decode_traced = msgspec.msgpack.Decoder(TracedEnvelope).decode
 
 
 def stamped(now: int, body: bytes) -> bytes:
@@ -44,3 +55,14 @@ def opened(raw: bytes) -> Envelope:
         return _decode(memoryview(raw)[STAMP:])
     except msgspec.MsgspecError:
         return UNREADABLE
+
+
+def trace_of(raw: bytes) -> Mapping[str, str]:
+    """Return what travels with a stored job for tracing."""
+    try:
+        trace = _decode_traced(memoryview(raw)[STAMP:]).trace
+    except msgspec.MsgspecError:
+        return {}
+    if not isinstance(trace, dict):
+        return {}
+    return {name: text for name, text in trace.items() if isinstance(name, str) and isinstance(text, str)}

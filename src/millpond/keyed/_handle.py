@@ -122,6 +122,8 @@ class Receipt(Generic[R_co]):
         return f"<{type(self).__name__} {self.id} of job {self._definition.name!r}, key {self.key!r}>"
 
 
+Trace = Mapping[str, str] | None
+"""What travels with a job whose dispatch is traced."""
 Ordered = tuple[str, str, Order]
 """A key, the id of a job, and its order."""
 
@@ -215,10 +217,11 @@ class KeyedJob(Generic[P, R]):
         was shut down.
         """
         self._port.open()
-        job, order = self._port.home.order(self._definition, key, args, kwargs, self._special)
-        verdicts = self._port.dispatch([order])
-        if verdicts:
-            job = self._heed(verdicts[0], key, job)
+        with self._port.home.sending(self.name, key) as trace:
+            job, order = self._port.home.order(self._definition, key, args, kwargs, self._special, trace)
+            verdicts = self._port.dispatch([order])
+            if verdicts:
+                job = self._heed(verdicts[0], key, job)
         return Receipt(self._port, self._definition, key, job)
 
     def dispatch_many(self, calls: Iterable[tuple[Any, ...]], *, ids: Iterable[str] | None = None) -> list[Receipt[R]]:
@@ -231,10 +234,16 @@ class KeyedJob(Generic[P, R]):
         self._port.open()
         if self._special is not None and self._special.id:
             raise ValueError("options(id=...) names one job: give dispatch_many one for each, as ids=")
+        with self._port.home.sending(self.name) as trace:
+            return self._dispatch_many(calls, ids, trace)
+
+    def _dispatch_many(
+        self, calls: Iterable[tuple[Any, ...]], ids: Iterable[str] | None, trace: Trace
+    ) -> list[Receipt[R]]:
         lot = Lot(self._port)
         receipts: list[Receipt[R] | None] = []
         refused: PoolFull | AlreadyExists | None = None
-        orders = map(self._order, calls) if ids is None else self._named(calls, ids)
+        orders = (self._order(call, trace) for call in calls) if ids is None else self._named(calls, ids, trace)
         for order in list(orders) if isinstance(calls, Sequence) else orders:  # what is all there is checked as a whole
             if answered := lot.add(order):
                 refused = self._receive(*answered, receipts) or refused
@@ -245,18 +254,18 @@ class KeyedJob(Generic[P, R]):
             raise refused
         return receipts  # type: ignore[return-value]
 
-    def _named(self, calls: Iterable[Any], ids: Iterable[str]) -> Iterator[Ordered]:
+    def _named(self, calls: Iterable[Any], ids: Iterable[str], trace: Trace) -> Iterator[Ordered]:
         """Return the orders of calls that each have an id."""
         if isinstance(ids, str | bytes):
             raise TypeError(f"ids= is a list with an id for each call, not the text {ids!r}")
         for call, each in zip(calls, ids, strict=True):
-            yield self.options(id=check_text(each, "an id", LONGEST_ID))._order(call)
+            yield self.options(id=check_text(each, "an id", LONGEST_ID))._order(call, trace)
 
-    def _order(self, call: Any) -> Ordered:
+    def _order(self, call: Any, trace: Trace) -> Ordered:
         if not isinstance(call, (tuple, list)) or not call:
             raise TypeError(f"dispatch_many takes tuples of a key and its arguments, not {call!r}")
         key, *args = call
-        return key, *self._port.home.order(self._definition, key, tuple(args), {}, self._special)
+        return key, *self._port.home.order(self._definition, key, tuple(args), {}, self._special, trace)
 
     def _receive(
         self, part: list[Ordered], verdicts: Verdicts, receipts: list[Receipt[R] | None]
@@ -323,7 +332,7 @@ class KeyedResident(Generic[P]):
         return self._definition.function(*args, **kwargs)
 
     def start(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> bool:
-        """Let it run for this key. False: it does already, with these arguments. With others it is replaced."""
+        """Start it for this key. False: it runs already, with these arguments. With others it is replaced."""
         self._port.open()
         return self._start(key, self._port.home.resident(self._definition, key, args, kwargs))
 

@@ -2,6 +2,7 @@
 
     GET /healthz    200 while the event loop of the worker answers; 503 when it is stuck
     GET /readyz     200 while it is a member of the pool; 503 before, after, and while it is cut off
+    GET /metrics    for Prometheus (`pip install "millpond[metrics]"`); jobs are measured from the first time on
 
 A worker that is cut off is not ready, but healthy: to start it again would not bring the store back.
 """
@@ -13,10 +14,12 @@ import contextlib
 import importlib
 import os
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from millpond._events import logger
+from millpond.keyed._home import Home
 from millpond.keyed._worker import Worker
 
 TOUCH = 1.0
@@ -37,7 +40,7 @@ def check_health(health: object) -> tuple[str, int] | str | None:
 
 
 @contextlib.asynccontextmanager
-async def telling(worker: Worker, health: tuple[str, int] | str | None) -> AsyncIterator[None]:
+async def telling(home: Home, worker: Worker, health: tuple[str, int] | str | None) -> AsyncIterator[None]:
     """Tell how a worker is while the block runs."""
     if health is None:
         yield
@@ -53,14 +56,20 @@ async def telling(worker: Worker, health: tuple[str, int] | str | None) -> Async
     else:
         make: Any = importlib.import_module("millpond.keyed._health_server").HealthServer  # 20 ms, and seldom
         try:
-            server = make(health, lambda: worker.is_member, asyncio.get_running_loop())
+            measured = partial(_metrics, home.name, home.url, worker)
+            server = make(health, lambda: worker.is_member, asyncio.get_running_loop(), measured)
         except OSError as error:
             raise ValueError(f"health cannot be told at {health[0]}:{health[1]}: {error.strerror or error}") from None
-        logger.info("health of this worker: http://%s:%d/healthz and /readyz", *server.server_address[:2])
+        logger.info("health of this worker: http://%s:%d/healthz, /readyz and /metrics", *server.server_address[:2])
         try:
             yield
         finally:
             await asyncio.to_thread(server.stop)
+
+
+def _metrics(name: str, url: str, worker: Worker) -> Any:
+    """Return what tells the metrics of a worker. It is above us and needs another package, so it is found by name."""
+    return importlib.import_module("millpond.metrics._worker").WorkerMetrics(name, url, worker.measure)
 
 
 async def _touch(worker: Worker, path: str) -> None:

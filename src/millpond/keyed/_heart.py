@@ -45,6 +45,8 @@ class Heart:
         self._lost = lost
         self._outer: OuterHeart = outer or _NoHeart()
         self._tenure: Tenure | None = None
+        self._version = 0
+        """Of the members, as the last heartbeat told them."""
         self._ended = threading.Event()
         self._stir = threading.Event()
         self._alarm = threading.Event()
@@ -93,12 +95,13 @@ class Heart:
                     pause = self._period()
                     continue
                 sent = elapsed()
-                beat = self._store.renew(tenure.id, leaving=self.is_leaving)
+                beat = self._store.renew(tenure.id, leaving=self.is_leaving, version=self._version)
                 if beat is None:
                     self._lost(tenure, "no member any more")
                     self._stir.set()
                 else:
                     tenure.extend(sent)
+                    self._version = beat.version
                     said = ""
                     self._alarm.set()
                     self._outer.beat()

@@ -10,6 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,12 +18,13 @@ from weakref import WeakSet
 
 from millpond._clock import elapsed
 from millpond._events import Observer, logger
+from millpond._tracing import NOT_TRACED, Tracing, check_tracing
 from millpond._urls import shown
 from millpond.errors import EngineUnavailable, NotFound, PoolClosed
 from millpond.keyed._checks import check_text
 from millpond.keyed._core import Jump, Placement, Rendezvous, mix, slot_of
 from millpond.keyed._definition import Definition
-from millpond.keyed._envelope import Envelope, encode
+from millpond.keyed._envelope import Envelope, TracedEnvelope, encode
 from millpond.keyed._payload import pack
 from millpond.keyed._records import Order, Settings, Special
 from millpond.keyed._settings import AGREED, FIXED, shown_setting
@@ -33,10 +35,10 @@ T = TypeVar("T")
 _HOMES = {
     "memory": "millpond.keyed.stores.memory",
     "sqlite": "millpond.keyed.stores.sqlite",
-    "redis": "millpond.keyed.stores.redis",
-    "rediss": "millpond.keyed.stores.redis",
-    "redis+cluster": "millpond.keyed.stores.redis",
-    "unix": "millpond.keyed.stores.redis",
+    **dict.fromkeys(
+        ("redis", "rediss", "redis+cluster", "unix", "valkey", "valkeys", "valkey+cluster"),
+        "millpond.keyed.stores.redis",
+    ),
 }
 _LONGEST_KEY = 1024
 EMPTY: Mapping[str, Any] = MappingProxyType({})
@@ -58,8 +60,10 @@ class Home:
         observer: Observer | None,
         *,
         create: bool = True,
+        tracing: Tracing | None = None,
     ) -> None:
         self.name = _name(name)
+        self.tracing = check_tracing(tracing)
         self._may_create = create
         self.url = url
         self.observer = observer
@@ -127,7 +131,7 @@ class Home:
 
     def _check_there(self) -> None:
         """Refuse to make a pool where that is not wanted."""
-        if not self._may_create and self.name not in pools(self.url):
+        if not self._may_create and not has(self.url, self.name):
             raise NotFound(f"there is no keyed pool {self.name!r} at {shown(self.url)} (any more)")
 
     def agree(self, store: Store, *, lenient: bool = False) -> Settings:
@@ -307,6 +311,7 @@ class Home:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         special: Special | None,
+        trace: Mapping[str, str] | None = None,
     ) -> tuple[str, Order]:
         """Return the id and the order of a job; raise when its arguments do not fit or are too large."""
         payload = self._limited(definition.shape.encode(args, kwargs), f"the arguments of job {definition.name!r}")
@@ -314,8 +319,13 @@ class Home:
         if special is not None:
             special = special._replace(id=job, name=definition.name)
         keep = definition.keep
-        body = encode(Envelope(job, definition.name, self.producer if keep else "", keep, payload))
+        fields = (job, definition.name, self.producer if keep else "", keep, payload)
+        body = encode(TracedEnvelope(*fields, trace) if trace else Envelope(*fields))
         return job, Order(*self.address(key), body, special)
+
+    def sending(self, job: str, key: str | None = None) -> AbstractContextManager[Mapping[str, str] | None]:
+        """Trace the dispatch of a job, if that is wanted; the value is what travels with it."""
+        return NOT_TRACED if self.tracing is None else self.tracing.sending(self.name, job, key)
 
     def resident(self, definition: Definition, key: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
         """Return the envelope of a resident."""
@@ -364,6 +374,12 @@ def _name(name: Any) -> str:
     if not isinstance(name, str) or not name or not name.isprintable() or set(name) & set("{}") or len(name) > 200:
         raise ValueError(f"a pool's name is a printable text without braces, up to 200 characters, not {name!r}")
     return name
+
+
+def has(url: str, name: str) -> bool:
+    """Return whether a keyed pool of that name lives at a URL."""
+    module: Any = importlib.import_module(_module_of(url))
+    return bool(module.has(url, name)) if hasattr(module, "has") else name in module.pools(url)
 
 
 def pools(url: str) -> list[str]:

@@ -116,8 +116,11 @@ class Job:
     """A job that is being run."""
 
     key: str
+    """Its key."""
     id: str
+    """Its id, as in the receipt."""
     name: str
+    """The name of its handler."""
     attempt: int
     """1 at first; more when it failed, or was running when its worker died."""
     token: int
@@ -125,11 +128,13 @@ class Job:
     dispatched_at: float
     """Seconds since the epoch, by the store's clock."""
     pool: str
+    """The name of the pool."""
     lost: Lost
+    """Tells when this is to stop: wait for it, or ask it; it has a `reason`."""
     _tell: Callable[[Any], None] = lambda value: None
 
     def progress(self, value: Any) -> None:
-        """Let whoever waits for the job know how far it is: a number, a text, whatever can travel.
+        """Report progress to whoever waits for the job: a number, a text, whatever can travel.
 
         Tell it as often as you like: it is sent some twenty times a second at most, and each replaces the one before. A
         job that keeps no result tells nobody.

@@ -18,7 +18,7 @@ from millpond.keyed import _questions as about
 from millpond.keyed._core import Placement
 from millpond.keyed._news import tell
 from millpond.keyed._plan import ROUND, Sightings, farewell, plan
-from millpond.keyed._records import SECOND, Beat, Settings, Settle, Work
+from millpond.keyed._records import SECOND, Beat, Settings, Settle, Signal, Work
 from millpond.keyed._runner import Runner
 from millpond.keyed._store import PoolGone, Store
 from millpond.keyed._tenure import MARGIN, Tenure
@@ -29,6 +29,8 @@ WANT = 200
 """Keys that are asked for in one call at most, so that the store has time for others in between."""
 RESIDENTS = 200
 REPORTS = 1000
+SPARE = 8
+"""Keys that an idle worker may be handed before its next call."""
 PATROL = 64
 """Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""
 
@@ -71,8 +73,12 @@ class Lane:
         self._contested: set[int] = set()
         self._patrol = 0
         self._is_unsure = False
+        self._is_idle = True
+        """Whether the last call brought little: then a job that is dispatched may be handed over at once."""
         self._is_more = False
         """Whether the last round was too small for all that was to be given and claimed."""
+        self._rounds = 0
+        """How often the store was asked."""
         self._ended = threading.Event()
         self._due = 0.0
         self._idle = threading.Event()
@@ -95,6 +101,11 @@ class Lane:
         if not self._bell.is_set():
             self._bell.set()
 
+    def hand(self, before: int, signal: Signal, tenure: Tenure) -> None:
+        """Run a job that came with a hint; called by the store's thread."""
+        if self._runner is None or not self._runner.hear(tenure, [signal], before):
+            self.wake()  # the next call brings it, and what came before it
+
     def serve(self, tenure: Tenure, beat: Beat, settings: Settings) -> None:
         """Work under this membership from now on; a pool that was made anew may have other settings."""
         if self._tenure is not None:
@@ -111,14 +122,14 @@ class Lane:
         self.wake()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until everything has been reported."""
-        deadline = elapsed() + timeout
-        while self._settles or not self._idle.is_set():
+        """Wait until everything has been reported, and the store was asked once more: it may have handed something."""
+        deadline, rounds = elapsed() + timeout, self._rounds
+        while self._settles or not self._idle.is_set() or self._rounds <= rounds + 1:
             if elapsed() > deadline or not self._thread.is_alive():
                 return False
             self.wake()
             self._idle.wait(0.01)
-            if self._settles:
+            if self._settles or self._rounds <= rounds + 1:
                 self._idle.clear()
         return True
 
@@ -145,6 +156,7 @@ class Lane:
             try:
                 self._idle.clear()
                 self._round()
+                self._rounds += 1
                 self._idle.set()
                 pause = 0.0
                 if away:
@@ -183,6 +195,7 @@ class Lane:
             is_serving = tenure.may_begin() and not self.is_closing
             want = min(WANT, runner.room()) if is_serving else 0
             work = self._work(tenure, want, runner.per_key(), RESIDENTS if is_serving else 0)
+            self._is_idle = len(work.takes) <= SPARE
             if work.is_gone and not tenure.is_over:
                 self._doubt()  # we are no member any more, or the clock of the store jumped: a renewal will tell
             self._heed(tenure, runner, work)
@@ -225,7 +238,8 @@ class Lane:
         batch = [settles.popleft() for _ in range(min(self._reports, len(settles)))]
         tenure.call += 1
         try:
-            work = self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard)
+            spare = SPARE if self._is_idle and self._store.hands_over else 0
+            work = self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard, spare)
         except BaseException as error:
             settles.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
             if isinstance(error, EngineError) and not isinstance(error, EngineUnavailable | PoolGone):
@@ -253,14 +267,17 @@ class Lane:
         """After an answer was lost: have given back what the store gave us and we never got."""
         _, owners = self._store.ask(about.Owners())
         own = [slot for slot, owner in enumerate(owners) if owner == tenure.id]
-        claimed = self._store.claim(tenure.id, own, {}, self._known(tenure), tenure.call)
+        claimed = self._store.claim(tenure.id, own, {}, *self._known(tenure))
         self._is_unsure = False
         if claimed.recovered:
             emit(self._observer, "reclaimed", self.pool, keys=claimed.recovered)
 
-    def _known(self, tenure: Tenure) -> set[int]:
-        running = tenure.tokens()  # first: what ends meanwhile is among the reports
-        return running | {one.token for one in list(self._settles)}
+    def _known(self, tenure: Tenure) -> tuple[set[int], int, int]:
+        """Return the takes that this worker knows of, its last call, and the last signal that it heard."""
+        with tenure.hearing:
+            heard = tenure.heard  # first: what is handed over meanwhile is kept by its number
+        running = tenure.tokens()  # then these: what ends meanwhile is among the reports
+        return running | {one.token for one in list(self._settles)}, tenure.call, heard
 
     # -- slots --------------------------------------------------------------------------------------------------------
 
@@ -270,10 +287,12 @@ class Lane:
             self._shut()
             return
         if self.is_closing:
-            self._give_rest(tenure, runner, beat)
+            self._give_rest(tenure, runner, self._store.ask(about.Members()) if beat.is_brief else beat)
             return
         dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
         if beat.version != self._version or dead:
+            if beat.is_brief:
+                beat = self._store.ask(about.Members())
             _, owners = self._store.ask(about.Owners())
             todo = plan(tenure.id, beat.members, dead, owners, self._placement)
             if todo.gives:
@@ -301,7 +320,7 @@ class Lane:
             return []
         for one in dead:
             tell(self._observer, "worker_died", self.pool, worker=one)
-        claimed = self._store.claim(tenure.id, list(dict.fromkeys(slots)), dead, self._known(tenure), tenure.call)
+        claimed = self._store.claim(tenure.id, list(dict.fromkeys(slots)), dead, *self._known(tenure))
         self._contested = {*(self._contested - set(slots)), *claimed.contested}
         if claimed.got:
             tell(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))

@@ -21,7 +21,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Failure).decode
 
-_OURS = ("millpond.keyed._runner", "millpond.keyed._call")
+_OURS = ("millpond.keyed._runner", "millpond.keyed._watched", "millpond.keyed._call", "millpond.otel")
 _LONGEST = 20_000
 """Characters of a traceback that are kept: its end says most."""
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from millpond._events import Observer
+from millpond._tracing import Tracing
 from millpond._urls import shown
 from millpond.keyed import _cursor, _serve, _views
 from millpond.keyed import _questions as about
@@ -63,7 +64,8 @@ class KeyedPool:
 
     `create=False` uses a pool that is there, and raises `NotFound` where there is none.
 
-    `on_event` is called with an `Event` for everything that happens to workers and jobs of this process.
+    `on_event` is called with an `Event` for everything that happens to workers and jobs of this process. `tracing`: a
+    `millpond.otel.Tracing`, with which a job is traced from its dispatch to its run, also in another process.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class KeyedPool:
         max_losses: int | None = None,
         create: bool = True,
         on_event: Observer | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         wanted = checked_settings(
             slots=slots,
@@ -95,7 +98,7 @@ class KeyedPool:
         )
         self.name = name
         self.url = url
-        self._home = Home(name, url, wanted, placement, on_event, create=create)
+        self._home = Home(name, url, wanted, placement, on_event, create=create, tracing=tracing)
         self._port = Port(self._home)
         self._controlled: set[str] = set()
         self.admin = KeyedAdmin(self._port)
@@ -224,7 +227,7 @@ class KeyedPool:
     def controller(
         self, resident: KeyedResident[Any], *, every: float = 30.0, name: str | None = None
     ) -> Callable[[Callable[[Resident], Any]], Callable[[Resident], Any]]:
-        """Let a function say which residents there should be: one worker asks it every so many seconds.
+        """Keep residents equal to what a function returns: one worker asks it every so many seconds.
 
         It returns the arguments of each by key, as `reconcile` takes them. When the store has lost its data, or
         somebody has stopped what should be there, all are back at its next turn. The function itself stays as it is.
@@ -279,13 +282,13 @@ class KeyedPool:
         stall: float = 60.0,
         health: str | None = None,
     ) -> None:
-        """Be a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
+        """Run a worker until SIGTERM, Ctrl-C or the shutdown of the pool; see `worker` for the options.
 
         A first signal lets the worker leave gracefully; a second one stops what it runs, and three seconds later the
         process, should a plain function not heed it.
 
-        `health`: tell probes how it is. `"127.0.0.1:8080"` serves `/healthz` and `/readyz` there; a path is a file that
-        is touched every second while the worker is a member, and is not there else.
+        `health`: tell probes how it is. `"127.0.0.1:8080"` serves `/healthz`, `/readyz` and `/metrics` there; a
+        path is a file that is touched every second while the worker is a member, and is not there else.
         """
         options = {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
         _serve.serve(self._home, options, health)
@@ -379,7 +382,7 @@ class KeyedPool:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the store. Workers, jobs and residents of the pool go on: see `admin.shutdown` to end those."""
+        """Close the connection to the store. Workers, jobs and residents go on: `admin.shutdown` ends those."""
         self._port.close()
 
     def __enter__(self) -> KeyedPool:

@@ -40,6 +40,8 @@ class Keys(Question[Page[records.KeyView]]):
     lane: str = "j"
     after: str = ""
     limit: int | None = None
+    is_running: bool = False
+    """Only those of which a worker has jobs now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,11 @@ class DelayedJobs(Question[Page[records.Delayed]]):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters(Question[Page[records.DeadLetter]]):
-    """Dead letters, the oldest first."""
+    """Dead letters, the oldest first, or the newest."""
 
     after: str = ""
     limit: int | None = None
+    is_newest_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,10 @@ class Where(Question[str]):
 
 @dataclass(frozen=True, slots=True)
 class Outcomes(Question[list[tuple[str, bytes] | None]]):
-    """How jobs ended, as far as that is (still) known: status and data of each, or None."""
+    """How jobs ended, as far as that is (still) known: status and data of each, or None.
+
+    The answer may be shorter, by those behind `HEAVY` bytes of data: ask again for them. It has one at least.
+    """
 
     ids: tuple[str, ...]
 

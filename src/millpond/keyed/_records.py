@@ -32,6 +32,10 @@ KEPT_ACTS: Final = 1000
 """Lines that are kept of what people did to a pool."""
 LONGEST_ERROR: Final = 1000
 """Bytes that are kept of how a job has failed which is tried again."""
+HANDED: Final = 8
+"""A dispatch of up to so many jobs may hand them to idle workers at once; larger ones are taken in bulk."""
+HANDED_BYTES: Final = 16 << 10
+"""A job that is larger is not sent with a wake-up."""
 LOOKED_AT: Final = 4096
 """With more keys ready than this, the oldest job is looked for among those that are next in their slots."""
 
@@ -124,6 +128,8 @@ class Beat(NamedTuple):
     """Grows with every change of members and owners."""
     is_shut: bool
     members: tuple[Member, ...]
+    is_brief: bool = False
+    """Of the members only the ids, the leases and who is leaving or dead are told."""
 
 
 class Settle(NamedTuple):
@@ -172,7 +178,11 @@ class Take(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """A word to a worker about something that it runs: `cancel` a job, or a `note` to a resident."""
+    """A word to a worker about something that it runs: `cancel` a job, `pause`, a `note` to a resident; or a `take`.
+
+    A `take` is a job that a dispatch has handed to it: `note` is the token, `data` the job; without data the take is
+    over, and is not to be begun.
+    """
 
     number: int
     kind: str
@@ -180,6 +190,8 @@ class Signal(NamedTuple):
     id: str = ""
     note: int = 0
     data: bytes = b""
+    slot: int = 0
+    """Of a `take`."""
 
 
 class Work(NamedTuple):

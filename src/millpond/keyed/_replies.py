@@ -22,6 +22,10 @@ LOOK = 1.0
 AT_ONCE = 500
 DOUBTS = 16
 """Jobs of which it asks in one look whether they are still there: that makes the store search."""
+SEARCHING = 0.02
+"""The part of the time for which a store may be searching for them: a search takes long where a mailbox is deep."""
+FETCHED = 8 << 20
+"""Bytes of outcomes that are kept for those who will ask."""
 LONGEST_DOUBT = 60
 """After so many looks, at the latest, it asks again about a job that was there."""
 
@@ -53,6 +57,11 @@ class Replies:
         self._near: Sequence[str] = ()
         self._early: dict[str, tuple[str, bytes]] = {}
         """Outcomes that nobody has asked for yet."""
+        self._early_size = 0
+        self._searches = 0
+        """How often the store may be asked to search in this look."""
+        self._search_at = 0.0
+        """When the store may be asked to search again."""
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
         self._ear: Ear | None = None
@@ -74,6 +83,7 @@ class Replies:
         with self._lock:
             early = self._early.pop(job, None)
             if early is not None:
+                self._early_size -= len(early[1])
                 done: Future[tuple[str, bytes]] = Future()
                 done.set_result(early)
                 return done
@@ -138,31 +148,41 @@ class Replies:
             self._ear.close()
 
     def _look(self) -> None:
-        store = self._home.store
         with self._lock:
             ids = list(self._waits)
-            if len(ids) < AT_ONCE:
+            waited = len(ids)
+            while len(self._early) > 20 * AT_ONCE or self._early_size > FETCHED:
+                self._early_size -= len(self._early.pop(next(iter(self._early)))[1])
+            if waited < AT_ONCE:
                 near = (job for job in self._near if job not in self._waits and job not in self._early)
-                ids += itertools.islice(near, AT_ONCE - len(ids))
+                ids += itertools.islice(near, AT_ONCE - waited)
             self._near = ()
-            while len(self._early) > 20 * AT_ONCE:
-                del self._early[next(iter(self._early))]
-        now, doubts = elapsed(), DOUBTS
-        for start in range(0, len(ids), AT_ONCE):
-            part = ids[start : start + AT_ONCE]
-            for job, outcome in zip(part, store.ask(about.Outcomes(tuple(part))), strict=True):
-                wait = self._waits.get(job)
-                if outcome is not None and outcome[0] == PROGRESS:
-                    if wait is not None:
-                        self._tell(wait, outcome)
-                elif wait is None:
-                    if outcome is not None:
-                        self._early[job] = outcome
-                elif outcome is not None:
-                    self._end(job, wait, outcome)
-                elif doubts and now - wait.since > wait.patience * LOOK:
-                    doubts -= 1
-                    self._doubt(job, wait)
+        self._searches = DOUBTS if elapsed() >= self._search_at else 0
+        asked = 0
+        while asked < waited:  # what is only near comes with those, or another time
+            part = ids[asked : asked + AT_ONCE]
+            outcomes = self._home.store.ask(about.Outcomes(tuple(part)))
+            for job, outcome in zip(part, outcomes, strict=False):
+                self._got(job, outcome)
+            asked += len(outcomes)
+
+    def _got(self, job: str, outcome: tuple[str, bytes] | None) -> None:
+        """Pass on what the store says of a job; None: nothing yet."""
+        wait, now = self._waits.get(job), elapsed()
+        if outcome is not None and outcome[0] == PROGRESS:
+            if wait is not None:
+                self._tell(wait, outcome)
+        elif wait is None:
+            if outcome is not None and job not in self._early:
+                with self._lock:
+                    self._early[job] = outcome
+                    self._early_size += len(outcome[1])
+        elif outcome is not None:
+            self._end(job, wait, outcome)
+        elif self._searches and now - wait.since > wait.patience * LOOK:
+            self._doubt(job, wait)
+            self._search_at = max(now, self._search_at) + (elapsed() - now) / SEARCHING
+            self._searches = self._searches - 1 if self._search_at < now + LOOK else 0
 
     def is_here(self) -> bool:
         """Tell whether this is the thread that brings outcomes, which must not wait for one."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from millpond._clock import elapsed
 from millpond._events import Observer, emit, logger
+from millpond._tracing import Tracing
 from millpond.errors import LeaseLost
 from millpond.keyed._call import Caller
 from millpond.keyed._definition import Definition
@@ -29,6 +30,7 @@ from millpond.keyed._payload import encode as encode_result
 from millpond.keyed._records import LONGEST_ERROR, SECOND, Outcome, Settle, Signal, Take
 from millpond.keyed._tenure import Tenure
 from millpond.keyed._visit import Visit
+from millpond.keyed._watched import WatchedCaller
 
 REPORT_EVERY = 0.05
 """Seconds after which a visit that goes on reports what it has done so far."""
@@ -55,6 +57,7 @@ class Runner:
         settle: Callable[[Settle], None],
         observer: Observer | None = None,
         largest: int = 1 << 20,
+        tracing: Tracing | None = None,
     ) -> None:
         self.pool = pool
         self.concurrency = concurrency
@@ -68,6 +71,7 @@ class Runner:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._caller = Caller(pool, concurrency)
+        self._watched = WatchedCaller(self._caller, pool, () if observer is None else (observer,), tracing)
         self._cancelled: set[str] = set()
         self._pace = 20 * QUICK  # not known yet: one at a time
         self._running = 0
@@ -93,22 +97,33 @@ class Runner:
         """Return how many jobs of a key to take at once: many when they are quick, so that a take is worth it."""
         return 16 if self._pace < QUICK else 4 if self._pace < 10 * QUICK else 1
 
-    def admit(self, tenure: Tenure, takes: Iterable[Take]) -> None:
-        """Let the loop run what was taken."""
+    def admit(self, tenure: Tenure, takes: Iterable[Take], *, is_handed: bool = False) -> None:
+        """Let the loop run what was taken, or handed over."""
         visits = []
         for take in takes:
             visit = Visit(take)
             tenure.visits[take.mailbox] = visit
             (self.visits if take.mailbox[0] == "j" else self.residents).add(visit)
             visits.append(visit)
-        self._soon(self._begin, tenure, visits)
+        self._soon(self._begin, tenure, visits, is_handed)
 
-    def hear(self, tenure: Tenure, signals: Iterable[Signal]) -> None:
-        """Act upon what others want of something that runs here."""
-        for signal in signals:
-            if signal.number > tenure.heard:
-                tenure.heard = signal.number
-                self._soon(self._act, tenure, signal)
+    def hear(self, tenure: Tenure, signals: Iterable[Signal], before: int = 0) -> bool:
+        """Act upon what others want of something that runs here, and run what was handed over.
+
+        Return False, and do nothing, when the signal `before` these has not been heard: they come again.
+        """
+        with tenure.hearing:
+            if before > tenure.heard:
+                return False
+            for signal in signals:
+                if signal.number > tenure.heard:
+                    if signal.kind != "take":
+                        self._soon(self._act, tenure, signal)
+                    elif signal.data:
+                        take = Take(signal.slot, signal.mailbox, signal.note, (signal.data,))
+                        self.admit(tenure, [take], is_handed=True)
+                    tenure.heard = signal.number
+        return True
 
     def give_up(self, tenure: Tenure, reason: str) -> None:
         """Stop everything that runs under a membership that is over."""
@@ -120,8 +135,12 @@ class Runner:
 
     def take_back(self, tenure: Tenure, slots: Iterable[int]) -> None:
         """Go on in slots that are ours again."""
-        if any(visit.is_moved for visit in list(tenure.visits.values())):
+        if tenure.given or any(visit.is_moved for visit in list(tenure.visits.values())):
             self._soon(self._return, tenure, set(slots))
+
+    def measure(self, observer: Observer) -> None:
+        """Also tell this observer of every run of a handler from now on; from whatever thread."""
+        self._watched.add(observer)
 
     def _soon(self, step: Callable[..., object], *args: Any) -> None:
         try:
@@ -131,8 +150,9 @@ class Runner:
 
     # -- in the loop --------------------------------------------------------------------------------------------------
 
-    def _begin(self, tenure: Tenure, visits: list[Visit]) -> None:
+    def _begin(self, tenure: Tenure, visits: list[Visit], is_handed: bool) -> None:
         for visit in visits:
+            visit.is_moved = is_handed and visit.take.slot in tenure.given  # it was given away after the hand-over
             if visit.take.mailbox[0] == "j":
                 if self._pace < TINY:
                     self._waiting.append((tenure, visit))
@@ -198,6 +218,7 @@ class Runner:
             self._cancelled.add(signal.id)
 
     def _move(self, tenure: Tenure, slots: set[int], until: float) -> None:
+        tenure.given |= slots
         for visit in list(tenure.visits.values()):
             if visit.take.slot in slots and not visit.is_moved:
                 visit.is_moved = True
@@ -209,6 +230,7 @@ class Runner:
         self._give_back()
 
     def _return(self, tenure: Tenure, slots: set[int]) -> None:
+        tenure.given -= slots
         for visit in list(tenure.visits.values()):
             if visit.take.slot in slots and visit.is_moved and not visit.lost.is_set:
                 visit.is_moved = False
@@ -331,10 +353,11 @@ class Runner:
             words = str(error) if isinstance(error, DoesNotFit) else repr(error)
             misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {words}")
             return self._bury(visit, envelope, job.attempt, misfit)
-        if self._observer is not None:
-            emit(self._observer, "job_started", self.pool, key=job.key, id=job.id, job=job.name, token=job.token)
         try:
-            value = await self._caller.call(definition, job, args, kwargs)
+            if self._watched.is_wanted:
+                value = await self._watched.call(definition, job, args, kwargs, visit.take.jobs[visit.done])
+            else:
+                value = await self._caller.call(definition, job, args, kwargs)
         except asyncio.CancelledError:
             if not visit.lost.is_set:
                 task = asyncio.current_task()

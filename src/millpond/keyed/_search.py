@@ -107,7 +107,7 @@ class Search:
                 one = self._port.look(about.Key(*self._port.home.address(key)))
                 page = Page([] if one is None else [one])
             else:
-                page = self._port.look(about.Keys("j", after, KEYS))
+                page = self._port.look(about.Keys("j", after, KEYS, self._wanted.state == "running"))
             views = [(number, view) for number, view in enumerate(page) if self._wanted.may_have(view)]
             firsts = [start.first if view.mailbox == start.mailbox else 0 for _, view in views]
             spans = [(view.mailbox, first, JOBS) for (_, view), first in zip(views, firsts, strict=True)]

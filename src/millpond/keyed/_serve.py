@@ -29,7 +29,7 @@ async def async_serve(home: Home, options: dict[str, Any], health: str | None = 
     where = check_health(health)
     worker = Worker(home, **options)
     with _heeding(home, worker):
-        async with telling(worker, where):
+        async with telling(home, worker, where):
             if not await _begun(home, worker):
                 return
             try:

@@ -12,7 +12,8 @@ What may be sent again after an `EngineUnavailable`, because twice is as good as
 
 Hints are hints. `listen` calls back when there *may* be something: for a worker something to take, a signal, or a
 change of members; for a producer an outcome. A hint may be lost or come in vain, so everybody also looks by itself,
-once a second.
+once a second. A hint may also carry a job that was handed over (`rules.takes`); `work` brings it again until it was
+heard.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from millpond.keyed._records import (
     Order,
     Settings,
     Settle,
+    Signal,
     Verdicts,
     Work,
 )
@@ -78,6 +80,8 @@ class Store(Protocol):
     is_shared: bool
     """Whether other processes can see it."""
     proves_death: bool
+    hands_over: bool
+    """Whether its hints can carry a job."""
     skew: int
     """Microseconds that are added to its clock; for tests of what time does."""
 
@@ -90,7 +94,7 @@ class Store(Protocol):
 
     # workers
     def join(self, joiner: Joiner) -> Beat: ...
-    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None: ...
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None: ...
     def leave(self, worker: str) -> None: ...
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
         """Return what keeps up a membership from outside this process, and tells of its end; None: none is needed."""
@@ -103,6 +107,7 @@ class Store(Protocol):
         dead: Mapping[str, int],
         known: Iterable[int] | None = None,
         call: int = 0,
+        heard: int = 0,
     ) -> Claimed: ...
     def work(
         self,
@@ -113,14 +118,18 @@ class Store(Protocol):
         per: int,
         want_residents: int = 0,
         heard: int = 0,
+        spare: int = 0,
     ) -> Work: ...
 
     # looking in
     def ask(self, question: Question[A]) -> A: ...
 
     # hints, end
-    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
-        """Call `heard` whenever there may be news for that worker or producer; it must not block for long."""
+    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
+        """Call `heard` whenever there may be news for that worker or producer; it must not block for long.
+
+        `handed` is called instead with a job that was handed over, and the number of the signal before it.
+        """
 
     def drop(self) -> None:
         """Forget the pool, with all that it knows."""

@@ -50,6 +50,11 @@ class Tenure:
         self.is_over = False
         self.call = 0
         self.heard = 0
+        """The last signal that was acted upon."""
+        self.hearing = threading.Lock()
+        """Held while signals are acted upon: they come with answers and with hints, in two threads."""
+        self.given: set[int] = set()
+        """Slots that were given away: a job handed over before that is not begun. Used in the loop only."""
         self.visits: dict[str, Visit] = {}
         """What is run, by mailbox."""
         self._strict = strict

@@ -49,14 +49,16 @@ class Every:
 
     def after(self, moment: float) -> float:
         """Return the first time after a moment."""
-        count = math.floor(moment / self._seconds) + 1
-        due = count * self._seconds
-        return due if due > moment else (count + 1) * self._seconds
+        return next(due for due in self._around(moment, 1) if due > moment)
 
     def back(self, moment: float) -> Iterator[float]:
         """Return the times up to a moment, the latest first."""
+        return (due for due in self._around(moment, -1) if due <= moment)
+
+    def _around(self, moment: float, step: int) -> Iterator[float]:
+        """Return the times from near a moment on: 1.9 / 0.01 is 190, but 190 * 0.01 is a bit more than 1.9."""
         count = math.floor(moment / self._seconds)
-        return (number * self._seconds for number in itertools.count(count, -1) if number * self._seconds <= moment)
+        return (number * self._seconds for number in itertools.count(count - step, step))
 
 
 class Cron:

@@ -17,17 +17,23 @@ class WorkerView:
     """A worker."""
 
     id: str
+    """Its id: a new one each time it joins."""
     label: str
     """Host and pid."""
     weight: int
+    """Its share of the keys beside others."""
     concurrency: int
+    """Keys whose jobs it runs at a time."""
     jobs: tuple[str, ...]
     """The names that it can run."""
     joined_at: float
+    """When it joined."""
     lease_left: float
     """Less than 0: it is silent, and others will take over."""
     slots: int
+    """Shares of the key space that it owns."""
     is_leaving: bool
+    """Whether it was told to leave and ends what it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +41,13 @@ class SlotView:
     """A share of the keys."""
 
     number: int
+    """Its number, from 0."""
     owner: str
     """The id of a worker; empty: nobody."""
     epoch: int
+    """Grows each time its owner changes."""
     since: float
+    """Since when its owner has it."""
     why: str
     """Why it moved: `rebalanced`, `left`, `died` (its owner before did), `free` (nobody had it), `nobody yet`."""
     before: str
@@ -50,19 +59,25 @@ class KeyInfo:
     """A key that has jobs."""
 
     key: str
+    """The key."""
     slot: int
+    """The share of the key space that it belongs to."""
     depth: int
     """Jobs that have not ended, the running one included."""
     oldest_age: float
+    """How long its oldest job has been there."""
     state: str
     """`ready`, `running`, `retry` (waits to be tried again), `paused` or `parked` (no worker knows its job)."""
     worker: str
     """Who runs it, or owns it."""
     owner_since: float
+    """Since when that worker owns it."""
     why: str
     """Why its slot is where it is: see `SlotView.why`."""
     failures: int
+    """Failed attempts of its oldest job."""
     losses: int
+    """Workers that died while they ran its oldest job; a lost lease counts for a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +85,21 @@ class ResidentView:
     """A resident."""
 
     name: str
+    """The name of its handler."""
     key: str
+    """Its key."""
     id: str
+    """The id of this start."""
     arguments: dict[str, Any]
+    """What it was started with."""
     state: str
     """`running`, `ready`, `retry` (it failed and waits), `paused` or `parked` (no worker knows it)."""
     worker: str
+    """Who runs it, or owns its key."""
     started_at: float
     """When it was asked for."""
     failures: int
+    """How often it has failed in a row."""
     error: str
     """How it has failed the last time."""
 
@@ -88,8 +109,11 @@ class JobView:
     """A job that has not ended, or is dead."""
 
     id: str
+    """Its id, as in the receipt."""
     key: str
+    """Its key."""
     name: str
+    """The name of its handler."""
     state: str
     """`waiting`, `running` (a worker has it), `retry` (it failed and is tried again), `paused`, `parked` (no worker
     knows it), `delayed` or `dead`."""
@@ -106,9 +130,11 @@ class JobView:
     error: str
     """How it has failed the last time, or why it is dead; a traceback may follow the first line."""
     died_at: float | None
+    """When it became a dead letter."""
     number: int | None
     """Its number among the dead letters."""
     arguments: Any
+    """What it was dispatched with, by parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +144,11 @@ class PauseView:
     key: str | None
     """None: the whole pool."""
     since: float
+    """Since when."""
     by: str
     """Who paused it: user and host, unless somebody said otherwise."""
     reason: str
+    """Why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +156,7 @@ class ActView:
     """What a person did to the pool."""
 
     time: float
+    """When."""
     by: str
     """Who: user and host, unless somebody said otherwise."""
     what: str
@@ -135,6 +164,7 @@ class ActView:
     about: str
     """A key, jobs, or settings; empty: the whole pool."""
     reason: str
+    """Why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +172,23 @@ class DeadLetterView:
     """A job that will not be run any more, unless it is replayed."""
 
     number: int
+    """Its number among the dead letters."""
     key: str
+    """Its key."""
     id: str
+    """Its id, as in the receipt."""
     name: str
+    """The name of its handler."""
     reason: str
     """The first line says why; a traceback may follow."""
     dispatched_at: float
+    """When it was dispatched."""
     died_at: float
+    """When it was given up."""
     attempts: int
     """How often it was begun."""
     arguments: Any
+    """What it was dispatched with, by parameter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +198,35 @@ class KeyedStatistics:
     jobs: int
     """Waiting or running."""
     keys_ready: int
+    """Keys that have a job which could run now."""
     keys_running: int
+    """Keys of which a job runs."""
     delayed: int
+    """Jobs that wait for their time."""
     dead: int
+    """Dead letters."""
     residents: int
+    """Residents that were started and not stopped."""
     workers: int
+    """Workers that are members."""
     oldest_age: float
     """How long the oldest job has waited that could run now: scale by this. 0 when nothing waits."""
     dispatched_total: int
+    """Jobs dispatched."""
     done_total: int
+    """Jobs that returned."""
     retried_total: int
+    """Attempts that failed and were tried again."""
     dead_total: int
+    """Jobs that became dead letters."""
     recovered_total: int
+    """Keys that were taken over from a dead worker while one of their jobs ran."""
     moved_total: int
+    """Slots that changed their owner."""
     is_paused: bool
+    """Whether the whole pool is paused."""
     is_shut: bool
+    """Whether the pool was shut down."""
 
 
 def workers(beat: Beat, owners: Iterable[str]) -> list[WorkerView]:

@@ -18,7 +18,7 @@ import socket
 from functools import partial
 
 from millpond._clock import elapsed
-from millpond._events import logger
+from millpond._events import Observer, logger
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed import _commands as do
 from millpond.keyed._checks import check_seconds
@@ -64,6 +64,7 @@ class Worker:
         self._strict = strict
         self._grace = grace
         self._has_runner = False
+        self._measuring: list[Observer] = []
         self._tenure: Tenure | None = None
         self._ear: Ear | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -81,6 +82,12 @@ class Worker:
         """Whether its lease surely holds."""
         return self._tenure is not None and self._tenure.may_begin()
 
+    def measure(self, observer: Observer) -> None:
+        """Also tell this observer of every run of a handler from now on; from whatever thread."""
+        self._measuring.append(observer)
+        if self._has_runner:
+            self._runner.measure(observer)
+
     async def start(self) -> None:
         """Join the pool and begin to take jobs."""
         self._loop = asyncio.get_running_loop()
@@ -95,7 +102,10 @@ class Worker:
             self._lane.settle,
             home.observer,
             largest=settings.payload_limit,
+            tracing=home.tracing,
         )
+        for observer in self._measuring:
+            self._runner.measure(observer)
         self._has_runner = True
         lease = settings.lease / SECOND
         outer = None
@@ -202,15 +212,16 @@ class Worker:
         )
         sent = elapsed()
         beat = store.join(joiner)
+        tenure = Tenure(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
         try:
             if home.agree(store, lenient=True)[:3] != settings[:3]:  # somebody changed lease or drain at this moment
                 raise EngineUnavailable(f"settings of pool {home.name!r} were changed while a worker joined")
-            ear = store.listen(joiner.id, self._lane.wake)
+            ear = store.listen(joiner.id, self._lane.wake, partial(self._lane.hand, tenure=tenure))
         except BaseException:  # a member that nobody renews would be given slots
+            tenure.end(disarm=True)
             with contextlib.suppress(EngineError):
                 store.leave(joiner.id)
             raise
-        tenure = Tenure(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
         was = self.id
         old, self._ear = self._ear, ear
         if old is not None:

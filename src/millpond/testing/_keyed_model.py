@@ -17,6 +17,7 @@ from millpond.keyed._envelope import opened
 from millpond.keyed._records import Joiner, Settings, Settle, Work, key_of
 from millpond.keyed.rules import Numbers, Rules
 from millpond.keyed.rules.tables import RUNNING
+from millpond.keyed.rules.takes import Hand
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
 from millpond.testing._stores import check_removals, check_tables, jobs_in
@@ -28,9 +29,9 @@ NAMES = ("job", "odd", "watch")
 """All jobs and residents that the worlds of these tests know."""
 
 
-def make_rules(settings: Settings) -> Reference:
+def make_rules(settings: Settings, hand: Hand = lambda worker, before, signal: False) -> Reference:
     """Return the rules of a new pool."""
-    return Rules(MemoryTables(settings, "incarnation"))
+    return Rules(MemoryTables(settings, "incarnation"), hand=hand)
 
 
 def tables_of(rules: Reference) -> MemoryTables:
@@ -46,7 +47,7 @@ def clone(rules: Reference) -> Reference:
     boxes = {name: replace(box, jobs=box.jobs.copy()) for name, box in tables.mailboxes.all.items()}
     for name, value in vars(tables).items():
         setattr(other, name, _copy(value, boxes))
-    return Rules(other)
+    return Rules(other, hand=rules.hand)
 
 
 def _copy(value: Any, boxes: dict[str, MemoryMailbox]) -> Any:
@@ -91,6 +92,7 @@ class Sight:
     jobs: dict[str, str]
     cancelled: frozenset[str]
     calls: dict[str, int]
+    spares: dict[str, int]
     dump: object
     is_due: bool
     is_stirred: bool
@@ -122,6 +124,7 @@ class Judge:
             jobs_in(tables),
             frozenset(tables.cancelled),
             dict(tables.members.calls),
+            dict(tables.members.spares),
             dump(self.rules) if is_stale else None,
             any(0 < end <= now for end in ends),
             bool(tables.pauses or tables.cancelled or any(tables.signals.rows.values())),
@@ -139,16 +142,41 @@ class Judge:
             self._reports(before, arguments[2], answer, ended)
             self._takes(before, now, arguments, answer, begun, runs)
         else:
-            assert not begun, f"K1: {verb} began {begun}"
+            assert not begun or verb == "dispatch", f"K1: {verb} began {begun}"
+            self._handed(before, now, begun, runs)
             for name in ended:
                 slot, worker, token, *_, is_borrowed = before.runs[name]
                 owner = self.tables.slots.get(slot)
                 is_unknown = verb == "claim" and arguments[0] == worker and arguments[3] is not None
                 is_unknown = is_unknown and token not in arguments[3] and arguments[4] >= before.calls[worker]
+                heard = arguments[5] if len(arguments) > 5 else 0
+                is_unknown = is_unknown and token not in self._on_their_way(worker, heard)
                 is_over = owner.since + self.tables.settings.drain <= now and owner.owner == arguments[0] != worker
                 is_gone = worker not in self.tables.members
                 assert verb == "claim", f"K1: {verb} ended the take of {name}"
                 assert is_gone or is_unknown or (is_over and not is_borrowed), f"K1: a claim ended the take of {name}"
+
+    def _on_their_way(self, worker: str, heard: int) -> set[int]:
+        """Return the tokens of what was handed to a worker, and it has not heard of yet."""
+        signals = self.tables.signals.rows.get(worker, ())
+        return {one.note for one in signals if one.kind == "take" and one.number > heard}
+
+    def _handed(self, before: Sight, now: int, begun: set[str], runs: dict[str, Any]) -> None:
+        """K1: what a dispatch hands over goes to the owner, whose lease holds, has room, and will hear of it."""
+        for worker in {runs[name][1] for name in begun}:
+            many = sum(runs[name][1] == worker for name in begun)
+            assert many <= before.spares.get(worker, 0), f"{worker} was handed {many}, and has room for fewer"
+        for name in begun:
+            slot, worker, token, taken, done, is_borrowed = runs[name]
+            member, tables = self.tables.members.get(worker), self.tables
+            assert member is not None and member.lease_end > now, "K1: a job was handed over under a lease that is over"
+            assert tables.slots.get(slot).owner == worker and not is_borrowed, f"K1: {worker} does not own {slot}"
+            assert (taken, done, name in before.runs) == (1, 0, False), f"K1: {name} was not free"
+            assert opened(tables.mailboxes.all[name].jobs[0]).id not in before.jobs, f"K3: {name} was not empty"
+            assert token > self.tokens.get(name, 0), f"K1: token {token} of {name} did not grow"
+            assert token in self._on_their_way(worker, 0), f"K2: a lost wake-up would lose {name}"
+            assert not tables.numbers.is_paused and not tables.numbers.is_shut and key_of(name) not in tables.pauses
+            self.tokens[name] = token
 
     def _order(self, before: Sight) -> None:
         """K3: a mailbox grows at its end, and what stays keeps its order."""

@@ -38,6 +38,7 @@ from millpond.keyed._records import (
     Paused,
     Settings,
     Settle,
+    Signal,
     Slot,
     Special,
     Take,
@@ -79,6 +80,12 @@ class Worker:
     takes: list[Take] = field(default_factory=list)
     """Those that it knows, by the tokens of the rules."""
     signals: list[int] = field(default_factory=list)
+    heard: int = 0
+
+    def hear(self, signal: Signal) -> None:
+        """Have what was handed over, once."""
+        if signal.kind == "take" and signal.data and all(take.token != signal.note for take in self.takes):
+            self.takes.append(Take(signal.slot, signal.mailbox, signal.note, (signal.data,)))
 
 
 class Verb(NamedTuple):
@@ -98,17 +105,22 @@ class Side:
         self.maps: dict[str, dict[int, int]] = {"token": {}, "signal": {}, "note": {}, "version": {}, "dead": {}}
         self.ends: dict[int, int] = {}
 
+    def listen(self, worker: str) -> None:
+        """Let a worker listen, so that it can be handed jobs; where stores are shared, somebody else listens to all."""
+        if not self.store.is_shared:
+            self.store.listen(worker, lambda: None, lambda before, signal: None)
+
     def play(self, verb: Verb, wanted: Any) -> None:
         """Call, and compare the answer with that of the rules."""
         match verb:
-            case Verb("work", (worker, call, settles, want, per, residents, heard)):
+            case Verb("work", (worker, call, settles, want, per, residents, heard, spare)):
                 settles = [self._settle(one) for one in settles]
                 heard = self.maps["signal"].get(heard, 0)
-                got: Any = self.store.work(worker, call, settles, want, per, residents, heard)
-            case Verb("claim", (worker, slots, dead, known, call)):
+                got: Any = self.store.work(worker, call, settles, want, per, residents, heard, spare)
+            case Verb("claim", (worker, slots, dead, known, call, heard)):
                 dead = {one: self.ends.get(end, end) for one, end in dead.items()}
                 known = None if known is None else [self.maps["token"].get(one, one) for one in known]
-                got = self.store.claim(worker, slots, dead, known, call)
+                got = self.store.claim(worker, slots, dead, known, call, self.maps["signal"].get(heard, 0))
             case Verb("dispatch", (batch, orders)):
                 got = dict(self.store.dispatch(batch, [self._order(one) for one in orders]))
             case Verb("beat", ()):
@@ -225,8 +237,14 @@ class Side:
         takes = sorted(wanted.takes, key=lambda take: take.mailbox)
         self.compare(f"{what}: takes", takes, sorted(got.takes, key=lambda take: take.mailbox))
         for one, other in self._pairs(f"{what}: signals", wanted.signals, got.signals):
-            self.same(f"{what}: signal", one._replace(number=0, note=0), other._replace(number=0, note=0))
+            odd: dict[str, Any] = {"number": 0, "note": 0, "data": b""}
+            self.same(f"{what}: signal", one._replace(**odd), other._replace(**odd))
             self.number("signal", one.number, other.number)
+            if one.kind == "take":
+                self.number("token", one.note, other.note)
+                self._jobs(what, [one.data] if one.data else [], [other.data] if other.data else [])
+                continue
+            self.same(f"{what}: data", one.data, other.data)
             if one.note:
                 self.number("note", one.note, other.note)
         if wanted.is_more and not got.is_more:
@@ -241,10 +259,13 @@ class Stage:
     def __init__(self, settings: Settings, stores: dict[str, Store] | None = None) -> None:
         self.settings = settings
         self.now = self.latest = START
-        self.rules = make_rules(settings)
+        self.sides = [Side(name, store, settings) for name, store in (stores or {}).items()]
+        self.hands_over = all(side.store.hands_over for side in self.sides)
+        self.rules = make_rules(settings, self._hand)
+        self.handed: list[tuple[str, Signal]] = []
+        """What workers were handed by the last dispatch."""
         self.tables = tables_of(self.rules)
         self.judge = Judge(self.rules)
-        self.sides = [Side(name, store, settings) for name, store in (stores or {}).items()]
         self.workers: list[Worker] = []
         self.old: list[Settle] = []
         """What was reported once."""
@@ -380,10 +401,21 @@ class Stage:
         body = encode(Envelope(job, name, "producer", KEEP, job.encode()))
         return Order(slot_of(key), f"j:{key}", body)
 
+    def _hand(self, worker: str, before: int, signal: Signal) -> bool:
+        if self.hands_over:
+            self.handed.append((worker, signal))
+        return self.hands_over
+
     def _send(self, orders: list[Order]) -> None:
         batch = Batch(f"producer-{len(orders) % 2}", next(self.numbers))
+        self.handed.clear()
         self.call("dispatch", batch, orders)
         self.calls.append((self.now, Verb("dispatch", (batch, orders))))
+        if self.handed:
+            self.read()  # so that their tokens are known
+        for name, signal in self.handed:
+            for worker in [one for one in self.workers if one.id == name and signal.number % 3]:  # else it is lost
+                worker.hear(signal)
 
     def again(self, which: int, _a: int, _b: int) -> None:
         """Send something again that was sent before."""
@@ -436,8 +468,10 @@ class Stage:
 
     def _work(self, worker: Worker, settles: list[Settle], want: int, per: int, *, is_lost: bool = False) -> None:
         worker.calls += 1
-        heard = worker.signals[len(worker.signals) // 2] if worker.signals else 0
-        arguments = (worker.id, worker.calls, tuple(settles), want, per, want, heard)
+        if worker.signals:
+            worker.heard = worker.signals[len(worker.signals) // 2]
+        spare = (0, 1, 3)[worker.calls % 3]
+        arguments = (worker.id, worker.calls, tuple(settles), want, per, want, worker.heard, spare)
         answer: Work = self.call("work", *arguments)
         self.calls.append((self.now, Verb("work", arguments)))
         self.old += settles
@@ -446,15 +480,19 @@ class Stage:
         worker.signals = [signal.number for signal in answer.signals]
         if not is_lost:
             worker.takes += answer.takes
+            for signal in answer.signals:
+                worker.hear(signal)
 
     def join(self, own: int, names: int, _: int) -> None:
         if len(self.workers) >= 4:
             self.workers.pop(0)  # it is never heard of again
         worker = Worker(f"w{next(self.numbers)}")
+        for side in self.sides:
+            side.listen(worker.id)
         self.call("join", Joiner(worker.id, "host", 1 + own % 2, 10, NAMES if names % 4 else ("job",)))
         self.workers.append(worker)
         if own % 3:
-            self.call("claim", worker.id, tuple(range(SLOTS)), {}, None, 0)
+            self.call("claim", worker.id, tuple(range(SLOTS)), {}, None, 0, 0)
 
     def renew(self, who: int, leaving: int, _: int) -> None:
         worker = self.worker(who)
@@ -486,8 +524,8 @@ class Stage:
         slots = tuple(range(SLOTS)) if known % 3 else (known % SLOTS,)
         arguments = (worker.id, slots, {one: end for one, end in dead.items() if one != worker.id}, tokens)
         call = max(0, worker.calls - (known % 5 == 4))  # or late
-        self.call("claim", *arguments, call)
-        self.calls.append((self.now, Verb("claim", (*arguments, call))))
+        self.call("claim", *arguments, call, worker.heard)
+        self.calls.append((self.now, Verb("claim", (*arguments, call, worker.heard))))
 
     def pass_time(self, steps: int, back: int, _: int) -> None:
         many = (1, 1, 2, 3, 7, 13)[steps % 6] * STEP

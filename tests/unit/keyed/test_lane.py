@@ -92,8 +92,9 @@ def settle_down(lane: Lane, *, turns: int = 10) -> None:
     raise AssertionError(f"still something to do after {turns} rounds")
 
 
+@pytest.mark.parametrize("is_brief", [False, True])
 @pytest.mark.parametrize("name", ["b", "g"])  # more slots than two rounds claim, and fewer
-def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back(clock, name):
+def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back(clock, name, is_brief):
     """Half of 4096 slots are more than one round claims."""
     store = RecordingStore()
     lane, tenure = lane_of(store, clock)
@@ -105,8 +106,8 @@ def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back
     store.given.clear()
     for _ in range(5):  # the other one is silent from now on
         store.pass_time(clock, 1.5)
-        beat = store.renew("a")
-        assert beat is not None
+        beat = store.renew("a", version=store.ask(about.Members()).version if is_brief else 0)
+        assert beat is not None and beat.is_brief is is_brief
         tenure.extend(clock())
         lane.tell(beat)
         settle_down(lane)

@@ -239,7 +239,7 @@ def test_the_outcome_arrives_although_hints_are_lost(pool: KeyedPool):
         return 1
 
     store = play.tamper(pool)
-    store.listen = lambda name, heard: Deaf()  # type: ignore[attr-defined]
+    store.listen = lambda name, heard, handed=None: Deaf()  # type: ignore[attr-defined]
     with pool.worker():
         assert do.dispatch("k").result(HANG) == 1
 
@@ -349,3 +349,45 @@ def test_those_who_wait_long_cost_the_store_little(pool: KeyedPool, monkeypatch:
     looks = store.calls.count("Outcomes")
     assert store.calls.count("Where") <= _replies.DOUBTS * (looks + 1)
     assert len(replies._waits) == 200
+
+
+def test_a_store_searches_for_those_who_wait_for_a_small_part_of_its_time(
+    pool: KeyedPool, monkeypatch: pytest.MonkeyPatch
+):
+    """Where a mailbox is deep, a search takes long: then fewer are made."""
+    now = 1000.0
+    monkeypatch.setattr(_replies, "elapsed", lambda: now)
+    store = play.tamper(pool)
+
+    def search(*_: object) -> None:
+        nonlocal now
+        now += 0.1
+
+    store.before["Where"] = search
+    replies = _replies.Replies(pool._home)
+    for receipt in pool.declare_job("do").dispatch_many([("k",)] * 200):
+        replies._waits[receipt.id] = _replies._Wait(*pool._home.address("k"))
+    for _ in range(100):
+        now += _replies.LOOK
+        replies._look()
+    searched = store.calls.count("Where") * 0.1
+    assert 0 < searched <= 2 * _replies.SEARCHING * (now - 1000)
+
+
+def test_results_that_are_fetched_ahead_take_little_memory(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_replies, "FETCHED", 1 << 20)
+    replies = pool._port.replies
+    most = 0
+
+    @pool.job
+    async def do(job: Job) -> bytes:
+        return b"x" * 900_000
+
+    receipts = do.dispatch_many([(f"k{number}",) for number in range(40)])
+    with pool.worker():
+        until(lambda: pool.statistics().jobs == 0)
+        for receipt in receipts:
+            assert len(receipt.result(HANG)) == 900_000
+            most = max(most, sum(len(one[1]) for one in replies._early.values()))
+    assert 0 < most < 8 << 20, "one answer, and what was kept"
+    assert replies._early_size == sum(len(one[1]) for one in replies._early.values())

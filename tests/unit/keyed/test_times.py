@@ -8,7 +8,7 @@ import math
 import zoneinfo
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from millpond.keyed._times import DAY, LATE, MOST, Cron, Every, due_between
@@ -24,6 +24,7 @@ def at(text: str, zone: str = "UTC") -> float:
 
 
 @given(MOMENTS, st.floats(0.01, 1e6))
+@example(1.9, 0.01)
 def test_every_counts_from_the_epoch(moment: float, seconds: float):
     times = Every(seconds)
     due, last = times.after(moment), next(times.back(moment))

@@ -598,11 +598,11 @@ def test_a_worker_that_cannot_listen_leaves_no_member_behind(pool: KeyedPool, mo
     store = play.tamper(pool)
     listen, tries = store.inner.listen, []
 
-    def fail_twice(name: str, heard: Callable[[], None]) -> Any:
+    def fail_twice(name: str, heard: Callable[[], None], handed: Any = None) -> Any:
         tries.append(name)
         if len(tries) <= 2:
             raise EngineUnavailable("the store cannot be reached")
-        return listen(name, heard)
+        return listen(name, heard, handed)
 
     monkeypatch.setattr(store.inner, "listen", fail_twice)
     for _ in range(2):

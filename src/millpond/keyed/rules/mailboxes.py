@@ -29,13 +29,15 @@ class MailboxRules(Generic[M]):
 
     # -- entering -----------------------------------------------------------------------------------------------------
 
-    def enter(self, slot: int, mailbox: str, raw: bytes) -> None:
-        """Put a job at the end of a mailbox."""
+    def enter(
+        self, slot: int, mailbox: str, raw: bytes, hand_over: Callable[[M, bytes], bool] = lambda box, raw: False
+    ) -> None:
+        """Put a job at the end of a mailbox. One that is alone there may be taken by `hand_over`; else it is ready."""
         box = self._boxes.make(slot, mailbox)
         self._boxes.append(box, raw)
         if box.lane == "j":
             self._numbers.jobs += 1
-        if box.state == NOWHERE:
+        if box.state == NOWHERE and not hand_over(box, raw):
             self.make_ready(box)
 
     def make_ready(self, box: M, *, first: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Generic
 
 from millpond.keyed._envelope import opened, stamped
@@ -19,22 +20,26 @@ from millpond.keyed.rules.tables import (
     Mailbox,
     Tables,
 )
+from millpond.keyed.rules.takes import TakeRules
 
 
 class OrderRules(Generic[M]):
     """What may be asked of the mailboxes of a pool."""
 
-    def __init__(self, tables: Tables[M], rules: MailboxRules[M], hint: Callable[[str], None]) -> None:
+    def __init__(
+        self, tables: Tables[M], rules: MailboxRules[M], takes: TakeRules[M], hint: Callable[[str], None]
+    ) -> None:
         self._tables = tables
         self._boxes = tables.mailboxes
         self._numbers = tables.numbers
         self._rules = rules
+        self._takes = takes
         self._hint = hint
 
     # -- dispatching --------------------------------------------------------------------------------------------------
 
-    def dispatch(self, now: int, order: Order) -> str:
-        """Dispatch one order, or say why not."""
+    def dispatch(self, now: int, order: Order, *, is_small: bool) -> str:
+        """Dispatch one order, or say why not. Orders of a small batch may be handed to workers at once."""
         special, replaced = order.special, 0
         if special is not None:
             is_known = special.unique_for and self._tables.unique.get(now, special.id)
@@ -54,7 +59,11 @@ class OrderRules(Generic[M]):
             if due > now:
                 self._delay(due, order, special.id)
                 return ""
-        self._rules.enter(order.slot, order.mailbox, stamped(now, order.body))
+        raw = stamped(now, order.body)
+        if is_small:
+            self._rules.enter(order.slot, order.mailbox, raw, partial(self._takes.hand_over, now))
+        else:
+            self._rules.enter(order.slot, order.mailbox, raw)
         return ""
 
     def _on_busy(self, now: int, order: Order, special: Special) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from millpond.keyed import _commands as do
 from millpond.keyed._records import (
     BATCH_RETENTION,
     DEATH_RETENTION,
+    HANDED,
     Act,
     Batch,
     Beat,
@@ -38,19 +39,28 @@ from millpond.keyed._records import (
 from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.orders import OrderRules
 from millpond.keyed.rules.tables import QUEUES, RUNNING, SUSPECTS, M, Tables
-from millpond.keyed.rules.takes import TakeRules
+from millpond.keyed.rules.takes import Hand, TakeRules
 
 
 class Rules(Generic[M]):
-    """A pool. `hint` is called with the name of every worker or producer for whom there may be news."""
+    """A pool. `hint` is called with the name of every worker or producer for whom there may be news.
 
-    def __init__(self, tables: Tables[M], hint: Callable[[str], None] = lambda name: None) -> None:
+    `hand` sends a worker a job that it need not ask for (see `takes`); without it every worker has to ask.
+    """
+
+    def __init__(
+        self,
+        tables: Tables[M],
+        hint: Callable[[str], None] = lambda name: None,
+        hand: Hand = lambda worker, before, signal: False,
+    ) -> None:
         self.tables = tables
         self._numbers = tables.numbers
         self._hint = hint
+        self.hand = hand
         self.mailboxes = MailboxRules(tables, hint)
-        self.takes = TakeRules(tables, self.mailboxes)
-        self.orders = OrderRules(tables, self.mailboxes, hint)
+        self.takes = TakeRules(tables, self.mailboxes, hand)
+        self.orders = OrderRules(tables, self.mailboxes, self.takes, hint)
 
     # -- producers ----------------------------------------------------------------------------------------------------
 
@@ -73,7 +83,7 @@ class Rules(Generic[M]):
             elif order.mailbox in refused:
                 verdict = "full"  # what came before it is not in, so neither is this: order is kept
             else:
-                verdict = self.orders.dispatch(now, order)
+                verdict = self.orders.dispatch(now, order, is_small=len(orders) <= HANDED)
             if verdict:
                 verdicts[index] = verdict
                 if verdict in ("full", "pool"):
@@ -89,8 +99,12 @@ class Rules(Generic[M]):
         self._changed()
         return self.beat(now)
 
-    def renew(self, now: int, worker: str, *, leaving: bool = False) -> Beat | None:
-        """Prolong the lease of a worker; None: it is no member (any more)."""
+    def renew(self, now: int, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+        """Prolong the lease of a worker; None: it is no member (any more).
+
+        One that knows the members of this `version` is told briefly: else N workers would tell one another, at each
+        heartbeat, the names of all their jobs.
+        """
         members = self.tables.members
         member = members.get(worker)
         if member is None:
@@ -98,7 +112,7 @@ class Rules(Generic[M]):
         members.renew(worker, now + self.tables.settings.lease, is_leaving=member.is_leaving or leaving)
         if leaving and not member.is_leaving:
             self._changed()
-        return self.beat(now)
+        return self.beat(now, is_brief=version == self._numbers.version)
 
     def leave(self, now: int, worker: str) -> None:
         """Let a worker go: its slots are free."""
@@ -108,10 +122,13 @@ class Rules(Generic[M]):
         if not self._dismiss(now, worker) and owned:
             self._changed()
 
-    def beat(self, now: int) -> Beat:
+    def beat(self, now: int, *, is_brief: bool = False) -> Beat:
         """Return the members and how the pool stands."""
         tables, numbers = self.tables, self._numbers
-        return Beat(now, tables.incarnation, numbers.version, bool(numbers.is_shut), tuple(tables.members.all()))
+        members = tuple(tables.members.all())
+        if is_brief:
+            members = tuple(Member(one.id, "", 0, 0, (), *one[5:]) for one in members)
+        return Beat(now, tables.incarnation, numbers.version, bool(numbers.is_shut), members, is_brief)
 
     def _dismiss(self, now: int, worker: str) -> bool:
         """Let a worker be no member any more; return whether it was one."""
@@ -160,12 +177,14 @@ class Rules(Generic[M]):
         dead: Mapping[str, int],
         known: Iterable[int] | None = None,
         call: int = 0,
+        heard: int = 0,
     ) -> Claimed:
         """Take over slots that nobody owns or whose owner is dead, and what dead workers ran in them.
 
         `dead` says which end of its lease the caller has seen of each for so long. For slots that are the caller's own
         already this is a check. With `known`, what the caller runs in them by the store's word but not by its own (the
-        answer to a take was lost) is ready again; takes numbered up to `call` do not happen any more.
+        answer to a take was lost) is ready again; takes numbered up to `call` do not happen any more. What was handed
+        to it by signals after `heard` may still be on its way, and stays.
         """
         members = self.tables.members
         me = members.get(worker)
@@ -175,6 +194,8 @@ class Rules(Generic[M]):
         tokens = None if known is None or is_late else set(known)
         if tokens is not None:
             members.count_call(worker, call)
+            signals = self.tables.signals.unheard(worker, 0)
+            tokens.update(one.note for one in signals if one.kind == "take" and one.number > heard)
         for one, end in dead.items():
             if one != worker and self._is_dead(now, one, end):
                 self._dismiss(now, one)
@@ -259,11 +280,13 @@ class Rules(Generic[M]):
         per: int,
         want_residents: int = 0,
         heard: int = 0,
+        spare: int = 0,
     ) -> Work:
         """Record what has ended, do what is due, and hand out more.
 
         `call` counts the calls of the worker, from 1: one that comes again, or late, takes nothing. `heard` is the
-        highest signal that the worker has acted upon.
+        highest signal that the worker has acted upon. Of what it wants and does not get, up to `spare` keys may be
+        handed to it before its next call.
         """
         tables, numbers = self.tables, self._numbers
         tables.mailboxes.preload([one.mailbox for one in settles])
@@ -274,18 +297,20 @@ class Rules(Generic[M]):
         member = tables.members.get(worker)
         if member is None or member.lease_end <= now:
             return Work(stale, (), (), True, False, due, now, numbers.version)
-        signals = tables.signals.unheard(worker, heard)
+        signals = self.takes.checked(tables.signals.unheard(worker, heard))
         takes: list[Take] = []
         is_open = not numbers.is_paused and not numbers.is_shut
         if call > tables.members.last_call(worker):
+            want -= sum(one.kind == "take" and one.data != b"" for one in signals)
             if is_open:
                 takes = self._take(now, member, want, per, want_residents)
-            tables.members.count_call(worker, call)
+            left = want - sum(take.mailbox[0] == "j" for take in takes)
+            tables.members.count_call(worker, call, max(0, min(spare, left)) if is_open else 0)
         is_more = is_open and self._has_more(worker)
         return Work(stale, tuple(takes), signals, False, is_more, due, now, numbers.version)
 
     def _take(self, now: int, member: Member, want: int, per: int, want_residents: int) -> list[Take]:
-        self._numbers.last_token = token = max(self._numbers.last_token + 1, now)
+        token = self.takes.next_token(now)
         takes = self.takes.take(now, member.id, "r", member.names, token, want_residents, 1)
         if want > 0 and self.takes.has_suspect(member.id):
             suspects = self.takes.take(now, member.id, SUSPECTS, (), token, 1, 1)

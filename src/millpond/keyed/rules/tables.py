@@ -260,6 +260,9 @@ class Signals(Protocol):
     """What a worker is to be told about something that it runs."""
 
     def add(self, worker: str, signal: Signal) -> None: ...
+    def last(self, worker: str) -> int:
+        """Return the number of its last signal that was not forgotten, or 0."""
+
     def unheard(self, worker: str, heard: int) -> tuple[Signal, ...]:
         """Return the signals above a number, and forget the others."""
 
@@ -281,7 +284,13 @@ class Members(Protocol):
     def last_call(self, worker: str) -> int:
         """Return the highest number of its calls to `work`."""
 
-    def count_call(self, worker: str, call: int) -> None: ...
+    def count_call(self, worker: str, call: int, spare: int | None = None) -> None:
+        """Take note of a call, and of how many keys the worker may be handed before its next one."""
+
+    def spare(self, worker: str) -> int:
+        """Return how many keys a worker may be handed; 0 where no store can hand any."""
+
+    def use_spare(self, worker: str) -> None: ...
     def is_proven_dead(self, worker: str) -> bool: ...
     def set_dead(self, worker: str) -> None:
         """Take note of a proof."""

@@ -1,23 +1,69 @@
-"""What a worker is handed: mailboxes that are ready in its slots, suspects one at a time, parked ones that it knows."""
+"""What a worker is handed: mailboxes that are ready in its slots, suspects one at a time, parked ones that it knows.
+
+Handing over. A worker that has taken all there was says how many keys more it would run (`spare`). A job that is
+dispatched to a free key of such a worker is its take at once, and goes with the wake-up, so that it can begin without
+another call. It is also a signal: should the wake-up be lost, the next `work` brings it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Generic
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeAlias
 
 from millpond.keyed._envelope import opened
-from millpond.keyed._records import HEAVY, VISIT, Take, key_of
+from millpond.keyed._records import HANDED_BYTES, HEAVY, VISIT, Signal, Take, key_of
 from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.tables import NOWHERE, PAUSED, RUNNING, SUSPECTS, M, Tables
+
+Hand: TypeAlias = Callable[[str, int, Signal], bool]
+"""Sends a worker a `take`, with the number of the signal before it, or 0; returns whether the worker listens."""
 
 
 class TakeRules(Generic[M]):
     """What workers take of the mailboxes of a pool."""
 
-    def __init__(self, tables: Tables[M], rules: MailboxRules[M]) -> None:
+    def __init__(self, tables: Tables[M], rules: MailboxRules[M], hand: Hand) -> None:
         self._tables = tables
         self._boxes = tables.mailboxes
         self._rules = rules
+        self._hand = hand
+
+    def next_token(self, now: int) -> int:
+        """Return a token that is higher than all before it."""
+        self._tables.numbers.last_token = token = max(self._tables.numbers.last_token + 1, now)
+        return token
+
+    def hand_over(self, now: int, box: M, raw: bytes) -> bool:
+        """Let the owner of its slot have the only job of a mailbox at once; return whether it has."""
+        tables, numbers = self._tables, self._tables.numbers
+        if box.lane != "j" or len(raw) > HANDED_BYTES or numbers.is_paused or tables.cancelled:
+            return False
+        if tables.pauses and key_of(box.name) in tables.pauses:
+            return False
+        worker = self._rules.owner_of(box.slot)
+        member = tables.members.get(worker) if worker and tables.members.spare(worker) else None
+        if member is None or member.lease_end <= now or member.is_leaving or member.is_dead:
+            return False
+        token, number = max(numbers.last_token + 1, now), numbers.last_signal + 1
+        signal = Signal(number, "take", box.name, "", token, raw, box.slot)
+        if not self._hand(worker, tables.signals.last(worker), signal):
+            return False
+        numbers.last_token, numbers.last_signal = token, number
+        tables.signals.add(worker, signal)
+        tables.members.use_spare(worker)
+        box.token, box.worker, box.taken, box.done, box.is_borrowed = token, worker, 1, 0, False
+        self._boxes.move(box, RUNNING)
+        return True
+
+    def checked(self, signals: Iterable[Signal]) -> tuple[Signal, ...]:
+        """Return signals, without the jobs of takes that are over."""
+        return tuple(
+            one._replace(data=b"") if one.kind == "take" and not self._is_running(one) else one for one in signals
+        )
+
+    def _is_running(self, taken: Signal) -> bool:
+        box = self._boxes.get(taken.mailbox)
+        return box is not None and box.state == RUNNING and box.token == taken.note
 
     def take(
         self, now: int, worker: str, queue: str, names: Iterable[str], token: int, want: int, per: int

@@ -11,7 +11,7 @@ from millpond.keyed import _questions as about
 from millpond.keyed._envelope import came, opened
 from millpond.keyed._page import Page, page_of
 from millpond.keyed._questions import Question
-from millpond.keyed._records import LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused
+from millpond.keyed._records import HEAVY, LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused
 from millpond.keyed.rules import Rules
 from millpond.keyed.rules.orders import taken_of
 from millpond.keyed.rules.tables import RETRY, RUNNING, STATES
@@ -28,16 +28,16 @@ def answer(tables: MemoryTables, now: int, question: Question[Any]) -> Any:  # n
             return owners(tables)
         case about.Slots():
             return list(tables.slots.rows)
-        case about.Keys(lane, after, limit):
-            return keys(tables, now, lane, after, limit)
+        case about.Keys(lane, after, limit, is_running):
+            return keys(tables, now, lane, after, limit, is_running=is_running)
         case about.Key(_, mailbox):
             return key(tables, mailbox)
         case about.Jobs(spans):
             return [jobs(tables, *span) for span in spans]
         case about.DelayedJobs(after, limit):
             return delayed(tables, now, after, limit)
-        case about.DeadLetters(after, limit):
-            return dead_letters(tables, now, after, limit)
+        case about.DeadLetters(after, limit, is_newest_first):
+            return dead_letters(tables, now, after, limit, is_newest_first=is_newest_first)
         case about.Pauses(after, limit):
             return paused(tables, now, after, limit)
         case about.Acts(limit):
@@ -52,8 +52,15 @@ def answer(tables: MemoryTables, now: int, question: Question[Any]) -> Any:  # n
 
 
 def outcomes(tables: MemoryTables, now: int, ids: Iterable[str]) -> list[tuple[str, bytes] | None]:
-    """Return how jobs ended, as far as that is (still) known."""
-    return [tables.outcomes.get(now, one) for one in ids]
+    """Return how jobs ended, as far as that is (still) known, and as much as fits."""
+    found: list[tuple[str, bytes] | None] = []
+    size = 0
+    for one in ids:
+        if size > HEAVY:
+            break
+        found.append(outcome := tables.outcomes.get(now, one))
+        size += len(outcome[1]) if outcome is not None else 0
+    return found
 
 
 def where(tables: MemoryTables, slot: int, mailbox: str, job: str) -> str:
@@ -72,10 +79,20 @@ def owners(tables: MemoryTables) -> tuple[int, list[str]]:
     return tables.numbers.version, [slot.owner for slot in tables.slots.rows]
 
 
-def keys(tables: MemoryTables, now: int, lane: str, after: str = "", limit: int | None = None) -> Page[KeyView]:
+def keys(
+    tables: MemoryTables,
+    now: int,
+    lane: str,
+    after: str = "",
+    limit: int | None = None,
+    *,
+    is_running: bool = False,
+) -> Page[KeyView]:
     """Return mailboxes of a lane that are not empty, by name."""
     boxes = tables.mailboxes.all
-    names = _first([name for name in boxes if name[0] == lane and name > after], limit)
+    running = (box.name for place in tables.mailboxes.running_in.values() for box in place.values())
+    some: Iterable[str] = running if is_running else boxes
+    names = _first([name for name in some if name[0] == lane and name > after], limit)
     return page_of([_view(tables, boxes[name]) for name in names], names, now, limit)
 
 
@@ -126,10 +143,15 @@ def delayed(tables: MemoryTables, now: int, after: str = "", limit: int | None =
     return page_of([rows[job] for job in ids], ids, now, limit)
 
 
-def dead_letters(tables: MemoryTables, now: int, after: str = "", limit: int | None = None) -> Page[DeadLetter]:
-    """Return dead letters, the oldest first."""
-    last = int(after or 0)
-    rows = [letter for number, letter in tables.dead.rows.items() if number > last]
+def dead_letters(
+    tables: MemoryTables, now: int, after: str = "", limit: int | None = None, *, is_newest_first: bool = False
+) -> Page[DeadLetter]:
+    """Return dead letters, the oldest first, or the newest."""
+    rows = list(tables.dead.rows.values())
+    if is_newest_first:
+        rows = [letter for letter in reversed(rows) if not after or letter.number < int(after)]
+    else:
+        rows = [letter for letter in rows if letter.number > int(after or 0)]
     return page_of(rows, [str(letter.number) for letter in rows], now, limit)
 
 

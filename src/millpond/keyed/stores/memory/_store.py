@@ -24,6 +24,7 @@ from millpond.keyed._records import (
     Order,
     Settings,
     Settle,
+    Signal,
     Verdicts,
     Work,
 )
@@ -35,8 +36,14 @@ from millpond.keyed.stores.memory._tables import MemoryTables
 
 
 class _Ear:
-    def __init__(self, store: MemoryStore, name: str, heard: Callable[[], None]) -> None:
-        self._store, self.name, self.heard = store, name, heard
+    def __init__(
+        self,
+        store: MemoryStore,
+        name: str,
+        heard: Callable[[], None],
+        handed: Callable[[int, Signal], None] | None,
+    ) -> None:
+        self._store, self.name, self.heard, self.handed = store, name, heard, handed
 
     def close(self) -> None:
         self._store._deafen(self)
@@ -47,6 +54,7 @@ class MemoryStore:
 
     is_shared = False
     proves_death = False
+    hands_over = True
 
     def __init__(self, url: str = "memory:", closed: Callable[[], None] = lambda: None) -> None:
         self.url = url
@@ -59,6 +67,7 @@ class MemoryStore:
         self._rules: Rules[MemoryMailbox] | None = None
         self._ears: dict[str, list[_Ear]] = {}
         self._hints: set[str] = set()
+        self._handed: list[tuple[Callable[[int, Signal], None], int, Signal]] = []
         self._pid = os.getpid()
 
     @contextlib.contextmanager
@@ -70,8 +79,17 @@ class MemoryStore:
             yield self._rules, self._clock() + self.skew
             ears = [ear for name in self._hints for ear in self._ears.get(name, ())]
             self._hints.clear()
+            handed, self._handed = self._handed, []
+        for call, before, signal in handed:
+            call(before, signal)
         for ear in ears:
             ear.heard()
+
+    def _hand(self, worker: str, before: int, signal: Signal) -> bool:
+        """Let a worker that listens have a job as soon as the lock is free."""
+        calls = [ear.handed for ear in self._ears.get(worker, ()) if ear.handed is not None]
+        self._handed += [(call, before, signal) for call in calls]
+        return bool(calls)
 
     def _locked(self) -> threading.Lock:
         if self._pid != os.getpid():
@@ -85,7 +103,7 @@ class MemoryStore:
         with self._lock:
             if self.tables is None:
                 self.tables = MemoryTables(settings, secrets.token_hex(8))
-                self._rules = Rules(self.tables, self._hints.add)
+                self._rules = Rules(self.tables, self._hints.add, self._hand)
             return Opened(self.tables.settings, self.tables.incarnation)
 
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
@@ -100,9 +118,9 @@ class MemoryStore:
         with self._working() as (rules, now):
             return rules.join(now, joiner)
 
-    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
         with self._working() as (rules, now):
-            return rules.renew(now, worker, leaving=leaving)
+            return rules.renew(now, worker, leaving=leaving, version=version)
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
         return None  # the pool ends with this process
@@ -122,9 +140,10 @@ class MemoryStore:
         dead: Mapping[str, int],
         known: Iterable[int] | None = None,
         call: int = 0,
+        heard: int = 0,
     ) -> Claimed:
         with self._working() as (rules, now):
-            return rules.claim(now, worker, slots, dead, known, call)
+            return rules.claim(now, worker, slots, dead, known, call, heard)
 
     def work(
         self,
@@ -135,9 +154,10 @@ class MemoryStore:
         per: int,
         want_residents: int = 0,
         heard: int = 0,
+        spare: int = 0,
     ) -> Work:
         with self._working() as (rules, now):
-            return rules.work(now, worker, call, settles, want, per, want_residents, heard)
+            return rules.work(now, worker, call, settles, want, per, want_residents, heard, spare)
 
     def ask(self, question: Question[A]) -> A:
         with self._locked():
@@ -146,8 +166,8 @@ class MemoryStore:
             answer: A = _reads.answer(self.tables, self._clock() + self.skew, question)
             return answer
 
-    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
-        ear = _Ear(self, name, heard)
+    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
+        ear = _Ear(self, name, heard, handed)
         with self._lock:
             self._ears.setdefault(name, []).append(ear)
         return ear

@@ -218,6 +218,10 @@ class MemorySignals:
     def add(self, worker: str, signal: Signal) -> None:
         self.rows.setdefault(worker, deque()).append(signal)
 
+    def last(self, worker: str) -> int:
+        signals = self.rows.get(worker)
+        return signals[-1].number if signals else 0
+
     def unheard(self, worker: str, heard: int) -> tuple[Signal, ...]:
         signals = self.rows.get(worker)
         if not signals:
@@ -236,6 +240,7 @@ class MemoryMembers:
     def __init__(self) -> None:
         self.rows: dict[str, Member] = {}
         self.calls: dict[str, int] = {}
+        self.spares: dict[str, int] = {}
 
     def __contains__(self, worker: object) -> bool:
         return worker in self.rows
@@ -251,20 +256,29 @@ class MemoryMembers:
 
     def put(self, joiner: Joiner, now: int, lease_end: int) -> None:
         self.rows[joiner.id] = Member(*joiner[:5], now, lease_end, is_leaving=False)
-        self.calls[joiner.id] = 0
+        self.calls[joiner.id] = self.spares[joiner.id] = 0
 
     def renew(self, worker: str, lease_end: int, *, is_leaving: bool) -> None:
         self.rows[worker] = self.rows[worker]._replace(lease_end=lease_end, is_leaving=is_leaving)
 
     def drop(self, worker: str) -> bool:
         self.calls.pop(worker, None)
+        self.spares.pop(worker, None)
         return self.rows.pop(worker, None) is not None
 
     def last_call(self, worker: str) -> int:
         return self.calls[worker]
 
-    def count_call(self, worker: str, call: int) -> None:
+    def count_call(self, worker: str, call: int, spare: int | None = None) -> None:
         self.calls[worker] = max(self.calls[worker], call)
+        if spare is not None:
+            self.spares[worker] = spare
+
+    def spare(self, worker: str) -> int:
+        return self.spares.get(worker, 0)
+
+    def use_spare(self, worker: str) -> None:
+        self.spares[worker] -= 1
 
     def is_proven_dead(self, worker: str) -> bool:
         return worker in self.rows and self.rows[worker].is_dead

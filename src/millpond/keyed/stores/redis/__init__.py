@@ -19,7 +19,7 @@ except ModuleNotFoundError as _error:  # pragma: no cover  (a test runs it witho
         'redis: URLs need the redis package: pip install "millpond[redis]"', name="redis"
     ) from _error
 
-from millpond.keyed.stores.redis._store import RedisStore, examine, pools
+from millpond.keyed.stores.redis._store import RedisStore, examine, has, pools
 
 
 def open(url: str, pool: str) -> RedisStore:  # noqa: A001
@@ -27,4 +27,4 @@ def open(url: str, pool: str) -> RedisStore:  # noqa: A001
     return RedisStore(url, pool)
 
 
-__all__ = ["RedisStore", "examine", "open", "pools"]
+__all__ = ["RedisStore", "examine", "has", "open", "pools"]

@@ -26,6 +26,16 @@ CONNECT: Final = 2.0
 CALL: Final = 5.0
 PREFIX: Final = "millpond:"
 _REDIRECTS: Final = 5
+_SCHEMES: Final = {
+    "redis+cluster": "redis",
+    "rediss+cluster": "rediss",
+    "redis+unix": "unix",
+    "valkey": "redis",
+    "valkeys": "rediss",
+    "valkey+cluster": "redis",
+    "valkeys+cluster": "rediss",
+    "valkey+unix": "unix",
+}
 _ONLY_HERE: Final = {
     "credential_provider",
     "ssl_ca_data",
@@ -45,14 +55,13 @@ class Place:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        scheme = {"redis+cluster": "redis", "rediss+cluster": "rediss", "redis+unix": "unix"}.get(
-            parts.scheme, parts.scheme
-        )
+        scheme = _SCHEMES.get(parts.scheme, parts.scheme)
         if scheme not in ("redis", "rediss", "unix"):
             raise ValueError(f"{url!r} is no URL of Redis; write redis://host:6379/0, rediss://… or unix:///path")
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.prefix = query.pop("prefix", PREFIX)
         query.pop("cluster", None)
+        query.pop("machine", None)  # for resource pools
         options: dict[str, Any] = {
             "socket_connect_timeout": CONNECT,
             "socket_timeout": CALL,

@@ -16,6 +16,7 @@ from redis import exceptions
 
 from millpond._fork import this
 from millpond.errors import EngineError
+from millpond.keyed._records import Signal
 from millpond.keyed.stores.redis._connection import Place
 
 _PATIENCE: Final = 5.0
@@ -28,8 +29,14 @@ _log = logging.getLogger("millpond")
 class Ear:
     """Somebody who listens for hints to one name."""
 
-    def __init__(self, listener: Listener, channel: bytes, heard: Callable[[], None]) -> None:
-        self._listener, self.channel, self.heard = listener, channel, heard
+    def __init__(
+        self,
+        listener: Listener,
+        channel: bytes,
+        heard: Callable[[], None],
+        handed: Callable[[int, Signal], None] | None,
+    ) -> None:
+        self._listener, self.channel, self.heard, self.handed = listener, channel, heard, handed
 
     def close(self) -> None:
         """Be told no more."""
@@ -52,12 +59,12 @@ class Listener:
         self._over = threading.Event()
         self._pid = this.pid
 
-    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
-        """Call `heard` for hints to that name, and to everybody."""
+    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
+        """Call `heard` for hints to that name, and to everybody; `handed` for those that carry a job."""
         if self._pid != this.pid:  # the ears of the parent hear there
             self._begin_anew()
         channel = self._base + b"to:" + name.encode()
-        ear = Ear(self, channel, heard)
+        ear = Ear(self, channel, heard, handed)
         with self._lock:
             ears = self._ears.setdefault(channel, [])
             ears.append(ear)
@@ -139,7 +146,10 @@ class Listener:
                 if channel != self._everybody:
                     with self._lock:
                         ears = list(self._ears.get(channel, ()))
-                    self._call(ears)
+                    if message[0] == b"message" and message[2]:
+                        self._hand(ears, message[2])
+                    else:
+                        self._call(ears)
                 elif message[0] == b"message":
                     self._call(self._all_ears())
 
@@ -151,5 +161,19 @@ class Listener:
         for ear in ears:
             try:
                 ear.heard()
+            except Exception:
+                _log.exception("a listener of a keyed pool failed")
+
+    def _hand(self, ears: list[Ear], text: bytes) -> None:
+        """Pass on a job that came with a hint; who does not take any is told to look."""
+        before, number, slot, token, length, rest = text.split(b" ", 5)
+        mailbox, data = rest[: int(length)], rest[int(length) :]
+        signal = Signal(int(number), "take", mailbox.decode(), "", int(token), data, int(slot))
+        for ear in ears:
+            try:
+                if ear.handed is None:
+                    ear.heard()
+                else:
+                    ear.handed(int(before), signal)
             except Exception:
                 _log.exception("a listener of a keyed pool failed")

@@ -57,16 +57,16 @@ def answer_to(question: Question[Any], run: Run) -> Any:  # noqa: C901  (a table
             return int(version), owners
         case about.Slots():
             return _slots(run)
-        case about.Keys(lane, after, limit):
-            return _keys(run, lane, after, limit)
+        case about.Keys(lane, after, limit, is_running):
+            return _keys(run, lane, after, limit, is_running=is_running)
         case about.Key(slot, mailbox):
             return next(iter(_views(run, [(slot, mailbox)])), None)
         case about.Jobs(spans):
             return run("jobs", [HEAVY, *(part for span in spans for part in span)])
         case about.DelayedJobs(after, limit):
             return _delayed(run, after, limit)
-        case about.DeadLetters(after, limit):
-            return _dead_letters(run, after, limit)
+        case about.DeadLetters(after, limit, is_newest_first):
+            return _dead_letters(run, after, limit, is_newest_first=is_newest_first)
         case about.Pauses(after, limit):
             return _pauses(run, after, limit)
         case about.Acts(limit):
@@ -74,10 +74,23 @@ def answer_to(question: Question[Any], run: Run) -> Any:  # noqa: C901  (a table
         case about.Where(slot, mailbox, job):
             return run("where", [slot, mailbox, job])[0].decode()
         case about.Outcomes(ids):
-            return [_outcome(one) for some in chunks(ids) or [()] for one in run("outcomes", [*some])]
+            return _outcomes(run, ids)
         case about.Counts():
             return _counts(run)
     raise TypeError(f"no question: {question!r}")
+
+
+def _outcomes(run: Run, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
+    """Return how jobs ended, as much as fits."""
+    found: list[tuple[str, bytes] | None] = []
+    size = 0
+    for some in chunks(ids) or [()]:
+        answer = run("outcomes", [HEAVY - size, *some])
+        found += map(_outcome, answer)
+        size += sum(map(len, filter(None, answer)))
+        if len(answer) < len(some) or size > HEAVY:
+            break
+    return found
 
 
 def chunks(things: Sequence[Any]) -> list[Sequence[Any]]:
@@ -90,7 +103,7 @@ def beat_of(answer: list[Any]) -> Beat:
     now, incarnation, version, shut, found = answer
     members = []
     for worker, described, joined, lease, leaving, gone in found:
-        label, weight, concurrency, names = _unpack(described)
+        label, weight, concurrency, names = _unpack(described) if described else ("", 0, 0, ())
         members.append(
             Member(
                 worker.decode(),
@@ -104,7 +117,11 @@ def beat_of(answer: list[Any]) -> Beat:
                 is_dead=gone == b"1",
             )
         )
-    return Beat(int(now), incarnation.decode(), int(version), shut == b"1", tuple(members))
+    return Beat(int(now), incarnation.decode(), int(version), shut == b"1", tuple(members), _is_brief(found))
+
+
+def _is_brief(found: list[Any]) -> bool:
+    return bool(found) and not found[0][1]
 
 
 def _slots(run: Run) -> list[Slot]:
@@ -117,18 +134,22 @@ def _slots(run: Run) -> list[Slot]:
     return slots
 
 
-def _keys(run: Run, lane: str, after: str, limit: int | None) -> Page[KeyView]:
+def _keys(run: Run, lane: str, after: str, limit: int | None, *, is_running: bool) -> Page[KeyView]:
     """Return mailboxes; one that moves meanwhile from one place to another is listed once."""
+    last = _PLACES[0] if is_running else _PLACES[-1]
     place, _, rest = (after or "slots:0:").partition(":")
     found: dict[str, tuple[str, KeyView]] = {}
     now = 0
     while True:
         most = PAGE if limit is None else min(PAGE, limit - len(found))
-        now, some, rest = _LISTS[place](run, lane, rest, most)
+        if is_running:
+            now, some, rest = _in_slots(run, lane, rest, most, is_running=True)
+        else:
+            now, some, rest = _LISTS[place](run, lane, rest, most)
         marks = {mailbox: mark for mark, _, mailbox in some}
         for view in _views(run, [(slot, mailbox) for _, slot, mailbox in some if mailbox not in found]):
             found[view.mailbox] = (f"{place}:{marks[view.mailbox]}", view)
-        if not rest and place != _PLACES[-1]:
+        if not rest and place != last:
             place = _PLACES[_PLACES.index(place) + 1]
             rest = ":"
         if not rest or (limit is not None and len(found) >= limit):
@@ -140,12 +161,11 @@ Listed: TypeAlias = tuple[int, list[tuple[str, int, str]], str]
 """The time; marks, slots and mailboxes; where to go on in this place, or nothing."""
 
 
-def _in_slots(run: Run, lane: str, rest: str, limit: int) -> Listed:
-    """List mailboxes that are ready or run: slot by slot, by name within a slot."""
+def _in_slots(run: Run, lane: str, rest: str, limit: int, *, is_running: bool = False) -> Listed:
+    """List mailboxes that are ready or run, or only run: slot by slot, by name within a slot."""
     first, _, after = rest.partition(":")
-    slots = int(run("owners", [0])[1])
     start = int(first)
-    stamp, next_, found = run("names", [lane, limit, start, min(start + CHUNK, slots) - 1])
+    stamp, next_, found, slots = run("names", [lane, limit, start, start + CHUNK - 1, int(is_running)])
     some = []
     for slot, names in zip(found[::2], found[1::2], strict=True):
         number = int(slot)
@@ -245,9 +265,11 @@ def _delayed(run: Run, after: str, limit: int | None) -> Page[Delayed]:
             return Page(found, rest, now, marks)
 
 
-def _dead_letters(run: Run, after: str, limit: int | None) -> Page[DeadLetter]:
+def _dead_letters(run: Run, after: str, limit: int | None, *, is_newest_first: bool) -> Page[DeadLetter]:
     stamp, found = run("dead", [])
-    numbers = sorted(number for number in map(int, found) if number > int(after or 0))
+    numbers = sorted(map(int, found), reverse=is_newest_first)
+    if after:
+        numbers = [number for number in numbers if (number < int(after) if is_newest_first else number > int(after))]
     wanted = numbers if limit is None else numbers[:limit]
     letters = []
     for some in chunks(wanted):
@@ -286,7 +308,11 @@ def _counts(run: Run) -> Counts:
 
 def _oldest(run: Run, ready: int) -> int:
     """Return when the oldest job came that is ready."""
-    slots, looked_at = int(run("owners", [0])[1]), ready if ready <= LOOKED_AT else 1
-    ranges = [(first, min(first + CHUNK, slots) - 1) for first in range(0, slots, CHUNK)]
-    found = [run("oldest", [first, last, looked_at])[0] for first, last in ranges]
+    looked_at = ready if ready <= LOOKED_AT else 1
+    found: list[bytes] = []
+    first, slots = 0, 1
+    while first < slots:
+        one, slots = run("oldest", [first, first + CHUNK - 1, looked_at])
+        found.append(one)
+        first += CHUNK
     return min((int(one) for one in found if one), default=0)

@@ -57,6 +57,7 @@ class RedisStore:
 
     is_shared = True
     proves_death = False
+    hands_over = True
 
     def __init__(self, url: str, pool: str) -> None:
         self.url = url
@@ -105,6 +106,10 @@ class RedisStore:
             )
         for problem in self._desk.run("probe", []):
             raise forbidden(problem.decode(), self._place)
+
+    def exists(self) -> bool:
+        """Return whether there is a pool of this name."""
+        return bool(self._desk.command("EXISTS", self._base + b"meta"))
 
     def drop(self) -> None:
         found = self._desk.run("mark", [])
@@ -205,8 +210,8 @@ class RedisStore:
         about = _pack((joiner.label, joiner.weight, joiner.concurrency, joiner.names))
         return beat_of(self._run(self._pulse, "join", [joiner.id, about]))
 
-    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
-        answer = self._run(self._pulse, "renew", [worker, int(leaving)])
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+        answer = self._run(self._pulse, "renew", [worker, int(leaving), version])
         return beat_of(answer) if answer else None
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
@@ -246,8 +251,9 @@ class RedisStore:
         dead: Mapping[str, int],
         known: Iterable[int] | None = None,
         call: int = 0,
+        heard: int = 0,
     ) -> Claimed:
-        args: list[_Arg] = [worker, call]
+        args: list[_Arg] = [worker, call, heard]
         if known is None:
             args.append(-1)
         else:
@@ -277,8 +283,9 @@ class RedisStore:
         per: int,
         want_residents: int = 0,
         heard: int = 0,
+        spare: int = 0,
     ) -> Work:
-        args: list[_Arg] = [worker, call, want, per, want_residents, heard, len(settles)]
+        args: list[_Arg] = [worker, call, want, per, want_residents, heard, spare, len(settles)]
         for slot, mailbox, token, done, how, delay, failures, reason, outcomes, notes in settles:
             if outcomes or delay or failures or reason or notes:
                 args += (slot, mailbox, token, done, how, len(outcomes), delay, failures, reason, notes)
@@ -307,8 +314,8 @@ class RedisStore:
 
     # -- hints --------------------------------------------------------------------------------------------------------
 
-    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
-        return self._listener.listen(name, heard)
+    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
+        return self._listener.listen(name, heard, handed)
 
 
 def pools(url: str) -> list[str]:
@@ -327,6 +334,15 @@ def pools(url: str) -> list[str]:
                 return sorted("" if name == "%" else name for name in names)
     finally:
         link.close()
+
+
+def has(url: str, pool: str) -> bool:
+    """Return whether a server has a pool of that name, without looking at all its keys."""
+    store = RedisStore(url, pool)
+    try:
+        return store.exists()
+    finally:
+        store.close()
 
 
 def examine(url: str) -> tuple[dict[str, str], list[float], float]:
@@ -360,8 +376,8 @@ def _takes(answer: list[Any], token: int) -> tuple[Take, ...]:
 
 
 def _signal(answer: list[Any]) -> Signal:
-    number, kind, mailbox, job, note, data = answer
-    return Signal(number, kind.decode(), mailbox.decode(), job.decode(), note, data)
+    number, kind, mailbox, job, note, data, *slot = answer
+    return Signal(number, kind.decode(), mailbox.decode(), job.decode(), int(note), data, *map(int, slot))
 
 
 def _kept(settings: Settings) -> list[_Arg]:

@@ -93,8 +93,7 @@ class Desk:
         if is_over:
             return
         if self._withdraw(call):
-            blocker = self._database.gate.blocker()
-            why = f"its gate is held by {blocker}: continue or end that" if blocker else "the disk is too slow"
+            why = self._database.gate.obstacle(STUCK)
             raise EngineUnavailable(f"{self._database.path!r} did not answer for {STUCK:g} s: {why}")
         call.over.acquire()  # it is being carried out
 

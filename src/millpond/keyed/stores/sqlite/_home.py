@@ -15,7 +15,7 @@ from typing import TypeVar
 from millpond import _fork
 from millpond._events import logger
 from millpond._sqlite import Database, EngineClock, FileReplaced, Transaction
-from millpond._sqlite._url import Synchronous
+from millpond._sqlite._url import Place
 from millpond.errors import EngineError
 from millpond.keyed.stores.sqlite._desk import Desk
 from millpond.keyed.stores.sqlite._ears import Ear, Ears
@@ -35,9 +35,9 @@ WAL_LIMIT = 16 << 20
 class Home:
     """A file and this process."""
 
-    def __init__(self, path: str, synchronous: Synchronous) -> None:
-        self.path = path
-        self.synchronous = synchronous
+    def __init__(self, place: Place) -> None:
+        self.path = place.path
+        self.synchronous = place.synchronous
         self.pid = _fork.this.pid
         self.users = 0
         self.is_void = False
@@ -45,7 +45,7 @@ class Home:
         self.pools = Pools()
         self.ears = Ears()
         self._checked = 0
-        self.database = Database(path, tables=[TABLES], synchronous=synchronous)
+        self.database = Database(place.path, tables=[TABLES], synchronous=place.synchronous, mode=place.mode)
         try:
             self._check_format()
             self.clock = EngineClock(self.database)

@@ -20,14 +20,15 @@ class _Homes:
 
     def open(self, url: str) -> Home:
         """Take note of one more user of a file."""
-        path, synchronous = parse(url)
+        place = parse(url)
+        path = place.path
         with self._lock:
             home = self._homes.get(path)
             if home is not None and home.is_void:
                 home = None
             if home is None:
-                home = self._homes[path] = Home(path, synchronous)
-            elif home.synchronous != synchronous:
+                home = self._homes[path] = Home(place)
+            elif home.synchronous != place.synchronous:
                 raise ValueError(
                     f"{path!r} is open in this process with synchronous={home.synchronous}: use the same URL for all"
                 )

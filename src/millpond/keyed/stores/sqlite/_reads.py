@@ -40,8 +40,8 @@ def answer(transaction: Transaction, pool: Pool, now: int, question: Question[An
             return pool.numbers.version, _owners(transaction, pool)
         case about.Slots():
             return _slots(transaction, pool)
-        case about.Keys(lane, after, limit):
-            return _keys(transaction, pool, now, lane, after, limit)
+        case about.Keys(lane, after, limit, is_running):
+            return _keys(transaction, pool, now, lane, after, limit, is_running=is_running)
         case about.Key(_, mailbox):
             rows = transaction.execute(
                 f"{_VIEW} WHERE b.pool = ? AND b.mailbox = ?", (Slot().why, pool.id, mailbox)
@@ -55,11 +55,12 @@ def answer(transaction: Transaction, pool: Pool, now: int, question: Question[An
                 (pool.id, after, _more(limit)),
             ).fetchall()
             return page_of([Delayed(*row[1:]) for row in rows], [row[0] for row in rows], now, limit)
-        case about.DeadLetters(after, limit):
+        case about.DeadLetters(after, limit, is_newest_first):
+            rest = "number < ? ORDER BY number DESC" if is_newest_first else "number > ? ORDER BY number"
             rows = transaction.execute(
                 "SELECT number, slot, mailbox, at, reason, raw, attempts FROM keyed_dead "
-                "WHERE pool = ? AND number > ? ORDER BY number LIMIT ?",
-                (pool.id, int(after or 0), _more(limit)),
+                f"WHERE pool = ? AND {rest} LIMIT ?",
+                (pool.id, int(after or (_ALL if is_newest_first else 0)), _more(limit)),
             ).fetchall()
             return page_of([DeadLetter(*row) for row in rows], [str(row[0]) for row in rows], now, limit)
         case about.Pauses(after, limit):
@@ -109,13 +110,17 @@ def _jobs(transaction: Transaction, pool: Pool, spans: Sequence[tuple[str, int, 
 
 
 def _outcomes(transaction: Transaction, pool: Pool, now: int, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
-    """Return how jobs ended, as far as that is (still) known."""
+    """Return how jobs ended, as far as that is (still) known, and as much as fits."""
     found: list[tuple[str, bytes] | None] = []
+    size = 0
     for job in ids:
+        if size > HEAVY:
+            break
         row = transaction.execute(
             "SELECT status, data FROM keyed_outcome WHERE pool = ? AND id = ? AND until > ?", (pool.id, job, now)
         ).fetchone()
         found.append(row)
+        size += len(row[1]) if row is not None else 0
     return found
 
 
@@ -164,10 +169,22 @@ def _slots(transaction: Transaction, pool: Pool) -> list[Slot]:
     return found
 
 
-def _keys(transaction: Transaction, pool: Pool, now: int, lane: str, after: str, limit: int | None) -> Page[KeyView]:
+def _keys(
+    transaction: Transaction,
+    pool: Pool,
+    now: int,
+    lane: str,
+    after: str,
+    limit: int | None,
+    *,
+    is_running: bool,
+) -> Page[KeyView]:
     """Return mailboxes of a lane that are not empty, by name."""
+    view = _VIEW.replace("keyed_box AS b", "keyed_box AS b INDEXED BY keyed_box_running") if is_running else _VIEW
+    running = "AND b.state = 1" if is_running else ""
     rows = transaction.execute(
-        f"{_VIEW} WHERE b.pool = ? AND b.mailbox > ? AND b.mailbox < ? AND b.depth > 0 ORDER BY b.mailbox LIMIT ?",
+        f"{view} WHERE b.pool = ? AND b.mailbox > ? AND b.mailbox < ? AND b.depth > 0 {running} "
+        "ORDER BY b.mailbox LIMIT ?",
         (Slot().why, pool.id, max(after, lane), f"{lane};", _more(limit)),
     ).fetchall()
     views = _views(transaction, pool, rows)

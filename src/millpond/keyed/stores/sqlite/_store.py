@@ -22,6 +22,7 @@ from millpond.keyed._records import (
     Order,
     Settings,
     Settle,
+    Signal,
     Verdicts,
     Work,
 )
@@ -44,6 +45,7 @@ class SqliteStore:
 
     is_shared = True
     proves_death = True
+    hands_over = False
 
     def __init__(self, url: str, pool: str) -> None:
         self.url = url
@@ -142,13 +144,13 @@ class SqliteStore:
         mine = joiner._replace(session=self._at_home().sessions.number)
         return self._write(lambda rules, now: rules.join(now, mine))
 
-    def renew(self, worker: str, *, leaving: bool = False) -> Beat | None:
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
         session = self._at_home().sessions.number
 
         def vouch(transaction: Transaction, pool: Pool, now: int) -> None:
             self._witness.vouch(transaction, pool.id, session, now, pool.origin.settings.lease)
 
-        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving), vouch)
+        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving, version=version), vouch)
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
         return None  # the kernel tells of a death, and other workers vouch for one that computes
@@ -166,9 +168,10 @@ class SqliteStore:
         dead: Mapping[str, int],
         known: Iterable[int] | None = None,
         call: int = 0,
+        heard: int = 0,
     ) -> Claimed:
         tokens = None if known is None else set(known)
-        return self._write(lambda rules, now: rules.claim(now, worker, slots, dead, tokens, call))
+        return self._write(lambda rules, now: rules.claim(now, worker, slots, dead, tokens, call, heard))
 
     def work(
         self,
@@ -179,8 +182,11 @@ class SqliteStore:
         per: int,
         want_residents: int = 0,
         heard: int = 0,
+        spare: int = 0,
     ) -> Work:
-        return self._write(lambda rules, now: rules.work(now, worker, call, settles, want, per, want_residents, heard))
+        return self._write(
+            lambda rules, now: rules.work(now, worker, call, settles, want, per, want_residents, heard, spare)
+        )
 
     # -- looking in ---------------------------------------------------------------------------------------------------
 
@@ -199,7 +205,7 @@ class SqliteStore:
 
     # -- hints, end ---------------------------------------------------------------------------------------------------
 
-    def listen(self, name: str, heard: Callable[[], None]) -> Ear:
+    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
         home = self._at_home()
         ear = Ear(self._pool, name, heard, self._deafen)
         self._ears.append(ear)

@@ -430,7 +430,10 @@ class SqlSignals(_Part):
     """What each worker has not heard yet."""
 
     def add(self, worker: str, signal: Signal) -> None:
-        self._execute("INSERT INTO keyed_signal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (self._pool, worker, *signal))
+        self._execute("INSERT INTO keyed_signal VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (self._pool, worker, *signal[:6]))
+
+    def last(self, worker: str) -> int:
+        return 0  # nobody is handed anything, who would want to know
 
     def unheard(self, worker: str, heard: int) -> tuple[Signal, ...]:
         rows = self._execute(
@@ -520,11 +523,17 @@ class SqlMembers(_Part):
         row = self._row(worker)
         return 0 if row is None else int(row[9])
 
-    def count_call(self, worker: str, call: int) -> None:
+    def count_call(self, worker: str, call: int, spare: int | None = None) -> None:
         self._execute(
             "UPDATE keyed_member SET call = max(call, ?) WHERE pool = ? AND id = ?", (call, self._pool, worker)
         )
         self._rows.pop(worker, None)
+
+    def spare(self, worker: str) -> int:
+        return 0  # a wake-up of another process carries nothing, so it has to ask anyway
+
+    def use_spare(self, worker: str) -> None:
+        """Nobody has any."""
 
     def is_proven_dead(self, worker: str) -> bool:
         row = self._row(worker)

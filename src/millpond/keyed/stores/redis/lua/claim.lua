@@ -1,18 +1,24 @@
 -- Take over slots that nobody owns or whose owner is dead, and what dead workers ran in them.
--- ARGV: skew, worker, call, count of known tokens or -1, tokens..., count of the dead, {worker, lease end}..., slots...
+-- ARGV: skew, worker, call, heard, count of known tokens or -1, tokens..., count of the dead, {worker, lease end}..., slots...
 -- Result: {got, contested, recovered, gone}.
 -- A worker is dead when its process was seen to end; or when its lease is over (or, since the clock went back, further
 -- away than a lease) and ends when the caller says: who renewed it since is alive.
 
-local me, number, known = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local me, number, known = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[5])
 local mine = call('HMGET', P .. 'w:' .. me, 'lease', 'call')
 if not mine[1] or tonumber(mine[1]) <= now then return {{}, {}, 0, 1} end
 
-local i, tokens = 5, nil
+local i, tokens = 6, nil
 if known >= 0 and number >= tonumber(mine[2]) then -- else a take overtook it, of which its caller did not know
   tokens = {}
   for j = i, i + known - 1 do tokens[ARGV[j]] = true end
   call('HSET', P .. 'w:' .. me, 'call', ARGV[3])
+  if has('sig:' .. me) then -- what was handed to it may still be on its way
+    for _, packed in ipairs(call('LRANGE', P .. 'sig:' .. me, 0, -1)) do
+      local one = cmsgpack.unpack(packed)
+      if one[2] == 'take' and one[1] > tonumber(ARGV[4]) then tokens[one[5]] = true end
+    end
+  end
 end
 if known > 0 then i = i + known end
 local many, length = tonumber(ARGV[i]), setting('lease')

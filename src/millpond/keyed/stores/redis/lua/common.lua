@@ -9,7 +9,7 @@
 -- run:<slot>      hash     mailbox -> token:taken:done:lent:worker
 -- own, slot       hash     slot -> owner (absent: nobody); slot -> packed {epoch, since, why, before}
 -- members         zset     worker -> number of its joining;  w:<worker>  hash  lease, call, leaving, joined, about,
---                          suspect (token:slot:mailbox, the last that it was handed)
+--                          suspect (token:slot:mailbox, the last that it was handed), spare (keys that it may be handed)
 -- due             zset     16 digits of a number, then l<mailbox>, d<job> or s<mailbox> -> when: a retry, a delayed job, a
 --                          shelf that is cleared; the number keeps those of one time in order
 -- later           hash     mailbox -> packed {slot, member of due}: it waits for a retry
@@ -22,7 +22,7 @@
 -- doomed          set      ids of jobs that a worker has and that are not to run again
 -- trouble         hash     mailbox -> failures:losses:deaths:how it failed the last time, of its first job
 -- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data
--- sig:<worker>    list     packed {number, kind, mailbox, id, note, data}
+-- sig:<worker>    list     packed {number, kind, mailbox, id, note, data, slot of a take}
 -- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> how many
 -- died:<worker>   text     it was dismissed and was proven to be dead; expires
 -- out:<job>, uniq:<job>, batch:<producer>   16 digits of the end, and what is remembered until then; they expire
@@ -151,9 +151,9 @@ local function ready(slot, mailbox, first)
   if call(first and 'LPUSH' or 'RPUSH', P .. 'rd:' .. queue .. ':' .. slot, mailbox) == 1 then activate(queue, slot) end
 end
 
-local function enter(slot, mailbox, job)
+local function enter(slot, mailbox, job, hand_over)
   local is_job, length = sub(mailbox, 1, 1) == 'j', call('RPUSH', P .. 'mb:' .. mailbox, job)
-  if length == 1 then ready(slot, mailbox) end
+  if length == 1 and not (hand_over and hand_over(slot, mailbox, job)) then ready(slot, mailbox) end
   if is_job then count('jobs', 1) elseif length == 1 then count('residents', 1) end
 end
 

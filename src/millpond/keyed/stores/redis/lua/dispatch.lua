@@ -6,12 +6,13 @@
 local limits = call('HMGET', META, 'max_jobs', 'max_per_key')
 local max_jobs, max_per_key = tonumber(limits[1]), tonumber(limits[2])
 local verdicts, dispatched, jobs = {}, 0, 0
+is_small = #ARGV <= 3 + 3 * HANDED
 if not is_shut and max_jobs == 0 and max_per_key == 0 then
   local boxes = P .. 'mb:'
   for i = 4, #ARGV, 3 do
     local mailbox = ARGV[i + 1]
     local length = call('RPUSH', boxes .. mailbox, stamp .. ARGV[i + 2])
-    if length == 1 then ready(ARGV[i], mailbox) end
+    if length == 1 and not hand_over(ARGV[i], mailbox, stamp .. ARGV[i + 2]) then ready(ARGV[i], mailbox) end
     if sub(mailbox, 1, 1) == 'j' then jobs = jobs + 1 elseif length == 1 then count('residents', 1) end
   end
   dispatched = (#ARGV - 3) / 3
@@ -31,7 +32,7 @@ else
       refused[mailbox] = true
     else
       local length = call('RPUSH', P .. 'mb:' .. mailbox, stamp .. ARGV[i + 2])
-      if length == 1 then ready(ARGV[i], mailbox) end
+      if length == 1 and not hand_over(ARGV[i], mailbox, stamp .. ARGV[i + 2]) then ready(ARGV[i], mailbox) end
       if sub(mailbox, 1, 1) == 'j' then jobs = jobs + 1 elseif length == 1 then count('residents', 1) end
       dispatched = dispatched + 1
     end

@@ -64,11 +64,12 @@ local function verdict_on(slot, mailbox, body, id, name, delay, at, on_busy, uni
     local owner = owner_of(slot)
     if owner then hint(owner) end -- so that it knows when to look
   else
-    enter(slot, mailbox, stamp .. body)
+    enter(slot, mailbox, stamp .. body, hand_over)
   end
 end
 
 local verdicts, refused = {}, {}
+is_small = #ARGV <= 3 + 9 * HANDED
 for i = 4, #ARGV, 9 do
   local mailbox, verdict = ARGV[i + 1], nil
   if is_shut then verdict = 'closed'

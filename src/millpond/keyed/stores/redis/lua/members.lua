@@ -1,10 +1,11 @@
 -- What scripts share that deal with members and with who owns a slot: twins of the methods of `rules.pool`.
 
-local function beat()
+-- The members and how the pool stands. A brief one leaves out what they said of themselves.
+local function beat(is_brief)
   local found = {}
   for _, worker in ipairs(call('ZRANGE', P .. 'members', 0, -1)) do
-    local one = call('HMGET', P .. 'w:' .. worker, 'about', 'joined', 'lease', 'leaving', 'gone')
-    found[#found + 1] = {worker, one[1], one[2], one[3], one[4], one[5] or '0'}
+    local one = call('HMGET', P .. 'w:' .. worker, 'joined', 'lease', 'leaving', 'gone', is_brief and 'gone' or 'about')
+    found[#found + 1] = {worker, not is_brief and one[5] or '', one[1], one[2], one[3], one[4] or '0'}
   end
   local head = call('HMGET', META, 'incarnation', 'version', 'shut')
   return {whole(now), head[1], head[2], head[3], found}

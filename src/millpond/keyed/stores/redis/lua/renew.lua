@@ -1,4 +1,5 @@
--- Prolong the lease of a worker.   ARGV: skew, worker, 1 if it is leaving.   Result: a beat, or {}: it is no member.
+-- Prolong the lease of a worker.   ARGV: skew, worker, 1 if it is leaving, version of the members that it knows.
+-- Result: a beat, a brief one if they are the same; or {}: it is no member.
 
 local key = P .. 'w:' .. ARGV[2]
 local was = call('HMGET', key, 'lease', 'leaving')
@@ -7,6 +8,7 @@ call('HSET', key, 'lease', whole(now + setting('lease')))
 if ARGV[3] == '1' and was[2] == '0' then
   call('HSET', key, 'leaving', '1')
   changed()
+  version = ''
 end
 finish()
-return beat()
+return beat(version == ARGV[4])

@@ -1,5 +1,5 @@
 -- Settle what has ended, let happen what is due, and take more.
--- ARGV: skew, worker, call, want, per, want_residents, heard, settles, then for each settle
+-- ARGV: skew, worker, call, want, per, want_residents, heard, spare, settles, then for each settle
 --   slot, mailbox, token, done, how, outcomes; where outcomes is not '' but their number, there follow
 --   delay, failures, reason, notes, {id, status, data, keep, reply}...
 -- Result: {stale indexes, token, takes, signals, gone, more, due, now, version}; takes: {slot, mailbox, jobs, 0 or
@@ -239,8 +239,8 @@ local function take_suspect(about)
   return 1
 end
 
-local stale, i = {}, 9
-for j = 1, tonumber(ARGV[8]) do
+local stale, i = {}, 10
+for j = 1, tonumber(ARGV[9]) do
   local is_running
   is_running, i = settle(i)
   if not is_running then stale[#stale + 1] = j - 1 end
@@ -253,26 +253,39 @@ if not member[1] or tonumber(member[1]) <= now then
   return {stale, token, takes, {}, 1, 0, due, whole(now), version}
 end
 
-local signals = {}
+local signals, handed = {}, 0
 if has('sig:' .. me) then
   local list, heard = P .. 'sig:' .. me, tonumber(ARGV[7])
   for _, packed in ipairs(call('LRANGE', list, 0, -1)) do
     local one = cmsgpack.unpack(packed)
-    if one[1] <= heard then call('LPOP', list) else signals[#signals + 1] = one end
+    if one[1] <= heard then
+      call('LPOP', list)
+    else
+      if one[2] == 'take' then
+        local run = run_of(one[7], one[3])
+        if run and run.token == one[5] then handed = handed + 1 else one[6] = '' end -- else it is over
+      end
+      signals[#signals + 1] = one
+    end
   end
 end
 
 local is_open, more = not is_paused and not is_shut, 0
 if number > tonumber(member[2]) then
+  want = want - handed
+  local spare = 0
   if is_open then
     token = whole(math.max(tonumber(call('HGET', META, 'token')) + 1, now))
     call('HSET', META, 'token', token)
     local residents = tonumber(ARGV[6])
     if residents > 0 then take('r', residents, 1, member[3]) end
+    local before = #takes
     if want > 0 then want = want - take_suspect(member[3]) end
+    local suspects = (#takes - before) / 4
     if want > 0 then take('j', want, per, member[3]) end
+    spare = math.max(0, math.min(tonumber(ARGV[8]), want + suspects - (#takes - before) / 4))
   end
-  call('HSET', P .. 'w:' .. me, 'call', ARGV[3])
+  call('HSET', P .. 'w:' .. me, 'call', ARGV[3], 'spare', spare)
 end
 if is_open then
   if call('EXISTS', P .. 'act:j:' .. me, P .. 'act:r:' .. me) > 0 then more = 1
