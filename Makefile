@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+RUNS   := $(VENV)/.runs
 UV     := $(shell command -v uv 2>/dev/null)
 
 TEST   := $(BIN)/python -m pytest -q -m 'not soak and not slow'
@@ -21,9 +22,13 @@ $(STAMP): pyproject.toml tools/venv.sh
 	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) dev
 	@touch $@
 
+$(RUNS): pyproject.toml tools/venv.sh
+	@[ -e $(STAMP) ] || UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV)
+	@touch $@
+
 setup: $(STAMP)  ## make .venv with everything that development needs
 
-demo: $(STAMP)  ## see the pools at work (ends by itself when there is no terminal)
+demo: $(RUNS)  ## see workers killed and nothing lost (ends by itself when there is no terminal)
 	@$(BIN)/millpond demo
 
 # The lots of tests, each a pytest of its own. Most of them wait for a server, a process or a clock rather than for a core,
@@ -36,9 +41,13 @@ SLOW_LOTS := "$(BIN)/python tools/matrix.py" "$(SLOW) tests/integration/test_tem
   "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py --ignore-glob='*/test_temporal_*'" "$(TEST) tests/property"
 MORE_LOTS := \
   "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*' --ignore-glob='*/test_cli*' --ignore-glob='*/test_pytest_plugin.py'" \
-  "$(TEST) tests/docs tests/replay" "$(TEST) tests/stress"
+  "$(TEST) tests/docs tests/replay" "$(TEST) tests/stress" "$(TEST) tests/browser"
 
-test: lint  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+$(BIN)/promtool: $(STAMP)
+	@sh tools/prometheus.sh $(BIN)
+
+test: lint $(BIN)/promtool  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+	@sh tools/browser.sh
 	@$(BESIDE) 4 $(SLOW_LOTS) $(UNIT_LOTS) $(MORE_LOTS) $(TYPES)
 	@echo "all green"
 
@@ -58,23 +67,26 @@ coverage: $(STAMP)  ## report the branch coverage of the quick tests
 	$(BIN)/python -m pytest -q -m "not soak and not slow" --cov --cov-report=term:skip-covered --timeout 120 tests/unit
 
 matrix: $(STAMP)  ## run the tests on every other supported Python that is installed
-	@$(BIN)/python tools/matrix.py
+	@$(BIN)/python tools/matrix.py --all
 
 format: $(STAMP)  ## format the code
 	$(BIN)/python tools/twins.py
 	$(BIN)/ruff format -q .
 	$(BIN)/ruff check -q --fix .
 
-bench: $(STAMP)  ## run the benchmarks side by side with their rivals; writes benchmarks/results and the tables
+bench: $(STAMP)  ## run the benchmarks side by side with their rivals; writes benchmarks/results, tables, README's figures
 	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) bench
 	$(BIN)/python benchmarks/run.py $(BENCH)
+	$(BIN)/python tools/figures.py
 
 soak: $(STAMP)  ## run the long storms
 	$(BIN)/python -m pytest -q -m soak --timeout 1800
 
-docs: $(STAMP)  ## build the documentation into site/
+docs: $(STAMP)  ## build the documentation into site/; fails on a broken link
 	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) docs
+	$(BIN)/python tools/links.py
 	$(BIN)/zensical build --clean
+	$(BIN)/python tools/links.py --site
 
 clean:  ## remove what was built
 	rm -rf .venv .venv-* site dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

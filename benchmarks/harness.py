@@ -50,7 +50,7 @@ class Question:
     rounds: int = 3
     note: str = ""
     smoke: tuple[str, ...] = ()
-    """The sides of a smoke run, all if empty."""
+    """The sides of a smoke run; if empty, all for the first question of a file, else ours and the reference."""
 
     @property
     def more_is_better(self) -> bool:
@@ -94,15 +94,18 @@ def load(path: Path) -> list[Question]:
     return module.QUESTIONS
 
 
-def ask(path: Path, question: Question, *, smoke: bool, python: str = sys.executable) -> list[dict[str, Any]]:
+def ask(
+    path: Path, question: Question, *, smoke: bool, is_first: bool = True, python: str = sys.executable
+) -> list[dict[str, Any]]:
     """Measure every side of a question; a row for each parameter set. A smoke run has the last one only."""
     rows = []
     for params in question.params[-1:] if smoke else question.params:
         samples: dict[str, list[float]] = {side: [] for side in question.sides}
         details: dict[str, list[Any]] = {}
         skipped: dict[str, str] = {}
-        if smoke and question.smoke:
-            skipped = {side: "not in a smoke run" for side in question.sides if side not in question.smoke}
+        if smoke and (question.smoke or not is_first):
+            wanted = question.smoke or (question.subject, question.reference)
+            skipped = {side: "not in a smoke run" for side in question.sides if side not in wanted}
         for turn in range(1 if smoke else question.rounds):
             for side in question.sides:
                 if side in skipped:

@@ -11,6 +11,8 @@ from typing import Any, ClassVar
 from peers_locks import Peer
 
 from millpond.resources import AsyncResourcePool, ResourcePool
+from millpond.testing._postgres import postgres_server
+from millpond.testing._redis import redis_server
 
 
 class Sqlite(Peer):
@@ -92,3 +94,47 @@ class AsyncSqlite(Sqlite):
 class AsyncSqliteFull(AsyncSqlite):
     name = "millpond sqlite FULL, asyncio"
     query = "?synchronous=FULL"
+
+
+class Redis(Sqlite):
+    """A pool on Redis, used by threads."""
+
+    name = "millpond redis"
+    packages = ("millpond", "hiredis")
+
+    @classmethod
+    @contextmanager
+    def place(cls, locks: int) -> Iterator[str]:
+        with cls.server() as server, ResourcePool("bench", server.url) as pool:
+            for number in range(locks):
+                pool.add(f"lock-{number}")
+            yield server.url
+
+    @classmethod
+    def server(cls) -> Any:
+        return redis_server()
+
+
+class AsyncRedis(AsyncSqlite, Redis):
+    """The same, used by tasks."""
+
+    name = "millpond redis, asyncio"
+    place = Redis.place
+
+
+class Postgres(Redis):
+    """A pool on PostgreSQL, used by threads."""
+
+    name = "millpond postgres"
+    packages = ("millpond", "psycopg")
+
+    @classmethod
+    def server(cls) -> Any:
+        return postgres_server()
+
+
+class AsyncPostgres(AsyncSqlite, Postgres):
+    """The same, used by tasks."""
+
+    name = "millpond postgres, asyncio"
+    place = Postgres.place

@@ -19,7 +19,7 @@ from harness import HERE, Question, ask, load
 
 RESULTS = HERE / "results"
 FILES = sorted([*HERE.glob("local_*.py"), *HERE.glob("resources_*.py")])
-FILES += [HERE / "keyed_redis.py", HERE / "keyed_scale.py"]
+FILES += [HERE / "keyed_redis.py", HERE / "keyed_scale.py", HERE / "web_pages.py"]
 
 
 def machine() -> dict[str, Any]:
@@ -48,10 +48,9 @@ def number(value: float) -> str:
 
 
 def measure(path: Path, wanted: list[str], smoke: bool) -> None:
-    for question in load(path):
-        if wanted and path.stem not in wanted and question.key not in wanted:
-            continue
-        rows = ask(path, question, smoke=smoke)
+    chosen = [one for one in load(path) if not wanted or path.stem in wanted or one.key in wanted]
+    for question in chosen:
+        rows = ask(path, question, smoke=smoke, is_first=question is chosen[0])
         for row in rows:
             figures = ", ".join(f"{side} {number(value)}" for side, value in row["figures"].items())
             mark = {True: "ok", False: "MISSED", None: ""}[row["meets_must"]]

@@ -94,3 +94,16 @@ def redis_url() -> Iterator[str]:
         pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
     with redis_server() as server:
         yield server.url
+
+
+@pytest.fixture(scope="session")
+def valkey_url() -> Iterator[str]:
+    """A Valkey server, where `redis_url` is another one: what must hold on both is tested on both."""
+    valkey = find_redis_server("valkey")
+    if valkey is None:
+        problem = "no valkey-server here: what needs one is not tested"
+        pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
+    if valkey == find_redis_server():
+        pytest.skip("there is no redis-server here, so all tests of Redis run on this Valkey")
+    with redis_server(kind="valkey") as server:
+        yield server.url

@@ -8,6 +8,7 @@ more time than one. No test measures time: what does is a benchmark, and runs al
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,12 +27,14 @@ def main(at_once: int, waiting: list[str]) -> int:
             runs.append((line, process, output, time.monotonic()))
         for run in list(runs):
             line, process, text, began = run
-            code = process.poll()
-            if code is not None:
+            ended, status, used = os.wait4(process.pid, os.WNOHANG)
+            if ended:
+                process.returncode = os.waitstatus_to_exitcode(status)
                 runs.remove(run)
                 text.seek(0)
-                print(f"$ {line}\n{text.read()}({time.monotonic() - began:.0f} s)", flush=True)
-                failed += [line] if code else []
+                took, cpu = time.monotonic() - began, used.ru_utime + used.ru_stime
+                print(f"$ {line}\n{text.read()}({took:.0f} s, {cpu:.0f} s of CPU)", flush=True)
+                failed += [line] if process.returncode else []
         time.sleep(0.05)
     for line in failed:
         print(f"failed: {line}", file=sys.stderr)

@@ -1,6 +1,9 @@
 """Run the tests on every other supported Python of this machine, each in an environment of its own, side by side.
 
-usage: python tools/matrix.py
+usage: python tools/matrix.py [--all]
+
+On the newest, all of them; on those between, which the oldest and the newest enclose, the tests of local pools, where
+Pythons differ most. With --all, all on each.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ SUPPORTED = ("3.11", "3.12", "3.13")
 SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/sqlite/*")
 """Tests of which one Python is enough: about servers or rules rather than Python."""
 SECOND = ("unit/keyed", "unit/resources", "conformance")
-"""The tests of the second of two lots, which take about as long as all others."""
+"""The tests of the second of two lots, which take about as long as all others; the first is about local pools."""
 
 
 def version_of(python: str) -> str | None:
@@ -49,35 +52,35 @@ def set_up(version: str, python: str) -> str:
     return folder
 
 
-def start(version: str, python: str) -> list[tuple[str, subprocess.Popen[str], IO[str]]]:
-    """Start the tests on one interpreter, in the background, in two lots."""
+def start(version: str, python: str, *, everything: bool) -> list[tuple[str, subprocess.Popen[str], IO[str]]]:
+    """Start the tests on one interpreter, in the background, in one or two lots."""
     folder = set_up(version, python)
-    first = ["tests/unit", *(f"--ignore=tests/{part}" for part in SECOND)]
-    return [run(version, folder, lot) for lot in (first, [f"tests/{part}" for part in SECOND])]
+    lots = [["tests/unit", *(f"--ignore=tests/{part}" for part in SECOND)]]
+    lots += [[f"tests/{part}" for part in SECOND]] if everything else []
+    return [run(version, folder, lot) for lot in lots]
 
 
 def run(version: str, folder: str, lot: list[str]) -> tuple[str, subprocess.Popen[str], IO[str]]:
     """Start a lot of tests."""
     command = [f"{folder}/bin/python", "-m", "pytest", "-q", "-m", "not soak and not slow", "-p", "no:cacheprovider"]
     # What one Python shows for all is spared the others: servers, storms, rules, docs.
-    command += ["-k", "not redis and not temporal", *lot, *(f"--ignore-glob=tests/{part}" for part in SPARED)]
+    command += ["-k", "not redis and not valkey and not temporal and not between_machines", *lot]
+    command += [f"--ignore-glob=tests/{part}" for part in SPARED]
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the tests have ended)
     environment = {**os.environ, "MILLPOND_MATRIX": version}
     tests = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment)
     return version, tests, output
 
 
-def main() -> int:
+def main(everywhere: bool) -> int:
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    others = {version: find(version) for version in SUPPORTED if version != here}
+    found = {version: python for version, python in others.items() if python is not None}
+    for version in others.keys() - found.keys():
+        print(f"Python {version}: not installed here, skipped", flush=True)
     runs: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
-    for version in SUPPORTED:
-        if version == here:
-            continue
-        python = find(version)
-        if python is None:
-            print(f"Python {version}: not installed here, skipped", flush=True)
-        else:
-            runs += start(version, python)
+    for version, python in found.items():
+        runs += start(version, python, everything=everywhere or version == list(found)[-1])
     failed: list[str] = []
     for version, tests, output in runs:
         if tests.wait():
@@ -90,4 +93,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(everywhere="--all" in sys.argv[1:]))

@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAIRS = [
     ("src/millpond/resources/_async_pool.py", "src/millpond/resources/_pool.py"),
     ("src/millpond/resources/_async_grant.py", "src/millpond/resources/_grant.py"),
+    ("src/millpond/resources/_async_observed.py", "src/millpond/resources/_observed.py"),
     ("src/millpond/resources/_async_admin.py", "src/millpond/resources/_admin.py"),
     ("src/millpond/keyed/_async_pool.py", "src/millpond/keyed/_pool.py"),
     ("src/millpond/keyed/_async_handle.py", "src/millpond/keyed/_handle.py"),

@@ -1,16 +1,17 @@
 #!/bin/sh
-# Make a virtual environment and install the project with one dependency group.
-# usage: venv.sh PYTHON FOLDER GROUP   (UV=path of uv, or empty)
+# Make a virtual environment and install the project, with one dependency group if it is given.
+# usage: venv.sh PYTHON FOLDER [GROUP]   (UV=path of uv, or empty)
 set -eu
-python=$1 folder=$2 group=$3
-echo "setting up $folder ($group) ..." >&2
+python=$1 folder=$2 group=${3:-}
+echo "setting up $folder${group:+ ($group)} ..." >&2
 if [ -n "${UV:-}" ]; then
     [ -x "$folder/bin/python" ] || "$UV" venv -q --python "$python" "$folder"
-    VIRTUAL_ENV=$folder "$UV" pip install -q --python "$folder/bin/python" -e . --group "$group"
+    VIRTUAL_ENV=$folder "$UV" pip install -q --python "$folder/bin/python" -e . ${group:+--group "$group"}
 else
     [ -x "$folder/bin/python" ] || "$python" -m venv "$folder"
     # dependency groups need pip 25.1
-    "$folder/bin/python" -m pip --version | grep -qE '^pip (2[6-9]|25\.[1-9])' ||
-        "$folder/bin/python" -m pip install -q --upgrade 'pip>=25.1'
-    "$folder/bin/python" -m pip install -q -e . --group "$group"
+    [ -z "$group" ] || "$folder/bin/python" -m pip --version | grep -qE '^pip (2[6-9]|25\.[1-9])' ||
+        "$folder/bin/python" -m pip install -q --no-compile --upgrade 'pip>=25.1'
+    # of the many packages of a group few modules are ever imported: Python compiles those when they are
+    "$folder/bin/python" -m pip install -q -e . ${group:+--no-compile --group "$group"}
 fi

@@ -22,9 +22,13 @@ class Event:
     """Something that happened: its `name`, in which `pool`, when (wall clock), and what belongs to it."""
 
     name: str
+    """What happened."""
     pool: str
+    """The name of the pool."""
     time: float = field(default_factory=time.time)
+    """When, by the wall clock."""
     data: Mapping[str, Any] = field(default_factory=dict)
+    """What belongs to it, by name."""
 
 
 _now = time.time

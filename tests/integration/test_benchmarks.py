@@ -13,7 +13,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 FILES = sorted(path.stem for part in ("local", "resources") for path in BENCHMARKS.glob(f"{part}_*.py"))
-FILES += ["keyed_redis", "keyed_scale"]
+FILES += ["keyed_redis", "keyed_scale", "web_pages"]
 
 
 def run(file: str) -> subprocess.CompletedProcess[str]:

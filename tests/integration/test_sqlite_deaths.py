@@ -46,6 +46,11 @@ while command := hear():
         if pid == 0:
             sys.exit()
         os.waitpid(pid, 0)
+    elif command == "start a program":
+        import subprocess
+        subprocess.Popen(["sleep", "600"], close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    elif command.startswith("exec "):
+        os.execv(sys.executable, [sys.executable, "-c", command[5:], sys.argv[1]])
     elif command == "leave a child":
         if os.fork() == 0:
             signal.pause()
@@ -149,6 +154,31 @@ def test_a_forked_child_does_not_keep_its_dead_parent_alive(scene):
     program.ask("leave a child")
     program.kill()
     assert verdict(passport, number, scene.live) is Verdict.DEAD
+    assert verdict(unseen(passport), number, scene.live) is Verdict.FREED
+
+
+IDLE = "print('here', flush=True); input()"
+USE_MILLPOND = (
+    "import sys; from millpond._sqlite import *; database = Database(sys.argv[1]); live = LiveFile(sys.argv[1]); "
+    "number = enrol(database, live); live.close(); LiveFile(sys.argv[1]).close(); print('here', flush=True); input()"
+)
+
+
+@pytest.mark.parametrize("successor", [IDLE, USE_MILLPOND], ids=["stranger", "user of the same file"])
+def test_a_process_that_replaced_itself_by_another_program_is_alive_for_everybody(scene, successor):
+    program, number, passport = scene.holder()
+    assert program.ask("exec " + successor) == "here"
+    assert verdict(passport, number, scene.live) is Verdict.ALIVE
+    assert verdict(unseen(passport), number, scene.live) is Verdict.ALIVE
+    program.kill()
+    assert verdict(passport, number, scene.live) is Verdict.DEAD
+    assert verdict(unseen(passport), number, scene.live) is Verdict.FREED
+
+
+def test_a_child_program_does_not_keep_the_lock_of_its_parent(scene):
+    program, number, passport = scene.holder()
+    assert program.ask("start a program") == "done"
+    program.kill()
     assert verdict(unseen(passport), number, scene.live) is Verdict.FREED
 
 

@@ -23,15 +23,15 @@ def fresh_seeds(count: int) -> range:
 
 
 def test_known_scripts_keep_every_promise():
-    _script.search(range(100), 100)
+    _script.search(range(60), 100)
 
 
 def test_fresh_scripts_keep_every_promise():
-    _script.search(fresh_seeds(100), 100)
+    _script.search(fresh_seeds(60), 100)
 
 
 def test_long_scripts_keep_every_promise():
-    _script.search(fresh_seeds(5), 1000)
+    _script.search(fresh_seeds(3), 1000)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)

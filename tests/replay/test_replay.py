@@ -22,9 +22,9 @@ from temporalio.workflow import NondeterminismError
 from millpond.resources import _commands as do
 from millpond.resources._core import Outcome, step
 from millpond.resources._state import State
-from millpond.resources.engines.temporal import _keeper
+from millpond.resources.engines.temporal import _hosted_pool
 from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal._keeper import Keeper
+from millpond.resources.engines.temporal._hosted_pool import HostedPool
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
@@ -39,15 +39,15 @@ def replay(path: Path) -> tuple[list[say.Answer], list[say.Answer]]:
             outcome = event.workflow_execution_update_completed_event_attributes.outcome
             then += [say.read(one.data, say.Answer) for one in outcome.success.payloads]
     now: list[say.Answer] = []
-    take = Keeper.take
+    take = HostedPool.take
 
-    def remember(self: Keeper, batch: say.Batch, at: int, beyond: frozenset[int]) -> say.Answer:
+    def remember(self: HostedPool, batch: say.Batch, at: int, beyond: frozenset[int]) -> say.Answer:
         answer = take(self, batch, at, beyond)
         now.append(say.read(say.write(answer), say.Answer))
         return answer
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as executor:  # whose threads end with the block
-        patch.setattr(Keeper, "take", remember)
+        patch.setattr(HostedPool, "take", remember)
         replayer = Replayer(
             workflows=[PoolWorkflow], workflow_task_executor=executor, debug_mode=True
         )  # no limit of 2 s
@@ -108,13 +108,13 @@ def rules_of_tomorrow(state: State, command: do.Command, now: int) -> Outcome:
 
 @pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
 def test_18_a_run_goes_on_with_the_rules_that_it_began_with(path, monkeypatch):
-    monkeypatch.setitem(_keeper.RULES, 2, rules_of_tomorrow)
+    monkeypatch.setitem(_hosted_pool.RULES, 2, rules_of_tomorrow)
     then, now = replay(path)
     assert now == then
 
 
 def test_18_rules_that_were_changed_in_place_are_noticed(monkeypatch):
-    monkeypatch.setitem(_keeper.RULES, 1, rules_of_tomorrow)
+    monkeypatch.setitem(_hosted_pool.RULES, 1, rules_of_tomorrow)
     [path] = [path for path in HISTORIES if path.stem == "inherited-1"]
     then, now = replay(path)
     assert now != then

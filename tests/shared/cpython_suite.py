@@ -41,6 +41,11 @@ def use_ours_in_programs(module: Any) -> None:
     module.assert_python_ok = assert_python_ok
 
 
+def _name(test: unittest.TestCase) -> str:
+    """Return the name of a test, without what a subtest was given."""
+    return test.id().split(" ")[0].rpartition(".")[2]
+
+
 def main() -> None:
     concurrent.futures.ThreadPoolExecutor = ThreadPool  # type: ignore[misc]
     modules = [importlib.import_module(f"{PACKAGE}.{part}") for part in PARTS]
@@ -48,7 +53,7 @@ def main() -> None:
     suites = map(unittest.defaultTestLoader.loadTestsFromModule, modules)
     tests = unittest.TestSuite(each for suite in suites for each in thread_pool_tests(suite))
     outcome = unittest.TextTestRunner(stream=sys.stderr).run(tests)
-    failed = {test.id().rpartition(".")[2]: text for test, text in [*outcome.failures, *outcome.errors]}
+    failed = {_name(test): text for test, text in [*outcome.failures, *outcome.errors]}
     print("\n" + json.dumps({"ran": outcome.testsRun, "skipped": len(outcome.skipped), "failed": failed}))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
+from importlib import resources
 from typing import Any
 
 import click
@@ -18,7 +18,7 @@ SECTIONS = {
     "Act on resources": "add cordon uncordon quarantine drain remove reserve release steal",
     "Act on jobs": "dispatch cancel retry replay discard purge",
     "Act on pools": "pause resume configure",
-    "Work, and more": "worker demo completion",
+    "Work, and more": "worker web demo schema completion",
 }
 """The commands, by what they are for."""
 
@@ -54,14 +54,18 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--seconds", type=click.FloatRange(min=0.5), help="How long; 20 on a terminal, 6 elsewhere.")
+@click.option("--seconds", type=click.FloatRange(min=0.5), help="How long; until you quit on a terminal, else 8.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="What to print at the end.")
-@click.option("--record", type=click.Path(dir_okay=False, writable=True), help="Save the last picture as an SVG file.")
+@click.option("--record", type=click.Path(dir_okay=False, writable=True), help="Write an animated picture: FILE.svg.")
 def demo(seconds: float | None, output: str, record: str | None) -> None:
-    """See the pools at work. Needs no server."""
-    show: Any = importlib.import_module("millpond.cli.demo")
-    is_terminal = sys.stdout.isatty()
-    raise SystemExit(show.run(seconds or (20.0 if is_terminal else 6.0), output=output, record=record))
+    """See workers killed and nothing lost. Needs no server.
+
+    Real processes on one SQLite file: keys move when their worker is killed, a GPU goes to the next in line. Single
+    keys kill, drain, join and steal. Without a terminal it plays for some seconds, prints what it counted, and exits
+    with 0 if nothing was lost.
+    """
+    show: Any = importlib.import_module("millpond.cli.demo.show")
+    raise SystemExit(show.run(seconds, output=output, record=record))
 
 
 @main.command()
@@ -82,7 +86,9 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", help="How to write the log.")
 @click.option("--processes", type=click.IntRange(1, 256), default=1, show_default=True, help="Workers, each a process.")
 @click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
-@click.option("--health-port", type=click.IntRange(0, 65535), help="Serve /healthz and /readyz; one process only.")
+@click.option(
+    "--health-port", type=click.IntRange(0, 65535), help="Serve /healthz, /readyz, /metrics; one process only."
+)
 @click.option("--health-host", default="127.0.0.1", show_default=True, help="Where: 0.0.0.0 in a container.")
 @click.option("--health-file", metavar="PATH", help="Touch this file every second while it is a member; likewise.")
 @click.option("--check", is_flag=True, hidden=True, help="Only see whether the pool is there.")
@@ -96,7 +102,7 @@ def worker(
     supervised: int | None,
     **options: Any,
 ) -> None:
-    """Be a worker of a keyed pool until told to end.
+    """Run a worker of a keyed pool until told to end.
 
     By SIGTERM or Ctrl-C: what runs may end. For instance `millpond worker app:tenants`.
     """
@@ -158,6 +164,33 @@ def run(
         raise click.UsageError("hold several of one pool by one --hold NAME:COUNT")
     options = hold.Options(timeout, lease, priority, reason, create, quiet)
     raise SystemExit(hold.run(place.Place(url), asked, command, options))
+
+
+@main.command()
+def schema() -> None:
+    """Print the SQL that resource pools need in PostgreSQL.
+
+    Millpond runs it by itself where it may. Where it may not, an owner runs it once: `millpond schema | psql DATABASE`.
+    """
+    click.echo((resources.files("millpond.resources.engines.log") / "sql" / "postgres.sql").read_text(), nl=False)
+
+
+@main.command()
+@click.option("--url", metavar="URL", help="Where the pools live; else MILLPOND_URL, else a file of your own.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; elsewhere it needs a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8321, show_default=True, help="0: any that is free.")
+@click.option("--token-file", type=click.Path(dir_okay=False), help="Has the token; else MILLPOND_WEB_TOKEN.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is asked for by; repeatable.")
+@click.option("--root-path", default="", metavar="PATH", help="Where a proxy shows it, if not at /.")
+@click.option("--read-only", is_flag=True, help="Let nobody act.")
+@click.option("--show-payloads", is_flag=True, help="Show the arguments of jobs.")
+def web(url: str | None, **options: Any) -> None:
+    """Watch and operate all pools of a place in a browser.
+
+    The same is told and done by its JSON API. Needs `pip install "millpond[web]"`.
+    """
+    page: Any = importlib.import_module("millpond.cli.web")
+    raise SystemExit(page.run(url, **options))
 
 
 @main.command()

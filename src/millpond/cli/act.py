@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from millpond import _operate
 from millpond._urls import shown
 from millpond._words import duration
 from millpond.cli import look, words
@@ -36,13 +37,10 @@ def _resource(pool: ResourcePool, name: str) -> str:
 
 
 def _held(pool: ResourcePool, resource: str, token: int | None) -> HolderView:
-    found = [one for one in pool.holders() if resource in one.resources and token in (None, one.token)]
-    if len(found) > 1:
-        tokens = ", ".join(f"{one.token} of {words.person(one)}" for one in found)
-        raise click.UsageError(f"{pool.name}/{resource} has {len(found)} holders: say which with --if-token ({tokens})")
-    if found:
-        return found[0]
-    raise NotFound(f"nobody holds {pool.name}/{resource}" + (f" under token {token}" if token else ""))
+    try:
+        return _operate.held(pool, resource, token)
+    except _operate.Ambiguous as error:
+        raise click.UsageError(f"{words.plain(error)}: --if-token") from None
 
 
 def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any) -> None:
@@ -131,7 +129,7 @@ def on_jobs(
                 none=f"there is nothing to cancel: no such job of {name} has not ended",
             )
         elif verb == "retry":
-            keys = _retrying(pool, ids, key)
+            keys = _operate.retrying(pool, ids, key)
             manner.go(
                 f"try again now: {len(keys)} keys of {name}",
                 lambda: pool.admin.retry(*keys, reason=manner.reason) if keys else 0,
@@ -139,7 +137,7 @@ def on_jobs(
             )
         else:
             do = getattr(pool.admin, verb)
-            chosen = [int(one) if one.isascii() and one.isdigit() and len(one) < 16 else one for one in ids]
+            chosen = _operate.letters(ids)
             which = f"{len(chosen)} of them" if chosen else "all" if key is None else f"all of key {key!r}"
             manner.go(
                 f"{verb} dead letters of {name}: {which}",
@@ -148,30 +146,13 @@ def on_jobs(
             )
 
 
-def _retrying(pool: KeyedPool, ids: Sequence[str], key: str | None) -> list[str]:
-    """Return the keys whose first job waits for its next try: of these jobs, this one, or all."""
-    if key is not None:
-        return [key]
-    if not ids:
-        return [job.key for job in pool.jobs(state="retry", limit=None)]
-    found = {one: [job.key for job in pool.jobs(id=one, state="retry")] for one in ids}
-    for one, keys in found.items():
-        if not keys:
-            raise NotFound(f"no job {one!r} waits for its next try; see `millpond jobs {pool.name} --state retry`")
-    return [keys[0] for keys in found.values()]
-
-
 def dispatch(place: Place, name: str, job: str, key: str, arguments: Sequence[Any], options: dict[str, Any]) -> None:
     """Dispatch a job by its name."""
     with look.keyed_pool(place, name) as pool:
         named, wait, is_forced, reason = (options.pop(one) for one in ("named", "wait", "is_forced", "reason"))
         is_trial = options.pop("is_trial")
-        known = {one for worker in pool.workers() for one in worker.jobs}
-        if known and job not in known and not is_forced:
-            names = ", ".join(sorted(known))
-            raise click.UsageError(
-                f"no worker knows {job!r}, so its key would wait (--force: let it): they know {names}"
-            )
+        if not is_forced and (problem := _operate.unknown_job(pool, job)):
+            raise click.UsageError(f"{problem}; so its key would wait (--force: let it)")
         if is_trial:
             write(f"would dispatch {job} of key {key!r} to {name}")
             return

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 
 from millpond import keyed, resources
+from millpond._rows import event_record, record
 from millpond._urls import shown
 from millpond._words import duration
 from millpond.cli import words
 from millpond.cli.place import Place
-from millpond.cli.report import emit, record, table, write
+from millpond.cli.report import emit, table, write
 from millpond.cli.tail import Tails
 from millpond.errors import NotFound
 from millpond.keyed import ActView, KeyedPool
@@ -146,12 +147,19 @@ def show(place: Place, name: str, output: str) -> None:
         stands, past = looked_at.admin.explain(resource), looked_at.admin.history(resource, limit=20)
         (view,) = [one for one in looked_at.resources() if one.name == resource]
     if output != "table":
-        row = {"pool": pool, **record(view), "stands": stands, "history": [_record_of(event) for event in past]}
+        row = {"pool": pool, **record(view), "stands": stands, "history": [event_record(event) for event in past]}
         emit([row], {}, output)
         return
     write(words.plain(stands))
+    _say_if_unknown(place, past)
     for event in past:
         write(_event(event))
+
+
+def _say_if_unknown(place: Place, past: Sequence[object]) -> None:
+    """Say that there is no history to show, where that is so for every program that has just started."""
+    if not past and place.url.startswith("temporal:"):
+        write("(on Temporal a program knows only what happened since it opened the pool: there is no earlier history)")
 
 
 def _event(event: Any) -> str:
@@ -172,8 +180,10 @@ def events(place: Place, name: str, output: str, *, follow: bool) -> None:
         stream = looked_at.watch() if follow else iter(())
         past = looked_at.admin.history(wanted or None, limit=PAST)
         if output == "json" and not follow:
-            emit([_record_of(event) for event in past], {}, "json")
+            emit([event_record(event) for event in past], {}, "json")
             return
+        if output == "table":
+            _say_if_unknown(place, past)
         for event in [*past]:
             _print_event(event, output)
         for event in stream:
@@ -207,12 +217,7 @@ def _print_event(event: Any, output: str) -> None:
     if output == "table":
         write(_event(event))
     else:  # one line each: nobody knows the end
-        emit([_record_of(event)], {}, "jsonl")
-
-
-def _record_of(event: Any) -> dict[str, Any]:
-    data = {key: list(value) if isinstance(value, tuple) else value for key, value in event.data.items()}
-    return {"time": event.time, "event": event.name, "pool": event.pool, **data}
+        emit([event_record(event)], {}, "jsonl")
 
 
 def lent(place: Place) -> list[str]:

@@ -55,12 +55,12 @@ class Place:
     @property
     def has_resources(self) -> bool:
         """Whether resource pools can live there."""
-        return not self.url.startswith(("redis", "unix", "valkey"))
+        return True
 
     @property
     def has_keys(self) -> bool:
         """Whether keyed pools can live there."""
-        return not self.url.startswith("temporal")
+        return not self.url.startswith(("temporal", "postgres"))
 
     def _make_folder(self, folder: Path) -> None:
         """Make a folder for its owner only."""

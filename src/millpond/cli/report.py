@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 import sys
@@ -21,21 +20,6 @@ def output_option(function: F) -> F:
     """Give a command `-o table|json|jsonl`."""
     option = click.option("-o", "--output", type=click.Choice(OUTPUTS), default="table", help="How to print it.")
     return option(function)
-
-
-def record(view: Any) -> dict[str, Any]:
-    """Return a view as a plain dictionary."""
-    return {key: _plain(value) for key, value in dataclasses.asdict(view).items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return value
 
 
 def emit(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable[[Any], str]], output: str) -> None:

@@ -1,8 +1,8 @@
 """The tasks of a pool that wait, and how each leaves its queue: by its turn, or out of turn.
 
 Whoever swaps `task._fn` for None has the task, be it a worker that starts it, somebody who cancels it, a worker that
-runs what it waits for, `purge` or `drop_oldest`. The swap is one line, `fn, task._fn = task._fn, None`, and CPython
-lets no other thread run between its load and its store (a test races threads for it on every Python).
+runs what it waits for, `purge` or `drop_oldest`. The swap is `claim` of `_atomic.py`, which tells why it is atomic (a
+test races threads for it on every Python).
 
 A task that leaves out of turn stays in the queue as an entry without a function, since finding it there would cost
 O(n). Such entries are counted (`removed`), skipped by whoever meets one, and swept out when they outnumber the rest.
@@ -19,6 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond._events import Observer, emit
+from millpond.local._atomic import claim, lock_of
 from millpond.local._calls import release_all
 from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED
@@ -85,7 +86,7 @@ class Backlog:
                 task = take()
             except IndexError:
                 return None
-            fn, task._fn = task._fn, None
+            fn = claim(task)
             if fn is not None:
                 return task, fn
             self.skip(task)
@@ -102,14 +103,16 @@ class Backlog:
 
     def claim(self, task: Task[Any]) -> Callable[..., Any] | None:
         """Atomically take a queued task out of turn and return its call; None when it has started or ended."""
-        fn: Callable[..., Any] | None
-        fn, task._fn = task._fn, None
+        fn: Callable[..., Any] | None = claim(task)
         if fn is not None:
-            with self._host.lock:
-                self._count_removed(task, 1)
-                if self._is_sweep_due():
-                    self._host.sweep_soon()
+            self._note_removed(task)
         return fn
+
+    def _note_removed(self, task: Task[Any]) -> None:
+        with self._host.lock:
+            self._count_removed(task, 1)
+            if self._is_sweep_due():
+                self._host.sweep_soon()
 
     def _count_removed(self, task: Task[Any], number: int) -> None:
         if type(task) is OptionTask and task.key is not None:
@@ -119,17 +122,18 @@ class Backlog:
 
     def cancel(self, task: Task[Any]) -> bool:
         """Atomically take a queued task out of turn to cancel it; False when it has started or ended."""
-        with self._host.lock:  # so that whoever else cancels it finds it cancelled
-            fn = self.claim(task)
+        with lock_of(task):  # so that whoever else cancels it finds it cancelled
+            fn = claim(task)
             if fn is None:
                 return False
             task._status = CANCELLED
+        self._note_removed(task)
         self.note_cancelled(task, fn)
         return True
 
     def cancel_new(self, task: Task[Any]) -> bool:
         """Cancel a task that is not queued yet; False when it was cancelled, or has failed."""
-        fn, task._fn = task._fn, None
+        fn = claim(task)
         if fn is not None:
             self.note_cancelled(task, fn)
             task._settle(CANCELLED, None)

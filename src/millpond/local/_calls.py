@@ -19,6 +19,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from millpond._events import Event, Observer, report
+from millpond.local._atomic import FREE_THREADED, take_away
 from millpond.local._watchers import RAISED, RETURNED, here
 
 if TYPE_CHECKING:
@@ -141,7 +142,10 @@ class HoldingCall(Wrapper):
 
     def release(self) -> None:
         """Give back what is held, once."""
-        give_back, self._give_back = self._give_back, None
+        if FREE_THREADED:
+            give_back = take_away(self, "_give_back")
+        else:
+            give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()
 

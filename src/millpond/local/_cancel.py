@@ -29,7 +29,7 @@ class Cancellable(Protocol):
 
 
 class CancelToken:
-    """A wish to stop, shared by whoever cancels and the tasks that look.
+    """A request to stop, shared by whoever cancels and the tasks that look.
 
     `CancelToken(timeout=5)` cancels itself in five seconds. Cancelling is final. `pool.options(cancel=token)`
     gives it to tasks: queued ones are cancelled with it, running ones see it by `current_token()`.

@@ -7,6 +7,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from millpond.local._atomic import length_now
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -21,7 +23,7 @@ class Drainers:
         self._locks: list[_thread.LockType] = []
 
     def __bool__(self) -> bool:
-        return bool(self._locks)
+        return bool(length_now(self._locks))  # through the lock of the list, as `wait` goes before it looks
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until the pool is idle; False at time-out."""
@@ -42,7 +44,7 @@ class Drainers:
 
     def wake(self) -> None:
         """Wake them all if the pool is idle."""
-        if self._locks and self._is_idle():
+        if self and self._is_idle():
             while self._locks:
                 try:
                     self._locks.pop().release()

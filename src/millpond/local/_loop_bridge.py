@@ -14,6 +14,7 @@ from concurrent import futures
 from concurrent.futures._base import PENDING
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from millpond.local._atomic import FREE_THREADED
 from millpond.local._watchers import NO_WAITERS, RETURNED, Watchers
 
 if TYPE_CHECKING:
@@ -74,8 +75,12 @@ class LoopInbox:
     def _deliver(self) -> None:
         self._is_scheduled = False  # before looking: whoever comes after this wakes the loop again
         arrived = self._arrived
-        while arrived:
-            deliver(arrived.popleft())
+        while True:
+            try:
+                awaited = arrived.popleft()  # also in vain: through the lock of the deque, as `add` goes
+            except IndexError:
+                return
+            deliver(awaited)
 
 
 def deliver(awaited: Awaited[Any]) -> None:
@@ -125,7 +130,7 @@ class LoopWatcher(Watchers):
         self._inbox = inbox
 
     def wake(self, task: Any) -> None:
-        if self.locks or self.listeners or self.callbacks or self.condition is not None:
+        if FREE_THREADED or self.locks or self.listeners or self.callbacks or self.condition is not None:
             super().wake(task)
         self._inbox.add(self._awaited)
 

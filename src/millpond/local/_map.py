@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import islice, repeat
 from typing import Any, Generic, TypeVar
 
+from millpond.local._atomic import FREE_THREADED
 from millpond.local._checks import check_callable, check_function, check_optional_count, check_seconds
 from millpond.local._progress import Progress, with_progress
 from millpond.local._task import Task
@@ -99,7 +100,7 @@ class Results(Generic[T]):
         """Hand over the outcomes from number `start` on; an error stands for the item after the values."""
         if self._ordered:
             self._ready[start] = (values, error)
-            if start == self._next:
+            if FREE_THREADED or start == self._next:  # without the GIL `_next` may look older than it is
                 self._consumer.wake()
         else:
             self._unordered.append((values, error))

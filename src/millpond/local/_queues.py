@@ -3,6 +3,7 @@
 Four verbs: `put`, `take` (IndexError when empty), `put_back` (a task that was taken and goes on later) and
 `oldest` (take the one that `when_full="drop_oldest"` gives up). Each is atomic on its own, without a lock
 around it: `Fifo` and `Lifo` are deques, whose methods are single C calls; the others hold their own lock.
+`put`, a `take` in vain and `length_now` go through the queue's lock, on which the rules of the pools rest.
 A pool binds these methods straight into its hot path, so the default queue costs no Python call at all.
 
 Priorities: a higher number runs first, equal ones in the order they came. Measured per put + take with 100k
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from millpond.local._atomic import length_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -93,7 +96,7 @@ class Lanes:
             self.put(task)
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes))
+        return sum(map(length_now, self._lanes))
 
     def __iter__(self) -> Iterator[Task[Any]]:
         return (task for lane in self._urgent_first for task in list(lane))
@@ -101,7 +104,7 @@ class Lanes:
 
 def _first(lanes: tuple[deque[Task[Any]], ...]) -> Task[Any]:
     for lane in lanes:
-        if lane:
+        if length_now(lane):
             try:
                 return lane.popleft()
             except IndexError:  # another worker was quicker
@@ -146,7 +149,8 @@ class Heap:
             self.put(task)
 
     def __len__(self) -> int:
-        return len(self._heap)
+        with self._lock:
+            return len(self._heap)
 
     def __iter__(self) -> Iterator[Task[Any]]:
         with self._lock:
@@ -162,6 +166,7 @@ class Priority:
     """Higher priorities first: a heap for any number, or `levels` lanes (0 to levels - 1), which are faster."""
 
     levels: int | None = None
+    """How many levels, from 0 up; None: any number, with a heap."""
 
     def __post_init__(self) -> None:
         if self.levels is not None and self.levels < 1:

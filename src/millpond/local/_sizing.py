@@ -41,10 +41,15 @@ class Snapshot:
     """What a sizing rule may look at."""
 
     workers: int
+    """Workers alive now."""
     idle: int
+    """Those of them without a task."""
     queued: int
+    """Tasks that wait."""
     min_workers: int
+    """The fewest workers there may be."""
     max_workers: int
+    """The most workers there may be."""
     arrival_rate: float = 0.0
     """Tasks coming in per second, smoothed; 0.0 when not known yet."""
     run_time: float = 0.0
@@ -124,6 +129,7 @@ class Reaper:
     """
 
     period: float = 30.0
+    """Seconds between two rounds."""
 
     def __post_init__(self) -> None:
         if not self.period > 0:

@@ -15,15 +15,19 @@ class Statistics:
     """
 
     name: str
+    """The name of the pool."""
     kind: str
     """`"threads"`, `"processes"`, `"asyncio"` or `"subpool"`."""
     max_workers: int
+    """The most workers there may be."""
     workers: int
     """Workers alive now."""
     idle: int
+    """Workers without a task."""
     queued: int
     """Tasks that wait."""
     running: int
+    """Tasks that run."""
     submitted: int
     """Tasks taken in: the sum of those queued, running, completed and cancelled."""
     completed: int
@@ -35,6 +39,7 @@ class Statistics:
     rejected: int
     """Tasks turned away because the pool was full (raised or dropped)."""
     waiting_submitters: int
+    """Callers that wait for room in `submit`."""
     largest: int
     """The most workers there ever were at once."""
     state: str

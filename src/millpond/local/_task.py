@@ -4,11 +4,12 @@ The standard `Future` costs 2.5 µs and 1.7 kB, most of it for a Condition that 
 thing to everybody who looks (`isinstance`, `wait`, `as_completed`, `asyncio.wrap_future`, callbacks), but it stays a
 handful of slots until somebody looks before it is done: see `_watchers.py`.
 
-How it holds together without a lock (attribute stores are ordered under the GIL):
+How it holds together without a lock (`_atomic.py` tells what is different without the GIL):
 
 - The completer stores the value, then the status, and *then* reads `_watchers`.
 - A watcher stores `_watchers` (and itself in it), and *then* reads the status.
-  So at least one of the two sees the other; both may, and every wake-up is harmless when it comes twice.
+  So at least one of the two sees the other; both may, and every wake-up is harmless when it comes twice. Without the
+  GIL both go through the lock of the task (the first watcher) and that of its `Watchers` (the others) in between.
 - Whoever swaps `_fn` for None has the task, be it to run or to cancel it: see `_backlog.py`.
 - The standard library's `wait` and `as_completed` read `_state` under `_condition` and rely on its not
   changing meanwhile. A task that is looked at in that way before it is done gets a lock for it, and its end is
@@ -26,6 +27,7 @@ from concurrent.futures import _base as _futures
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from millpond.errors import PoolClosed
+from millpond.local._atomic import FREE_THREADED, lock_of, pass_lock_of
 from millpond.local._loop_bridge import await_task
 from millpond.local._watchers import (
     CANCELLED,
@@ -38,7 +40,6 @@ from millpond.local._watchers import (
     StandardWaiters,
     Watchers,
     here,
-    making,
 )
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Task(Future[T], Generic[T]):
         raise TypeError("cannot pickle a Task: it belongs to a pool of this process; send its result instead")
 
     def _end(self, status: int, value: Any) -> None:
-        with making:
+        with lock_of(self):
             if self._status != OPEN:
                 raise InvalidStateError(f"{self!r} is already done")
             self._value = value
@@ -181,14 +182,17 @@ class Task(Future[T], Generic[T]):
         self._fn = self._args = self._context = None
         self._value = value
         self._status = status
+        if FREE_THREADED:
+            pass_lock_of(self)
         if self._watchers is not None:
             self._watchers.wake(self)
 
     def _watch(self) -> Watchers:
         if self._watchers is None:
-            with making:
+            made = Watchers()
+            with lock_of(self):
                 if self._watchers is None:
-                    self._watchers = Watchers()
+                    self._watchers = made
         if self._owner.is_forked and self._status == OPEN:
             self._end_after_fork()
         return self._watchers
@@ -228,20 +232,21 @@ class Task(Future[T], Generic[T]):
     @property
     def _condition(self) -> threading.RLock:  # type: ignore[override]
         # Whoever acquires this releases it by asking again, so the answer must never change. It is decided once, under
-        # `making`; a task that is done and has no watchers is open, and watchers that come too late are so as well.
+        # a lock; a task that is done and has no watchers is open, and watchers that come too late are so as well.
         watchers = self._watch() if self._status == OPEN else self._watchers
         if watchers is None:
             return cast(threading.RLock, OPEN_CONDITION)
         if watchers.condition is None:
-            with making:
+            waiters, condition = StandardWaiters(), threading.RLock()
+            with lock_of(watchers):
                 if watchers.condition is None:
-                    self._decide_condition(watchers)
+                    self._decide_condition(watchers, waiters, condition)
         return cast(threading.RLock, watchers.condition)
 
-    def _decide_condition(self, watchers: Watchers) -> None:
+    def _decide_condition(self, watchers: Watchers, waiters: StandardWaiters, condition: threading.RLock) -> None:
         if self._status == OPEN:
-            watchers.waiters = StandardWaiters()
-            watchers.condition = threading.RLock()
+            watchers.waiters = waiters
+            watchers.condition = condition
             if self._status != OPEN:  # it ended meanwhile, perhaps without seeing the lock
                 watchers.published = STATE[self._status]
         else:
@@ -290,7 +295,7 @@ class _NoPool:
     is_forked = False
 
     def cancel_queued(self, task: Task[Any]) -> bool:
-        with making:
+        with lock_of(task):
             if task._fn is None or task._status != OPEN:
                 return False
             task._fn = None

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from millpond._events import logger
+from millpond.local._atomic import FREE_THREADED, take_away
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,10 @@ class Appointment:
         _call_safely(call)
 
     def _take(self) -> Callable[[], object] | None:
-        call, self._call = self._call, None  # in one step: see `_backlog.py`
+        if FREE_THREADED:
+            taken: Callable[[], object] | None = take_away(self, "_call")
+            return taken
+        call, self._call = self._call, None
         return call
 
 

@@ -19,6 +19,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, 
 from concurrent.futures._base import PENDING, RUNNING
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from millpond.local._atomic import FREE_THREADED, pass_lock_of
 from millpond.local._task import Task
 from millpond.local._watchers import OPEN, here
 
@@ -64,7 +65,10 @@ def as_completed(futures: Iterable[Future[T]], timeout: float | None = None) -> 
 
 
 class Sleeper:
-    """Lets one thread sleep until others have something for it. They store that first, and then call `wake`."""
+    """Lets one thread sleep until others have something for it. They store that first, and then call `wake`.
+
+    Without the GIL both sides go through the lock of this object between their store and their look.
+    """
 
     __slots__ = ("_is_asleep", "_lock")
 
@@ -74,6 +78,8 @@ class Sleeper:
         self._is_asleep = False
 
     def wake(self) -> None:
+        if FREE_THREADED:
+            pass_lock_of(self)
         if self._is_asleep:
             self._is_asleep = False
             with contextlib.suppress(RuntimeError):  # two saw the same sleeper: one wake-up is enough
@@ -82,6 +88,8 @@ class Sleeper:
     def sleep(self, has_come: Callable[[], bool], deadline: float | None) -> None:
         """Sleep until `wake`, unless it has come already; TimeoutError at the deadline. May return for nothing."""
         self._is_asleep = True
+        if FREE_THREADED:
+            pass_lock_of(self)
         if has_come():
             self._is_asleep = False
             return

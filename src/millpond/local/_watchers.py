@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import os
 import threading
 from concurrent.futures import _base as _futures
 from typing import TYPE_CHECKING, Any, Final
+
+from millpond.local._atomic import FREE_THREADED, lock_of, pass_lock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +34,6 @@ STATE = {RETURNED: _futures.FINISHED, RAISED: _futures.FINISHED, CANCELLED: _fut
 here = threading.local()
 """What this thread is doing: `here.worker` in a worker thread, `here.token` inside a task with a token, `here.defer`
 in a thread that must not run users' code."""
-
-making = threading.RLock()
-"""Held while watchers or their parts are made, and for nothing else. A signal handler may look at tasks meanwhile."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=making._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class StandardWaiters(list[Any]):
@@ -72,21 +67,21 @@ class Watchers:
         self.waiters: list[Any] = NO_WAITERS
         self.published: str = _futures.PENDING
 
-    # Whoever adds something looks at the task's status afterwards.
+    # Whoever adds something, under the lock, looks at the task's status afterwards; `wake` goes through the lock.
 
     def add_lock(self, lock: _thread.LockType) -> list[_thread.LockType]:
         """Add the lock of a thread that waits; return the list, for removing it again."""
-        with making:
+        with lock_of(self):
             if self.locks is None:
                 self.locks = []
-        self.locks.append(lock)
+            self.locks.append(lock)
         return self.locks
 
     def add_listener(self, listener: Callable[[Any], object]) -> None:
-        with making:
+        with lock_of(self):
             if self.listeners is None:
                 self.listeners = []
-        self.listeners.append(listener)
+            self.listeners.append(listener)
 
     def drop_listener(self, listener: Callable[[Any], object]) -> None:
         """Remove a listener if it is still there."""
@@ -95,13 +90,15 @@ class Watchers:
                 self.listeners.remove(listener)
 
     def add_callback(self, callback: Callable[[Any], object]) -> None:
-        with making:
+        with lock_of(self):
             if self.callbacks is None:
                 self.callbacks = []
-        self.callbacks.append(callback)
+            self.callbacks.append(callback)
 
     def wake(self, task: Any) -> None:
         """Notify everybody that `task` is done."""
+        if FREE_THREADED:
+            pass_lock_of(self)
         locks = self.locks
         while locks:
             try:

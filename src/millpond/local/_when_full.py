@@ -33,6 +33,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from millpond._events import emit
 from millpond.errors import PoolFull
+from millpond.local._atomic import claim, length_now
 from millpond.local._backlog import Backlog
 from millpond.local._backlog import Host as BacklogHost
 from millpond.local._calls import run_admitted
@@ -52,7 +53,9 @@ class Block:
     """Wait for room: at most `timeout` seconds, with at most `max_waiting` submitters; past either, `PoolFull`."""
 
     timeout: float | None = None
+    """Seconds to wait, then `PoolFull`; None: for ever."""
     max_waiting: int | None = None
+    """Callers that may wait at once, then `PoolFull`; None: any number."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "timeout", check_seconds("timeout", self.timeout))
@@ -187,7 +190,7 @@ class Admission:
     def _has_room(self) -> bool:
         """Count those that have left; return whether one more task fits (under the lock)."""
         assert self.max_queued is not None
-        number = len(self._left)
+        number = length_now(self._left)  # through the lock of the list, as `leave` goes before it looks who waits
         del self._left[:number]
         self._admitted -= number
         self._count_at = min(self.max_queued, self._admitted + COUNT_AT)  # so many fit, whatever the number of workers
@@ -354,8 +357,7 @@ def decide(when_full: WhenFull, statistics: Callable[[], Statistics], task: Task
 
 def _fail(task: Task[Any], error: BaseException | None) -> None:
     """End a task that waited for room, unless it was cancelled."""
-    fn, task._fn = task._fn, None
-    if fn is not None:
+    if claim(task) is not None:
         task._settle(RAISED, error)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from millpond.local._atomic import length_now
 from millpond.local._queues import Fifo, Queue
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class WorkerQueue:
             return self._all.steal()
 
     def has_work(self) -> bool:
-        return bool(len(self.keyed)) or bool(len(self.shared))
+        return bool(length_now(self.keyed)) or bool(length_now(self.shared))
 
 
 class KeyTasks:
@@ -72,8 +73,8 @@ class KeyTasks:
         """Count one more, and forget those that have ended when they are many (under the lock)."""
         self.number += 1
         if (many := len(self.ended)) > MANY:
+            self.number -= many  # first: who looks in between takes the last task for ended, and asks under the lock
             del self.ended[:many]
-            self.number -= many
 
 
 class WorkerQueues:

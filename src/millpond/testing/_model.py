@@ -268,7 +268,7 @@ def check_step(before: State, after: State, command: do.Command, outcome: Outcom
     if not over and isinstance(command, do.Acquire):
         _check_id(before, command, outcome)
     kind = outcome.reply.kind
-    if kind in ("stale", "unknown", "forgotten", "used", "taken", "busy", "unsatisfiable", "exists"):
+    if kind in ("stale", "unknown", "used", "taken", "busy", "unsatisfiable", "exists"):
         came_back = any(isinstance(one, to.Returned) for one in outcome.changes)  # to find that it waits in vain
         _expect(over or came_back or not outcome.changes, f"G9: {command} is {kind}, but changed {outcome.changes}")
     if isinstance(command, do.Acquire) and kind in (HELD, OFFERED, WAITING, AWAY):
@@ -392,8 +392,6 @@ def _check_id(before: State, command: do.Acquire, outcome: Outcome) -> None:
             _same(kind, "taken", f"the answer to {command.id} of another session")
     elif command.chosen and command.id in before.used:
         _same(kind, "used", f"the answer to {command.id}")
-    elif 0 < command.number <= before.marks.get(command.session, 0):
-        _same(kind, "forgotten", f"the answer to {command.id}")
 
 
 def _check_endings(before: State, after: State, command: do.Command, outcome: Outcome, now: int) -> None:

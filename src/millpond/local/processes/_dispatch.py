@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from millpond.local._atomic import FREE_THREADED, claim, length_now
 from millpond.local._map import MapPlace
 from millpond.local._task import OptionTask, Task
 from millpond.local.processes._batch import Batch, MapBatch, TaskBatch
@@ -63,7 +64,7 @@ class Dispatcher:
         runner = self._runner
         if runner.is_paused:
             return False
-        if not len(runner.backlog.queue) and not runner.worker_queues.has_keys:
+        if not length_now(runner.backlog.queue) and not runner.worker_queues.has_keys:
             return True
         workers = list(runner.workers.all)
         has_room = False
@@ -107,7 +108,7 @@ class Dispatcher:
             if worker.in_flight and fn is not None and (run_time is None or run_time.seconds > TARGET):
                 queue.put_back(task)  # not claimed: it can be cancelled all the time
                 return None
-            fn, task._fn = task._fn, None  # started: from here on `cancel` answers False
+            fn = claim(task)  # started: from here on `cancel` answers False
             if fn is None:
                 runner.backlog.skip(task)
             elif run is not None:
@@ -127,7 +128,7 @@ class Dispatcher:
 
     def _fill(self, batch: TaskBatch, queue: Queue, limit: int, run_time: RunTime) -> None:
         """Add the next tasks of the queue to a batch of one while they fit. Hot."""
-        runner, take, is_mixed = self._runner, queue.take, False
+        runner, take, is_mixed, has_gil = self._runner, queue.take, False, not FREE_THREADED
         tasks, fns, arguments, last = batch.tasks, batch.fns, batch.arguments, batch.fns[0]
         seconds = expected = run_time.seconds
         limit = run_time.limit(limit, BYTES)
@@ -147,7 +148,10 @@ class Dispatcher:
                     break
                 seconds, last, is_mixed = known.seconds, fn, True
                 limit = known.limit(limit, BYTES)
-            fn, task._fn = task._fn, None
+            if has_gil:
+                fn, task._fn = task._fn, None
+            else:
+                fn = claim(task)
             if fn is None:
                 runner.backlog.skip(task)
                 continue

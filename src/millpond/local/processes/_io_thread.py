@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond._events import emit, logger
 from millpond.errors import TaskTimeout
+from millpond.local._atomic import FREE_THREADED
 from millpond.local._watchers import CANCELLED, OPEN, here
 from millpond.local.processes._child import text_of
 from millpond.local.processes._dispatch import Dispatcher
@@ -80,6 +81,9 @@ class IoThread:
         while io.calls:
             io.calls.popleft()()
         io.is_waiting = True  # announced before the queue is looked at: see `_runner`
+        if FREE_THREADED:
+            with runner.lock:
+                pass
         now = time.monotonic()
         workers.stop_unneeded(now)
         for worker in workers.start_needed(now):

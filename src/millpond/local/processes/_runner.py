@@ -1,10 +1,11 @@
 """What a `ProcessPool` and its I/O thread share: the tasks that wait, the counts, and the calls between them.
 
-`submit` queues a task and wakes the I/O thread only when that waits for tasks; it takes no lock. What makes that safe
-under the GIL:
+`submit` queues a task and wakes the I/O thread only when that waits for tasks; it takes no lock. What makes that safe,
+with the GIL and (`_atomic.py`) without it:
 
 - *No lost wake-up.* The I/O thread announces that it waits for tasks (`io.is_waiting`) and then looks at the queue;
-  `submit` queues the task and then looks at the announcement.
+  `submit` queues the task and then looks at the announcement. Both go through the lock of the queue, or for a task
+  with a key through that of the pool.
 - *No task runs twice*, or is run when it was cancelled: see `_backlog.py`.
 - *No task is left behind.* The I/O thread ends under the lock, when the pool is closed and the queue is empty; a
   submitter that finds it gone takes its task back and says that the pool is closed.
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from millpond._events import Observer, emit, logger
 from millpond.errors import PoolClosed
 from millpond.local import _exit_and_fork
+from millpond.local._atomic import claim
 from millpond.local._backlog import Backlog
 from millpond.local._calls import ObservedCall, run
 from millpond.local._drainers import Drainers
@@ -170,7 +172,7 @@ class ProcessRunner:
 
     def run_here(self, task: Task[Any]) -> None:
         """Run a task in the calling thread; Ctrl-C in it is also the caller's."""
-        fn, task._fn = task._fn, None
+        fn = claim(task)
         task._context = None
         run(task, fn if self.on_event is None else ObservedCall(fn, self.on_event, self.name))
         has_failed = task._status == RAISED

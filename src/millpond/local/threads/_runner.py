@@ -1,13 +1,18 @@
 """What a `ThreadPool` and its threads share. With `threads/_worker.py`, this is the hot path.
 
 `submit` queues a task and wakes an idle worker; a worker takes the next task and runs it. Neither takes a lock. What
-makes that safe under the GIL, where every single C call is atomic and stores are ordered:
+makes that safe, with the GIL and (`_atomic.py`) without it:
 
 - *No lost wake-up.* `submit` queues the task and then looks for an idle worker; a worker announces that it is idle
   (`workers.idle`) and then looks at the queue once more. When it finds a task it withdraws the announcement, and if
-  somebody already took that, swallows the wake-up that is on its way.
+  somebody already took that, swallows the wake-up that is on its way. Both go through the lock of the queue.
 - *No lost worker.* A worker that leaves first lowers `workers.count` and then looks at the queue; `submit` looks at
-  `count` after queueing. So either it sees that a worker is missing, or the worker sees the task and stays.
+  `count` after queueing. So either it sees that a worker is missing, or the worker sees the task and stays. Both go
+  through the lock of the queue.
+- *No missed end of the pool.* `close`, `resume` and `resize` change what a worker looks at, and then wake all that are
+  idle; a worker announces that it is idle, and then looks. Both go through the lock of `workers.idle`.
+- *No missed idleness.* `drain` writes itself down and then asks `is_idle`; whoever may have made the pool idle looks
+  for drainers afterwards. Both go through the lock of their list.
 - *No task runs twice.* See `_backlog.py`.
 
 Odd states cost the loop nothing either: `worker.take` is a slot, and pause, shrinking, recycling, keys and dedicated
@@ -28,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from millpond._events import Observer, emit
 from millpond.errors import PoolClosed
 from millpond.local import _exit_and_fork
+from millpond.local._atomic import claim
 from millpond.local._backlog import Backlog
 from millpond.local._calls import hold, release_all, run_apart, run_observed
 from millpond.local._cancel import CancelToken
@@ -163,7 +169,7 @@ class ThreadRunner:
 
     def run_here(self, task: Task[Any]) -> None:
         """Run a task in the calling thread; Ctrl-C in it is also the caller's."""
-        fn, task._fn = task._fn, None
+        fn = claim(task)
         worker = getattr(here, "worker", None)
         if worker is not None and worker.runner is self:
             worker.perform(task, fn)

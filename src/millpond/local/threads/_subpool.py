@@ -12,6 +12,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
+from millpond.local._atomic import claim
 from millpond.local._calls import run
 from millpond.local._task import Task
 from millpond.local._watchers import CANCELLED, RAISED, Watchers, here
@@ -88,7 +89,7 @@ class Turns:
                     workers.runner.drainers.wake()
                     return
                 continue
-            fn, task._fn = task._fn, None
+            fn = claim(task)
             if fn is None:
                 backlog.skip(task)
                 continue

@@ -10,6 +10,7 @@ import _thread
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from millpond.local._atomic import FREE_THREADED, claim, pass_lock_of
 from millpond.local._calls import GivenUp, hide_frame, run_apart, store_error
 from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED, RAISED, RETURNED
@@ -235,6 +236,7 @@ class Worker:
 
 def work(worker: Worker, context: Context | tuple[()]) -> bool:
     """Take and run tasks; return True to be called again in a fresh context, False to end."""
+    has_gil = not FREE_THREADED
     while True:
         try:
             task = worker.take()
@@ -244,7 +246,10 @@ def work(worker: Worker, context: Context | tuple[()]) -> bool:
                 return False
             task = next_task
             del next_task
-        fn, task._fn = task._fn, None  # whoever gets the function has the task: see `_backlog.py`
+        if has_gil:
+            fn, task._fn = task._fn, None  # whoever gets the function has the task: see `_backlog.py`
+        else:
+            fn = claim(task)
         if fn is None:
             worker.runner.backlog.skip(task)
             continue
@@ -257,6 +262,8 @@ def work(worker: Worker, context: Context | tuple[()]) -> bool:
             if not worker.fail(task, error):
                 return False
         worker.done += 1
+        if not has_gil:
+            pass_lock_of(task)  # between the status and the watchers: see `_task.py`
         if task._watchers is not None:
             task._watchers.wake(task)
         task = fn = carried = None  # type: ignore[assignment]  # keep nothing alive while idle

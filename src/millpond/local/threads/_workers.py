@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond._events import emit
+from millpond.local._atomic import length_now
 from millpond.local._calls import release_all
 from millpond.local.threads._counts import Counts
 from millpond.local.threads._worker import Runner, Worker, take_nothing
@@ -305,7 +306,7 @@ class Workers:
         return True
 
     def has_work_for(self, worker: Worker) -> bool:
-        return bool(len(self.runner.backlog.queue)) if worker.queue is None else bool(worker.queue.has_work())
+        return bool(length_now(self.runner.backlog.queue)) if worker.queue is None else bool(worker.queue.has_work())
 
     def remove(self, worker: Worker, *, is_replaced: bool = True) -> None:
         """Remove a worker, whatever it does; nothing happens when it is removed already."""
@@ -345,9 +346,9 @@ class Workers:
         runner.drainers.wake()
 
     def wake_all(self) -> None:
-        while self.idle:
+        while True:
             try:
-                self.idle.pop().lock.release()
+                self.idle.pop().lock.release()  # also in vain: through the lock of the list, as `wait_for_task` goes
             except IndexError:
                 return
 
