@@ -459,12 +459,15 @@ def test_a_program_that_stands_still_or_becomes_another_keeps_its_lock(pools, na
 
 def test_a_witness_that_was_killed_is_replaced(pools, name):
     with ResourcePool(name, pools.url()) as pool:
+        engine = pool._engine
+        assert isinstance(engine, _engine.TemporalEngine)
         pool.add("a")
         with pool.acquire():
-            first = pool._engine.witness.pid
+            first = engine.witness.pid
+            assert first is not None
             os.kill(first, signal.SIGKILL)
-            until(lambda: pool._engine.witness.pid not in (None, first))
-            second = psutil.Process(pool._engine.witness.pid)
+            until(lambda: engine.witness.pid not in (None, first))
+            second = psutil.Process(engine.witness.pid)
             assert second.is_running()
     until(lambda: not second.is_running())  # with the last pool it goes
 
