@@ -44,9 +44,12 @@ MORE_LOTS := \
   "$(TEST) tests/docs tests/replay" "$(TEST) tests/stress" "$(TEST) tests/browser"
 
 $(BIN)/promtool: $(STAMP)
-	@sh tools/prometheus.sh $(BIN)
+	@sh tools/debian.sh $(BIN) "prometheus promtool" prometheus
 
-test: lint $(BIN)/promtool  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+$(BIN)/pgbouncer: $(STAMP)
+	@sh tools/debian.sh $(BIN) pgbouncer pgbouncer libevent-2.1-7 libc-ares2
+
+test: lint $(BIN)/promtool $(BIN)/pgbouncer  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
 	@sh tools/browser.sh
 	@$(BESIDE) 4 $(SLOW_LOTS) $(UNIT_LOTS) $(MORE_LOTS) $(TYPES)
 	@echo "all green"

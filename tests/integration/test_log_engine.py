@@ -315,6 +315,31 @@ def cutting(url: str) -> Iterator[Callable[[], None]]:
         yield cut
 
 
+def test_behind_a_pgbouncer_in_transaction_mode_grants_go_from_machine_to_machine(tmp_path):
+    """No hint ever comes there: LISTEN is taken and forgotten."""
+    with log_stores.postgres() as server:
+        direct = server.new_database()
+        with log_stores.pgbouncer(direct, tmp_path) as url:
+            here, there = of_machine(url, "here"), of_machine(url, "there")
+            with ResourcePool("lab", here) as one, ResourcePool("lab", there) as two:
+                one.add("board")
+                grants = []
+                for _ in range(5):
+                    for pool in (one, two):
+                        with pool.acquire(timeout=HANG) as grant:
+                            grants.append(grant.token)
+                assert grants == sorted(set(grants))
+                held, got = one.acquire(), []
+                waiter = threading.Thread(target=lambda: got.append(two.acquire(timeout=HANG)))
+                waiter.start()
+                until(lambda: one.waiters())
+                held.release()
+                waiter.join(HANG)
+                with ResourcePool("lab", of_machine(direct, "beside it")) as three:
+                    assert three.holders()[0].token == got[0].token
+                got[0].release()
+
+
 @contextlib.contextmanager
 def own_store(kind: str) -> Iterator[tuple[str, Any]]:
     if kind == "postgres":

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from millpond import KeyedPool, metrics
 from millpond.testing._redis import find_redis_server, redis_server
+from programs import find
 from promql import EXAMPLES, alerting, scaling, shown
 from waiting import HANG, until
 
@@ -50,16 +50,6 @@ def sync(job: Job, kind: str = "") -> int:
     with gpus.acquire():
         return threads.submit(int).result()
 """
-
-
-def find(name: str) -> str:
-    """Return a program of Prometheus; `make test` puts it beside the Python of the tests."""
-    beside = Path(sys.prefix) / "bin" / name
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
-    if found is None:
-        problem = f"no {name} here (sh tools/prometheus.sh .venv/bin): what needs one is not tested"
-        pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
-    return str(found)
 
 
 def get(url: str) -> tuple[int, bytes, str]:

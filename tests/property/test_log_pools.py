@@ -327,6 +327,32 @@ def test_a_call_that_is_sent_again_to_another_companion_is_answered_as_it_was_do
     assert scene.clients["one"].answers[number].kind == "released"
 
 
+def test_without_hints_a_pool_looks_often_while_it_expects_something_and_rarely_else(scene: Scene) -> None:
+    one, two = scene.pools.values()
+
+    def looks_in(pool: HostedPool) -> float:
+        scene.turn(next(name for name, each in scene.pools.items() if each is pool))
+        return round((pool.wakes_at() or 0.0) - scene.time, 3)
+
+    scene.run("one", scene.acquire("one", "a"))
+    scene.run("two", scene.acquire("two", "b"))
+    scene.pass_time(2)  # nobody is busy now, and the second one waits for what the first one has
+    assert (looks_in(one), looks_in(two)) == (_hosted.LOOK, _hosted.LOOK)
+    for pool in (one, two):
+        pool.has_hints = False
+    scene.pass_time(2)
+    assert (looks_in(one), looks_in(two)) == (_hosted.LOOK, _hosted.BLIND)
+    scene.ask("one", do.Add("s", {}))
+    scene.pass_time(2)
+    assert looks_in(one) == _hosted.BLIND, "who has just decided is who others post to"
+    number = scene.ask("two", do.Add("t", {}))
+    for _ in range(3):
+        scene.pass_time(_hosted.BLIND)
+        scene.turn("two")
+        scene.turn("one")
+    assert number in scene.clients["two"].answers
+
+
 def test_a_copy_of_a_refused_call_that_stayed_in_the_inbox_has_no_effect_later(scene: Scene) -> None:
     held = scene.run("two", scene.acquire("two", "theirs"))
     scene.pass_time(1)

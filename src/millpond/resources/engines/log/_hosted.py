@@ -23,6 +23,7 @@ from millpond._events import logger
 from millpond.errors import EngineError
 from millpond.resources import _changes as to
 from millpond.resources._commands import Bury, Command, Reply, Tick
+from millpond.resources._records import HELD
 from millpond.resources._replica import Replica
 from millpond.resources._state import State
 from millpond.resources._wire import Entry
@@ -52,6 +53,8 @@ LOOK: Final = 1.0
 """Seconds after which a pool that somebody uses is looked at, hint or no hint."""
 ANSWER: Final = 0.2
 """The same while somebody waits for an answer from whoever decides."""
+BLIND: Final = 0.05
+"""The same while something is expected and no hints are to be had, as behind a proxy that passes none on."""
 LATE: Final = 0.3
 """Seconds after which a companion sees to something that is due, when whoever decides has not."""
 COMPACT: Final = 2000
@@ -125,6 +128,9 @@ class HostedPool:
         self._base_version = 0
         self._sure_until = 0.0
         self._look_at = 0.0
+        self.has_hints = True
+        """Whether the store's hints reach this companion."""
+        self._decided_at = 0.0
         self._bad: set[tuple[str, int]] = set()
         self._was_read = False
         self._is_hinted = False
@@ -283,7 +289,6 @@ class HostedPool:
             self._queue.popleft()
             if one.number:
                 self._posted[one.session, one.number] = (one, elapsed())
-        self._look_at = elapsed() + (ANSWER if self._posted or self.over else LOOK)
         self._is_hinted = False
         if known < 0:
             self._load_or_fail(found)
@@ -293,6 +298,24 @@ class HostedPool:
         else:  # it was compacted, dropped, or went back in time
             self._seq = -1
             self._load_or_fail(self._exchange(-1, (), wants_gate))
+        self._look_at = elapsed() + self._patience()
+
+    def _patience(self) -> float:
+        """Return how many seconds from now the store is looked at without a hint."""
+        if not self.has_hints and self._expects_news():
+            return BLIND
+        return ANSWER if self._posted or self.over else LOOK
+
+    def _expects_news(self) -> bool:
+        """Tell whether another machine may have something for us: an answer, a call, a grant, or something to watch."""
+        if self._posted or self.over or self.curious:
+            return True
+        if self._epoch and elapsed() - self._decided_at < GATE / 1_000_000:  # till then others post to us
+            return True
+        state = self.replica.state
+        return any(
+            state.requests[request].state != HELD for one in self.listeners for request in state.sessions.get(one, ())
+        )
 
     def _post_again(self) -> None:
         """Take what was posted a while ago and not answered: the store may have lost it. Its number makes that safe."""
@@ -415,8 +438,9 @@ class HostedPool:
         if not done.is_done:
             self._start_over(mine)
             return
+        self._decided_at = elapsed()
         self._sure_until = elapsed() + SURE
-        self._look_at = elapsed() + LOOK
+        self._look_at = elapsed() + self._patience()
         self._inbox = deque(done.inbox)
         if item is not None:
             self._seq, self._tip = item[0], tip

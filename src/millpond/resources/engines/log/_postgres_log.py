@@ -1,7 +1,7 @@
 """Logs in PostgreSQL: five tables for all pools, and one function per verb, so that each verb is one statement.
 
 No session locks, no prepared statements, nothing that outlives a transaction: pgbouncer in transaction mode is fine.
-LISTEN is used where it works, which is tried; else the companion looks every now and then.
+LISTEN is used where it works, which is tried; else the companion looks often while it expects something.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CALL: Final = 5
 TRY: Final = 1.0
 """Seconds for which the own notification is waited for: one that does not come shows that LISTEN does not work."""
 _CHANNEL: Final = "millpond_resources"
-AGAIN: Final = 60.0
+AGAIN: Final = 600.0
 """Seconds after which LISTEN is tried again where it did not work."""
 _LONGEST: Final = 7000
 """Bytes of hints in one notification; with more, everybody looks."""
@@ -185,8 +185,10 @@ class PostgresLog:
                 if isinstance(error, psycopg.Error):
                     raise self._explained(error) from error
                 raise
-            if not works:
-                ears.close()  # somebody stands between us and the server
+            if not works:  # somebody stands between us and the server
+                with contextlib.suppress(psycopg.Error):
+                    ears.execute("UNLISTEN *")  # lest notifications come to whoever has that session next
+                ears.close()
                 return
             self._listen_at = 0.0
             self._ears, self._has_missed = ears, True
