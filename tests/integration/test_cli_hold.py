@@ -28,6 +28,12 @@ COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
 LONG = "600"
 
 
+def _hear_signals() -> None:
+    """Undo what `nohup` or a shell's `&` around the tests has set: a signal that is ignored cannot be passed on."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Shell:
     """Runs `millpond` in a place of its own."""
 
@@ -52,6 +58,7 @@ class Shell:
             text=True,
             env=self.environment,
             cwd=self.folder,
+            preexec_fn=_hear_signals,
         )
         self.running.append(child)
         return child
