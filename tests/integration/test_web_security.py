@@ -131,7 +131,12 @@ def test_a_client_without_an_address_is_not_this_machine(url: str, gpus: Resourc
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    scope = {"type": "http", "method": "GET", "path": "/api/pools", "headers": [(b"host", b"localhost")]}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/pools",
+        "headers": [(b"host", b"localhost")],
+    }
     scope |= {"query_string": b"", "client": None, "server": None, "scheme": "http", "http_version": "1.1"}
     asyncio.run(app(url)(scope, receive, send))
     assert sent[0]["status"] == 403
