@@ -447,6 +447,21 @@ def test_threads_that_hang_keep_their_places(url: str, gpus: ResourcePool, monke
     asyncio.run(scene())
 
 
+def test_acts_stay_in_the_audit_log_however_much_happens(client: Client, gpus: ResourcePool):
+    held = gpus.acquire(name="gpu-0")
+    told = client.post("api/reserve", {"pool": "gpus", "resource": "gpu-0", "reason": "demo", "by": "zoe"})
+    assert told.status == 200 and "when" in told.json["done"] and "gives it back" in told.json["done"]
+    body = {"pool": "gpus", "resource": "gpu-0", "reason": "broken", "by": "ann", "token": held.token}
+    assert client.post("api/release", body).status == 200
+    assert client.post("api/cordon", {"pool": "gpus", "resource": "gpu-1", "reason": "dust", "by": "ann"}).status == 200
+    gpus.add("gpu-9")
+    for _ in range(1100):
+        gpus.acquire(name="gpu-9").release()
+    rows = [(one["event"], str(one["by"]).partition(" ")[0]) for one in rows_of(client.get("api/audit"))]
+    assert rows == [("cordoned", "ann"), ("revoked", "ann"), ("reserved", "zoe")]
+    assert rows_of(client.get("api/audit"))[2]["resources"] == ["gpu-0"]
+
+
 def test_metrics_come_from_their_extra_or_say_what_to_install(
     client: Client, url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -434,6 +434,7 @@ def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
         now + command.timeout if command.timeout else 0,
     )
     request.bundle = is_bundle(command.wants)
+    request.by = command.by
     shares = None if state.settings.paused else turn.find(request)
     if shares is not None:
         request.state = HELD
