@@ -21,6 +21,8 @@ from typing import Any
 import psutil
 import pytest
 
+from millpond._urls import shown
+from millpond.cli.lending import Hold, telling
 from millpond.resources import ResourcePool
 from waiting import HANG, until
 
@@ -375,6 +377,30 @@ def test_runs_inside_runs_know_all_that_is_around_them(shell: Shell):
     spelled = ["--url", "sqlite:///state/millpond/pools.db"]
     other = [*COMMAND, "run", "-q", *spelled, "--timeout", "5", "--hold", "a", "--", "echo", "spelled"]
     assert shell.run("run", "--hold", "a", "--", *other).stdout == "spelled\n"
+
+
+def test_a_command_uses_the_place_of_its_run(shell: Shell):
+    """Also where another one was set around it: what is inside must not take a lock somewhere else."""
+    shell.environment["MILLPOND_URL"] = f"sqlite:///{shell.folder}/other.db"
+    shared = f"sqlite:///{shell.folder}/shared.db"
+    assert shell.run("add", "--url", shared, "boards", "esp1", "rp1").returncode == 0
+    inner = [*COMMAND, "run", "--hold", "boards", "--timeout", "5", "--", "sh", "-c", "echo $MILLPOND_RESOURCE"]
+    done = shell.run("run", "--url", shared, "--hold", "boards/esp1", "--", *inner)
+    assert done.stdout == "esp1\n" and "held already by the run around this one" in done.stderr
+    assert not (shell.folder / "other.db").exists() and not (shell.folder / "state").exists()
+
+
+def test_a_command_is_told_the_url_once(shell: Shell):
+    """As a whole, since it may need the password; what is held for it names the place without."""
+    shared = f"sqlite:///{shell.folder}/shared.db"
+    show = ["sh", "-c", "echo $MILLPOND_URL; echo $MILLPOND_HELD"]
+    script = ["run", "--create", "--url", "sqlite:///shared.db", "--hold", "a", "--", *show]
+    url, held = shell.run(*script).stdout.splitlines()
+    assert url == shared and json.loads(held)[0]["url"] == shared
+    secret = Hold("a", ["a"], 1, shown("redis://ann:secret@lab:6379"))
+    assert "secret" not in telling([secret]) and "ann" in telling([secret])
+    own, _ = shell.run("run", "--hold", "a", "--", *show).stdout.splitlines()
+    assert own == ""  # the file of the user, where an unknown name is a lock: it is found without a word
 
 
 def test_the_outer_run_waits_for_one_inside_it(shell: Shell):

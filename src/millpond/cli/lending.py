@@ -34,6 +34,7 @@ class Hold:
     resources: list[str]
     token: int
     url: str
+    """Where, without a password: whoever uses it has the whole URL in MILLPOND_URL."""
     pid: int = field(default_factory=os.getpid)
     is_inner: bool = False
     """A process around this one holds it, or this one already."""
@@ -63,7 +64,8 @@ def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[in
 
     They are known by pid and by when they began: another pid namespace has the same pids.
     """
-    tokens = {one.get("token") for one in told() if (one.get("pool"), one.get("url")) == (pool.name, url)}
+    where = shown(url)
+    tokens = {one.get("token") for one in told() if (one.get("pool"), one.get("url")) == (pool.name, where)}
     here = socket.gethostname()
     for holder in pool.holders():
         is_around = holder.host == here and holder.pid in around and around[holder.pid] in (0, holder.started)
@@ -77,7 +79,7 @@ def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[in
                 f"and {wanted} is more than that: waiting for the rest could be waiting for ourselves, so ask for "
                 "all of it there"
             )
-        return Hold(pool.name, fitting, holder.token, url, holder.pid, is_inner=True)
+        return Hold(pool.name, fitting, holder.token, where, holder.pid, is_inner=True)
     return None
 
 
