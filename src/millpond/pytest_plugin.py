@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--hold",
         action="append",
         default=[],
-        metavar="NAME[:COUNT][{LABEL=VALUE}]",
+        metavar="NAME[/RESOURCE][:COUNT][{LABEL=VALUE}]",
         help="hold this for the whole run, or for each worker of xdist; repeatable",
     )
     group.addoption("--millpond-url", default="", metavar="URL", help="where the pools live")
@@ -98,7 +98,9 @@ class _Holding:
                 held.resources = tails.borrow(wanted.pool, held.resources, wanted.number, deadline)
             else:
                 lending.ensure(pool, place.url, wanted, may_create=True)
-                held = stack.enter_context(lending.acquire(pool, wanted, timeout=self._timeout, reason=self._reason))
+                held = stack.enter_context(
+                    lending.acquire(pool, place.url, wanted, timeout=self._timeout, reason=self._reason)
+                )
                 hold = lending.Hold(wanted.pool, list(held.resources), held.token, urls.shown(place.url))
                 told = {lending.HELD: lending.telling([hold]), **place.variables()} if self._is_told else {}
                 for variable, value in {**lending.variables(pool, hold), **told}.items():

@@ -151,7 +151,7 @@ def test_exit_codes(shell: Shell, command: list[str], code: int, words: str):
 )
 def test_what_cannot_be_is_refused_in_words(shell: Shell, arguments: list[str], words: str):
     done = shell.run("run", *arguments)
-    assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode in (1, 2, 66) and words in done.stderr and "Traceback" not in done.stderr
     assert "secret" not in done.stderr
 
 
@@ -163,9 +163,25 @@ def test_options_of_the_command_are_its_own(shell: Shell):
 def test_an_unknown_name_in_a_shared_place_is_a_mistake(shell: Shell):
     shell.environment["MILLPOND_URL"] = f"sqlite:///{shell.folder}/shared.db"
     done = shell.run("run", "--hold", "biuld", "--", "true")
-    assert done.returncode == 1 and "--create" in done.stderr
+    assert done.returncode == 66 and "--create" in done.stderr
     assert shell.run("run", "--hold", "build", "--create", "--", "true").returncode == 0
     assert shell.run("run", "--hold", "build", "--", "true").returncode == 0
+
+
+def test_what_is_not_there_is_told_with_the_place_and_what_to_type(shell: Shell):
+    shell.run("add", "boards", "rp1", "--label", "chip=rp2040")
+    for wanted in ("boards{chip=stm32}", "boards:2", "boards/rp9"):
+        done = shell.run("run", "--hold", wanted, "--", "true")
+        assert done.returncode == 66 and wanted in done.stderr and shell.url in done.stderr
+        assert "`millpond ls boards`" in done.stderr and "()" not in done.stderr and "=True" not in done.stderr
+
+
+@pytest.mark.parametrize("wanted", ["boards{chip=stm32}", "boards:2"])
+def test_an_unknown_name_with_labels_or_a_count_is_no_lock(shell: Shell, wanted: str):
+    for create in ([], ["--create"]):
+        done = shell.run("run", *create, "--hold", wanted, "--", "true")
+        assert done.returncode == 66 and shell.url in done.stderr and "`millpond add boards NAME" in done.stderr
+    assert "boards" not in shell.run("ls").stdout
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -418,7 +434,7 @@ def test_a_run_inside_a_run_that_wants_more_is_told_so(shell: Shell):
     assert shell.run("add", "boards", "a", "b").returncode == 0
     inner = [*COMMAND, "run", "--hold", "boards:2", "--", "true"]
     done = shell.run("run", "--hold", "boards", "--", *inner)
-    assert done.returncode == 1 and "ask for all of it there" in done.stderr
+    assert done.returncode == 66 and "ask for all of it there" in done.stderr
 
 
 def test_a_stale_word_of_the_environment_is_no_grant(shell: Shell):

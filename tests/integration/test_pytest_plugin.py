@@ -238,6 +238,25 @@ def test_one_pool_is_marked_once(suite: Suite):
     assert "1 error" in done.stdout and "'rig' is marked twice: hold several of one pool by one mark" in done.stdout
 
 
+def test_labels_that_nothing_has_fail_a_test_and_make_nothing(suite: Suite):
+    suite.write(
+        """
+        import pytest
+
+        @pytest.mark.holds("boards", chip="stm32")
+        def test_board():
+            pass
+        """
+    )
+    done = suite.run()
+    assert "1 error" in done.stdout and f"there is no 'boards' at {suite.url}" in done.stdout, done.stdout
+    with ResourcePool("boards", suite.url) as pool:
+        assert not pool.resources()
+        pool.add("rp1", labels={"chip": "rp2040"})
+    done = suite.run()
+    assert "could ever satisfy boards{chip=stm32}" in done.stdout and suite.url in done.stdout, done.stdout
+
+
 def test_jobs_of_a_program_are_run_in_memory(suite: Suite):
     suite.write(
         """

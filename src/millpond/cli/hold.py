@@ -162,6 +162,7 @@ class _Run:
             try:
                 grant = lending.acquire(
                     self._lender(pool),
+                    self._place.url,
                     wanted,
                     timeout=None if self._deadline is None else max(0.0, self._deadline - elapsed()),
                     lease=self._options.lease,
