@@ -286,7 +286,6 @@ def test_a_job_is_dispatched_by_name_and_tried_again_and_settings_change(place: 
             until(lambda: len(tries) == 2)
             assert tries == [(5, "five", "5", [1])] * 2
             assert place.says("dispatch", "tenants", "moody", "k", "7", "--wait", str(HANG)) == "[7, null]\n"
-            assert "(0)" in place.says("retry", "tenants", "--all", "-y")
         place.says("configure", "tenants", "max_jobs=3", "lease=7.5", "-y", "--reason", "small")
         for wrong_setting, words in (("max_dreams=3", "it has lease, drain"), ("max_jobs", "NAME=VALUE")):
             refused = place.run("configure", "tenants", wrong_setting, "-y")
@@ -331,7 +330,13 @@ def test_a_slip_is_told_and_does_nothing(place: Shell):
         for arguments, words in (
             (("cancel", "tenants", "nosuch", "-y"), "nothing to cancel"),
             (("retry", "tenants", "--key", "k", "-y"), "nothing to try again"),
+            (("retry", "tenants", "--all", "-y"), "nothing to try again: no job of tenants waits"),
             (("replay", "tenants", "--key", "k", "-y"), "nothing to replay"),
+            (("replay", "tenants", "--all", "-y"), "nothing to replay"),
+            (("discard", "tenants", "--all", "-y"), "nothing to discard"),
+            (("purge", "tenants", "--key", "k", "-y"), "nothing to purge: no job of key 'k' of tenants waits"),
+            (("resume", "tenants", "--key", "k", "-y"), "nothing to resume: key 'k' of tenants is not paused"),
+            (("resume", "tenants", "-y"), "nothing to resume: tenants is neither paused nor shut down"),
         ):
             done = place.run(*arguments)
             assert done.returncode == 1 and words in done.stderr
@@ -347,6 +352,28 @@ def test_a_slip_is_told_and_does_nothing(place: Shell):
         place.says("configure", "tenants", "max_jobs=null", "-y")
         assert pool.admin.settings()["max_jobs"] is None
         assert place.run("configure", "tenants", "lease=null", "-y").returncode == 2
+
+
+def test_a_key_is_paused_before_it_has_jobs(place: Shell):
+    with KeyedPool("tenants", place.url) as pool:
+        job = pool.declare_job("sync")
+        job.dispatch("busy")
+        assert place.says("pause", "tenants", "--key", "busy", "-y") == "done: pause key 'busy' of tenants\n"
+        said = place.says("pause", "tenants", "--key", "new", "-y")
+        assert said == "done: pause key 'new' of tenants (it has no jobs now: those to come will wait)\n"
+        assert {one.key for one in pool.admin.paused()} == {"busy", "new"}
+        place.says("pause", "tenants", "-y")
+        for arguments in (("--key", "new"), ("--key", "busy"), ()):
+            place.says("resume", "tenants", *arguments, "-y")
+        assert not pool.admin.paused()
+        pool.admin.shutdown()
+        place.says("resume", "tenants", "-y")
+        assert not pool.statistics().is_shut
+
+
+def test_a_resource_pool_is_resumed_that_was_paused(shell: Shell, lab: ResourcePool):
+    done = shell.run("resume", "gpus", "-y")
+    assert done.returncode == 1 and "nothing to resume: gpus is not paused" in done.stderr
 
 
 def test_names_mean_one_thing(shell: Shell, lab: ResourcePool):

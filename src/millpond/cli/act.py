@@ -120,7 +120,9 @@ def on_jobs(
         if verb == "purge":
             assert key is not None
             manner.go(
-                f"drop the waiting jobs of key {key!r} of {name}", lambda: pool.admin.purge(key, reason=manner.reason)
+                f"drop the waiting jobs of key {key!r} of {name}",
+                lambda: pool.admin.purge(key, reason=manner.reason),
+                none=f"there is nothing to purge: no job of key {key!r} of {name} waits",
             )
         elif verb == "cancel":
             manner.go(
@@ -130,10 +132,13 @@ def on_jobs(
             )
         elif verb == "retry":
             keys = _operate.retrying(pool, ids, key)
+            none = f"there is nothing to try again: no job of {name if key is None else repr(key)} waits for that"
+            if not keys:
+                raise click.ClickException(none)
             manner.go(
                 f"try again now: {len(keys)} keys of {name}",
-                lambda: pool.admin.retry(*keys, reason=manner.reason) if keys else 0,
-                none="" if is_all else f"there is nothing to try again: no job of {key!r} waits for that",
+                lambda: pool.admin.retry(*keys, reason=manner.reason),
+                none=none,
             )
         else:
             do = getattr(pool.admin, verb)
@@ -142,7 +147,7 @@ def on_jobs(
             manner.go(
                 f"{verb} dead letters of {name}: {which}",
                 lambda: do(chosen or None, key=key, reason=manner.reason),
-                none="" if is_all else f"there is nothing to {verb}: see `millpond dead {name}`",
+                none=f"there is nothing to {verb}: see `millpond dead {name}`",
             )
 
 
@@ -213,8 +218,16 @@ def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) 
     if is_keyed:
         with look.keyed_pool(place, name) as tenants:
             if verb == "pause":
-                manner.go(what, lambda: tenants.admin.pause(key, reason=manner.reason))
+                is_idle = key is not None and not tenants.jobs(key=key, limit=1)
+                note = "it has no jobs now: those to come will wait" if is_idle else None
+
+                def pause() -> str | None:
+                    tenants.admin.pause(key, reason=manner.reason)
+                    return note
+
+                manner.go(what, pause)
             else:
+                _refuse_to_resume(tenants, key)
                 manner.go(what, lambda: tenants.admin.resume(key, reason=manner.reason))
         return
     if key is not None:
@@ -224,4 +237,15 @@ def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) 
         if verb == "pause":
             manner.go(what, lambda: pool.admin.pause(reason=manner.reason or "from a shell"))
         else:
+            if not pool.statistics().paused:
+                raise click.ClickException(f"there is nothing to resume: {name} is not paused")
             manner.go(what, lambda: pool.admin.resume(reason=manner.reason or None))
+
+
+def _refuse_to_resume(pool: KeyedPool, key: str | None) -> None:
+    """Refuse to undo a pause that there is not."""
+    if key is not None and key not in {one.key for one in pool.admin.paused()}:
+        raise click.ClickException(f"there is nothing to resume: key {key!r} of {pool.name} is not paused")
+    numbers = pool.statistics()
+    if key is None and not (numbers.is_paused or numbers.is_shut):
+        raise click.ClickException(f"there is nothing to resume: {pool.name} is neither paused nor shut down")
