@@ -393,6 +393,19 @@ def test_names_mean_one_thing(shell: Shell, lab: ResourcePool):
     assert "lock_delay=0.0" in shell.says("configure", "gpus")
 
 
+def test_a_wrong_name_is_told_with_the_right_ones(shell: Shell):
+    with KeyedPool("tenants", shell.url) as pool:
+        pool.statistics()
+    for arguments in (("pause", "tenantz"), ("resume", "tenantz"), ("configure", "tenantz"), ("dead", "tenantz")):
+        done = shell.run(*arguments)
+        assert done.returncode == 1 and done.stderr.endswith("; there is tenants\n"), done.stderr
+    assert "; there is tenants" in shell.run("pause", "tenantz", "--key", "k", "-y").stderr
+    assert "there is nothing to hold (keyed pools: tenants)" in shell.run("who", "tenantz").stderr
+    done = shell.run("drain", "tenants/w1", "-y")
+    assert done.returncode == 1 and "to drain a worker, send it SIGTERM" in done.stderr
+    assert "has no resources to cordon" in shell.run("cordon", "tenants", "-y").stderr
+
+
 def test_looking_makes_no_pool_anew(shell: Shell):
     with KeyedPool("tenants", shell.url, slots=16) as pool:  # so that one made anew would be another
         pool.statistics()

@@ -45,6 +45,11 @@ def _held(pool: ResourcePool, resource: str, token: int | None) -> HolderView:
 
 def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any) -> None:
     """Do something to a resource."""
+    place.check()
+    named = name.partition("/")[0]
+    if named in look.with_keys(place) and named not in look.lent(place):
+        hint = "; to drain a worker, send it SIGTERM" if verb == "drain" else ""
+        raise NotFound(f"{named!r} is a keyed pool, which has no resources to {verb}{hint}")
     look.names(place, name)
     with ResourcePool(name.partition("/")[0], place.url) as pool:
         resource = _resource(pool, name)
@@ -183,8 +188,7 @@ def configure(place: Place, name: str, manner: Manner, changes: dict[str, Any]) 
     is_keyed = name in look.with_keys(place)
     if is_keyed and name in look.lent(place):
         raise click.UsageError(f"there are two pools {name!r}, a keyed one and one of resources: use Python for that")
-    if not is_keyed:
-        look.names(place, name)
+    look.either(place, name)
     with KeyedPool(name, place.url, create=False) if is_keyed else ResourcePool(name, place.url) as pool:
         known = [one for one in inspect.signature(pool.admin.configure).parameters if one not in ("reason", "by")]
         if not changes:
@@ -231,8 +235,11 @@ def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) 
                 manner.go(what, lambda: tenants.admin.resume(key, reason=manner.reason))
         return
     if key is not None:
-        raise click.UsageError(f"there is no keyed pool {name!r} at {shown(place.url)}, so it has no keys")
-    look.names(place, name)
+        there = ", ".join(look.with_keys(place)) or "none"
+        raise click.UsageError(
+            f"there is no keyed pool {name!r} at {shown(place.url)}, so it has no keys; there is {there}"
+        )
+    look.either(place, name)
     with ResourcePool(name, place.url) as pool:
         if verb == "pause":
             manner.go(what, lambda: pool.admin.pause(reason=manner.reason or "from a shell"))

@@ -51,7 +51,9 @@ def names(place: Place, name: str | None) -> list[str]:
     if pool not in found and pool in with_keys(place):
         raise NotFound(f"{pool!r} is a keyed pool: look at it by keys, jobs, workers, dead and events")
     if pool not in found:
-        raise NotFound(f"there is no {pool!r} at {shown(place.url)}; there is {', '.join(found) or 'nothing'}")
+        others = with_keys(place)
+        beside = f" to hold (keyed pools: {', '.join(others)})" if others and not found else ""
+        raise NotFound(f"there is no {pool!r} at {shown(place.url)}; there is {', '.join(found) or 'nothing'}{beside}")
     if resource:
         with ResourcePool(pool, place.url) as looked_at:
             known = [one.name for one in looked_at.resources()]
@@ -218,6 +220,14 @@ def _print_event(event: Any, output: str) -> None:
         write(_event(event))
     else:  # one line each: nobody knows the end
         emit([event_record(event)], {}, "jsonl")
+
+
+def either(place: Place, name: str) -> None:
+    """Refuse a name that neither a resource pool nor a keyed pool has."""
+    found = [*lent(place), *with_keys(place)]
+    if name not in found:
+        there = ", ".join(sorted(set(found))) or "nothing"
+        raise NotFound(f"there is no pool {name!r} at {shown(place.url)}; there is {there}")
 
 
 def lent(place: Place) -> list[str]:
