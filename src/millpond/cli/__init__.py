@@ -14,7 +14,7 @@ from millpond.cli.verbs import verbs
 
 SECTIONS = {
     "Hold": "run",
-    "See": "who ls show events pools workers keys jobs dead top doctor",
+    "See": "who ls show events pools workers keys jobs dead paused residents top doctor",
     "Act on resources": "add cordon uncordon quarantine drain remove reserve release steal",
     "Act on jobs": "dispatch cancel retry replay discard purge",
     "Act on pools": "pause resume configure",

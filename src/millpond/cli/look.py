@@ -22,6 +22,8 @@ from millpond.resources import ResourcePool
 
 PAST = 50
 """Events that are shown of what was."""
+COUNTED = 1000
+"""Paused keys that are counted for a line about a pool."""
 Columns = Mapping[str, Callable[[Any], str]]
 
 
@@ -257,10 +259,12 @@ def pools(place: Place, output: str) -> None:
         rows.append({"pool": name, "kind": "resources", "stands": stands, **record(found)})
     for name in with_keys(place):
         with KeyedPool(name, place.url, create=False) as tenants:
-            numbers = tenants.statistics()
+            numbers, held_back = tenants.statistics(), tenants.admin.paused(limit=COUNTED)
+        paused_keys = sum(one.key is not None for one in held_back)
         stands = f"{numbers.jobs} jobs, {numbers.workers} workers, {numbers.dead} dead"
         stands += ", paused" if numbers.is_paused else ""
-        rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers)})
+        stands += f", {paused_keys}{'+' if held_back.next else ''} keys paused" if paused_keys else ""
+        rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers), "keys_paused": paused_keys})
     emit(rows, POOLS, output)
 
 
@@ -354,6 +358,39 @@ def dead(place: Place, name: str, output: str, *, key: str | None, after: str, l
     with keyed_pool(place, name) as pool:
         page = pool.admin.dead_letters(key, after=after, limit=limit)
     _page([record(one) for one in page], DEAD, output, page.next)
+
+
+PAUSED: Columns = {
+    "key": lambda row: "(the whole pool)" if row["key"] is None else str(row["key"]),
+    "since": _clock("since"),
+    "by": _text("by"),
+    "why": _text("reason"),
+}
+
+
+def paused(place: Place, name: str, output: str, *, after: str, limit: int) -> None:
+    """Print the keys of a keyed pool that are paused."""
+    with keyed_pool(place, name) as pool:
+        page = pool.admin.paused(after=after, limit=limit)
+    _page([record(one) for one in page], PAUSED, output, page.next)
+
+
+RESIDENTS: Columns = {
+    "resident": _text("name"),
+    "key": _text("key"),
+    "state": _text("state"),
+    "worker": _text("worker"),
+    "started": _clock("started_at"),
+    "failures": _text("failures"),
+    "error": _text("error"),
+}
+
+
+def residents(place: Place, name: str, output: str, *, after: str, limit: int) -> None:
+    """Print the residents of a keyed pool."""
+    with keyed_pool(place, name) as pool:
+        page = pool.residents(after=after, limit=limit)
+    _page([record(one) for one in page], RESIDENTS, output, page.next)
 
 
 def _page(rows: list[dict[str, Any]], columns: Columns, output: str, more: str) -> None:
