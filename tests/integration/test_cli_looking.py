@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -110,8 +111,10 @@ def test_acts_on_resources_are_asked_for_and_leave_a_reason(shell: Shell, lab: R
     assert held["id"] == "bob" and str(held["reason"]).startswith("demo (reserved by ")
     wrong = shell.run("release", "gpus/gpu-0", "-y", "--if-token", "1")
     assert wrong.returncode == 1 and "under token 1" in wrong.stderr
-    shell.says("steal", "gpus/gpu-0", "-y", "--for", "cid", "--reason", "urgent")
-    assert shell.json("who")[0]["id"] == "cid"
+    said = shell.says("steal", "gpus/gpu-0", "-y", "--for", "cid", "--reason", "urgent", "--lease", "7200")
+    (held,) = shell.json("who")
+    assert held["id"] == "cid" and said.endswith(f"(token {held['token']})\n") and held["state"] == "held"
+    assert re.search(r"held until \d\d-\d\d \d\d:\d\d:\d\d  urgent", shell.says("who"))
     shell.says("release", "gpus/gpu-0", "-y", "--reason", "over")
     assert not shell.json("who")
     shell.says("drain", "gpus/gpu-1", "-y", "--timeout", "5")

@@ -63,10 +63,12 @@ def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any)
                 manner.go(f"release {who}", lambda: admin.release(resource, token=holder.token, reason=reason))
             else:
                 owner = more["holder"]
-                manner.go(
-                    f"take {who}, and keep it for {owner}",
-                    lambda: admin.keep(resource, token=holder.token, holder=owner, reason=reason, lease=more["lease"]),
-                )
+
+                def take() -> str:
+                    kept = admin.keep(resource, token=holder.token, holder=owner, reason=reason, lease=more["lease"])
+                    return f"token {kept}"
+
+                manner.go(f"take {who}, and keep it for {owner}", take)
         elif verb == "reserve":
             owner = more["holder"]
             holders = [one for one in pool.holders() if resource in one.resources]

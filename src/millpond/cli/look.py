@@ -71,9 +71,14 @@ WHO: Columns = {
     "what": _joined("resources"),
     "who": _text("who"),
     "since": _ago("since_s"),
-    "state": _text("state"),
+    "state": lambda row: f"{row['state']}{_until(row.get('expires_in'))}",
     "why": _text("reason"),
 }
+
+
+def _until(seconds: float | None) -> str:
+    """Return when a lease ends, unless it is renewed; of a lock nothing."""
+    return "" if seconds is None else time.strftime(" until %m-%d %H:%M:%S", time.localtime(time.time() + seconds))
 
 
 def who(place: Place, name: str | None, output: str, *, watch: bool = False) -> None:
