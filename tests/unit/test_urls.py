@@ -52,3 +52,9 @@ def test_what_is_no_secret_stays():
     for url in ("memory:", "sqlite:////a:b/x@y.db", "temporal://h:7233/ns?api_key_env=KEY", "redis://u@h/0"):
         assert shown(url) == url
     assert shown("redis://u:p@ss/w@h:6379/0?db=1") == "redis://u:***@h:6379/0?db=1"
+
+
+@pytest.mark.parametrize("url", ["postgresql://ann@db/lab", "postgres://ann@db/lab", "temporal://host:7233/lab"])
+def test_a_url_of_resource_pools_is_no_store_of_keyed_ones(url):
+    with pytest.raises(ValueError, match="no store for .* are for resource pools only"):
+        KeyedPool("p", url)
