@@ -599,7 +599,9 @@ def _bury(turn: _Turn, command: do.Bury) -> do.Reply:
     for request in mine:
         if request.state == AWAY and request.until:
             continue  # it is known to be dead
-        if request.chosen and request.state != HELD:
+        if request.deadline and request.deadline <= turn.now and request.state != HELD:
+            turn.end(request, "timed out")  # its time was over while it was offered something
+        elif request.chosen and request.state != HELD:
             turn.leave(request, turn.now + state.settings.retention, command.reason)
         else:
             turn.end(request, "died", reason=command.reason)
