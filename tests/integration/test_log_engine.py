@@ -437,6 +437,29 @@ def test_a_server_that_stands_still_is_told_as_away_and_goes_on(kind):
             until(lambda: held_by(pool, grant.token))
 
 
+@contextlib.contextmanager
+def standing_still(server: Any) -> Iterator[None]:
+    """Let a Redis server stand still for a while."""
+    process = psutil.Process(server.process.pid)
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+@pytest.mark.parametrize("request_id", [None, "job-7"])
+def test_a_request_that_was_told_that_the_store_is_away_holds_nothing_when_it_is_back(request_id):
+    with log_stores.redis() as server, ResourcePool("lab", server.url) as pool:
+        pool.add("board")
+        with standing_still(server), pytest.raises(EngineUnavailable):
+            pool.acquire(timeout=HANG, request_id=request_id)
+        with ResourcePool("lab", of_machine(server.url, "other")) as other, other.acquire(timeout=HANG):
+            pass
+        with pool.acquire(timeout=HANG, request_id=request_id):  # an id that had no effect may ask again
+            pass
+
+
 def test_a_log_is_compacted(store, machine, monkeypatch):
     monkeypatch.setattr(_hosted, "COMPACT", 60)
     engine = machine("small").engine(monkeypatch)

@@ -28,7 +28,7 @@ from typing import Any, Final
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._fork import this
-from millpond.errors import AlreadyExists, PoolClosed
+from millpond.errors import AlreadyExists, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm, _case
 from millpond.resources import _changes as to
 from millpond.resources._case import Case
@@ -53,11 +53,19 @@ class _ChosenIds:
     def take(self, key: tuple[int, str, str], case: Case) -> bool:
         """Let a case have an id (of that engine and pool), unless it is in use."""
         with self._lock:
-            user = self._users.get(key)
-            if user is not None and user.state not in (_case.OVER, _case.LOST):
+            if self._is_used(key):
                 return False
             self._users[key] = case
             return True
+
+    def has(self, key: tuple[int, str, str]) -> bool:
+        """Tell whether an id is in use."""
+        with self._lock:
+            return self._is_used(key)
+
+    def _is_used(self, key: tuple[int, str, str]) -> bool:
+        user = self._users.get(key)
+        return user is not None and user.state not in (_case.OVER, _case.LOST)
 
     def start_over(self) -> None:
         self.__init__()  # type: ignore[misc]  # in a forked child the lock may be held by a thread that is not there
@@ -148,7 +156,11 @@ class Desk:
 
         def answered(answer: Reply | Exception) -> None:
             if isinstance(answer, Exception) and not isinstance(answer, PoolClosed):
-                _alarm.call_later(AUDIT, lambda: self.owe(command))
+                _alarm.call_later(AUDIT, again)
+
+        def again() -> None:
+            if not isinstance(command, Withdraw) or not _chosen.has((id(self.engine), self.pool, command.id)):
+                self.owe(command)  # else it was asked for anew, and this would take that back
 
         try:
             self.engine.apply(self.pool, command, answered, block=False)
@@ -196,6 +208,8 @@ class Desk:
             case.state = _case.OVER
             case.refusal = answer
             self._cases.pop(case.id, None)
+        if isinstance(answer, EngineUnavailable):  # it may take effect yet
+            self.owe(self.withdrawal(case))
         case.settled(case)
 
     def _hear(self, entries: Sequence[Entry]) -> None:
