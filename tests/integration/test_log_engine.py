@@ -24,6 +24,7 @@ import log_stores
 from companions import Machine, quick
 from log_stores import of_machine
 from millpond import EngineError, EngineUnavailable, LeaseLost, ResourcePool
+from millpond._redis import Address, Client
 from millpond.resources import _commands as do
 from millpond.resources._records import HELD, Holder, Want
 from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted
@@ -458,6 +459,25 @@ def test_a_request_that_was_told_that_the_store_is_away_holds_nothing_when_it_is
             pass
         with pool.acquire(timeout=HANG, request_id=request_id):  # an id that had no effect may ask again
             pass
+
+
+def test_what_had_ended_ends_again_when_a_failover_brings_it_back():
+    with log_stores.redis() as server, ResourcePool("lab", server.url) as lab:
+        client = Client(Address(server.url))
+        lab.add("board")
+        with holder(server.url) as (process, _):
+            lab.add("mine")
+            with lab.acquire(name="mine"):
+                kept = {key: client.command("DUMP", key) for key in client.command("KEYS", "*")}
+            process.kill()
+            until(lambda: not lab.holders())
+        client.command("MULTI")
+        client.command("FLUSHALL")
+        for key, value in kept.items():
+            client.command("RESTORE", key, 0, value)
+        client.command("EXEC")
+        client.close()
+        becomes(lambda: [one.resources for one in lab.holders()], [])
 
 
 def test_a_log_is_compacted(store, machine, monkeypatch):

@@ -281,6 +281,9 @@ class Companion:
             return
         if (wakes_at is not None and wakes_at <= elapsed()) or not pool.is_known:
             pool.turn()
+        if pool.went_back:
+            pool.went_back = False
+            self._looked_over.discard(name)
         if name not in self._looked_over:
             self._look_over(pool)
             pool.turn()
@@ -297,7 +300,7 @@ class Companion:
         match ask:
             case say.Look():
                 session = connection.session.session if connection.session is not None else ""
-                found = StandingsQuestion(session, ask.ids)(pool.replica, now)
+                found = StandingsQuestion(session, ask.ids, ask.strays)(pool.replica, now)
                 connection.tell(say.Standings(ask.number, tuple(found)))
             case say.GetImage():
                 replica = pool.replica
@@ -378,13 +381,8 @@ class Companion:
                 self._selector.unregister(session.process)
         session.process.close()
         for name in session.pools | session.past:
-            self._bury_in(self._pool(name), session.session, reason)
+            self._pool(name).bury(session.session, reason)
         self._wanted.discard(f"to:{session.session}")
-
-    def _bury_in(self, pool: HostedPool, session: str, reason: str) -> None:
-        pool.forget(session)
-        pool.send(Bury(session, reason))
-        pool.over.add(session)
 
     def _beat(self) -> None:
         """Show that we live, and look after those whose witness does not."""
@@ -427,10 +425,11 @@ class Companion:
         return min(orphan.silence, elapsed() - since)
 
     def _look_over(self, pool: HostedPool) -> None:
-        """Judge, once, the sessions of this machine that another companion watched over."""
+        """Judge, once, the sessions of this machine that another companion watched over, or we did and are over."""
         for session, witness in self._log.sessions(pool.name).items():
-            if session not in self._sessions and seen_from(witness, self._here) is True:
-                self._bury_in(pool, session, "its process is gone")
+            is_over = witness.companion == self.me or seen_from(witness, self._here) is True
+            if is_over and session not in self._sessions:
+                pool.bury(session, "its process is gone")
         self._looked_over.add(pool.name)
 
     def _judge(self, pool: HostedPool, orphan: Orphan) -> None:
@@ -443,12 +442,15 @@ class Companion:
         gone = seen_from(orphan.witness, self._here) if silence < LOST else verdict(orphan.witness, self._here)
         free_after = pool.replica.state.settings.free_after / 1_000_000
         if gone:
-            self._bury_in(pool, orphan.session, "its process is gone")
+            pool.bury(orphan.session, "its process is gone")
         elif gone is False:  # it lives here, and its companion does not: it is ours now
             self._adopt(pool, orphan)
         elif silence >= LOST and free_after and silence >= free_after:
             words = f"{LOST_WORDS} for {silence:.0f} s, and the pool frees such after {free_after:g} s: a guess"
-            self._bury_in(pool, orphan.session, words)
+            if orphan.session in pool.replica.state.sessions:
+                pool.send(Bury(orphan.session, words))
+            else:
+                pool.retire(orphan.session)  # if it lives, its own companion registers it again
         elif silence >= LOST:
             where = orphan.witness.host or orphan.witness.machine
             self._suspect(pool, orphan.session, f"{LOST_WORDS}: {where} was last seen {silence:.0f} s ago")

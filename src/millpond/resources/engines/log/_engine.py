@@ -102,7 +102,7 @@ class LogEngine:
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask how requests stand, which the companion can tell; for another question, get the pool and ask it here."""
         if isinstance(question, StandingsQuestion):
-            return self._ask(lambda number, acked: say.Look(number, pool, question.ids), done)
+            return self._ask(lambda number, acked: say.Look(number, pool, question.ids, question.strays), done)
 
         def answered(answer: Any) -> None:
             if isinstance(answer, say.PoolImage):
