@@ -28,6 +28,7 @@ from millpond._redis import Address, Client
 from millpond.resources import _commands as do
 from millpond.resources._records import HELD, Holder, Want
 from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted
+from millpond.resources.engines.log import _messages as say
 from millpond.resources.engines.log._stores import open_log
 from waiting import HANG, becomes, until
 
@@ -635,3 +636,32 @@ def test_a_companion_that_gives_no_sign_of_life_is_replaced(redis_url, monkeypat
         assert [one.token for one in pool.holders()] == [grant.token]
         assert companion_of(pool) != pid
         grant.release()
+
+
+def test_a_companion_of_many_pools_answers_between_their_turns(store, machine, monkeypatch):
+    """With a slow store they take longer than its processes wait for a sign of life."""
+    monkeypatch.setattr(_companion, "TURNS", 0.0)
+    slow = machine("slow")
+    engine = slow.engine(monkeypatch)
+    names = [f"slow-{number}" for number in range(5)]
+    for name in names:
+        send(engine, do.Add("board", {}), name)
+    order: list[str] = []
+    is_answered = threading.Event()
+    take, turn = slow.companion._take, slow.companion._turn
+
+    def turned(name: str) -> None:
+        if not order:
+            engine._ask(lambda number, acked: say.Ping(number), lambda answer: is_answered.set())
+        order.append(name)
+        turn(name)
+
+    def taken(connection: Any, ask: Any) -> None:
+        order.append(type(ask).__name__)
+        take(connection, ask)
+
+    monkeypatch.setattr(slow.companion, "_take", taken)
+    monkeypatch.setattr(slow.companion, "_turn", turned)
+    assert is_answered.wait(HANG)
+    assert order.index("Ping") < len(names)
+    engine.close()

@@ -51,6 +51,8 @@ GIVE_UP: Final = 300.0
 this machine next will find that out as well."""
 IDLE: Final = 60.0
 """Seconds after which a session that has nothing open in a pool, and asks nothing, leaves it until it comes again."""
+TURNS: Final = 1.0
+"""Seconds of turns of pools, and of signs of life in them, after which what has come on the sockets is read first."""
 AWAY: Final = 5.0
 """Seconds after which calls are answered although the store is not."""
 FULL: Final = 16 << 20
@@ -163,8 +165,11 @@ class Companion:
         self._retry_at = 0.0
         self._failures = 0
         self._trouble: EngineUnavailable | None = None
+        self._turns: list[str] = []  # pools that have yet to take their turn in this round
+        self._beats: list[str] = []  # pools that have yet to hear that we live
         self._beat_at = 0.0
         self._compare_at = elapsed() + LOST
+        self._compares = False
         self._alone_since: float | None = elapsed()
         self._hint_fd = -1
         self._subscribed: set[str] = set()
@@ -189,11 +194,11 @@ class Companion:
                 elif callable(key.data):
                     key.data()
             self._look_for_dead()
+            self._flush_all()
             if elapsed() >= self._retry_at:
                 self._work()
             self._give_up_old()
-            for connection in list(self._connections):
-                self._flush(connection)
+            self._flush_all()
         with contextlib.suppress(EngineError):
             for pool in self._pools.values():
                 pool.leave()
@@ -215,7 +220,7 @@ class Companion:
         if self._retry_at > now:
             limits.append(self._retry_at - now)
         else:
-            if self._lists or any(self._questions.values()):
+            if self._lists or self._turns or self._beats or any(self._questions.values()):
                 return 0.0
             limits += [at - now for pool in self._pools.values() if (at := pool.wakes_at()) is not None]
         if any(session.process.fileno() < 0 for session in self._sessions.values()):
@@ -231,10 +236,9 @@ class Companion:
                 self._log.check()
                 self._is_checked = True
             self._listen()
-            for name in list(self._questions.keys() | self._pools.keys()):
-                self._turn_alone(name)
+            self._take_turns()
             self._answer_lists()
-            if self._sessions and elapsed() >= self._beat_at:
+            if self._beats or (self._sessions and elapsed() >= self._beat_at):
                 self._beat()
         except EngineUnavailable as error:
             self._failures += 1
@@ -248,6 +252,16 @@ class Companion:
             self._retry_at = elapsed() + 1.0
         else:
             self._failures, self._trouble = 0, None
+
+    def _take_turns(self) -> None:
+        """Let the pools take their turns, or with a slow store some of them: who is silent for long is replaced."""
+        if not self._turns:
+            self._turns = list(self._questions.keys() | self._pools.keys())
+        until = elapsed() + TURNS
+        while self._turns:
+            self._turn_alone(self._turns.pop())
+            if elapsed() >= until:
+                break
 
     def _turn_alone(self, name: str) -> None:
         """Let a pool take its turn; one that cannot be read harms no other."""
@@ -386,17 +400,23 @@ class Companion:
 
     def _beat(self) -> None:
         """Show that we live, and look after those whose witness does not."""
-        self._beat_at = elapsed() + BEAT
-        for name in {name for session in self._sessions.values() for name in session.pools}:
-            pool = self._pool(name)
-            for orphan in self._log.beat(name, self.me, int(LOST * 250_000)):
+        if not self._beats:
+            self._beat_at = elapsed() + BEAT
+            self._beats = list({name for session in self._sessions.values() for name in session.pools})
+            self._compares = elapsed() >= self._compare_at
+            if self._compares:
+                self._compare_at = elapsed() + LOST
+        until = elapsed() + TURNS
+        while self._beats:
+            pool = self._pool(self._beats.pop())
+            for orphan in self._log.beat(pool.name, self.me, int(LOST * 250_000)):
                 self._judge(pool, orphan)
             self._clear_suspicion(pool)
             self._let_idle_go(pool)
-            if elapsed() >= self._compare_at:
+            if self._compares:
                 self._compare(pool)
-        if elapsed() >= self._compare_at:
-            self._compare_at = elapsed() + LOST
+            if elapsed() >= until:
+                break
 
     def _let_idle_go(self, pool: HostedPool) -> None:
         """Let sessions leave a pool in which they have long had nothing: it costs the store two calls a second."""
@@ -601,6 +621,10 @@ class Companion:
                 self._pool(name).curious.discard(connection.session.session)
         for questions in self._questions.values():
             questions[:] = [one for one in questions if one.connection is not connection]
+
+    def _flush_all(self) -> None:
+        for connection in list(self._connections):
+            self._flush(connection)
 
     def _flush(self, connection: Connection) -> None:
         try:
