@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +29,7 @@ from millpond import EngineError, EngineUnavailable, LeaseLost, ResourcePool
 from millpond._redis import Address, Client
 from millpond.resources import _commands as do
 from millpond.resources._records import HELD, Holder, Want
-from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted
+from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted, _rendezvous
 from millpond.resources.engines.log import _messages as say
 from millpond.resources.engines.log._stores import open_log
 from waiting import HANG, becomes, until
@@ -625,8 +627,6 @@ def test_a_forked_child_is_a_session_of_its_own(lab):
 
 
 def test_a_companion_that_gives_no_sign_of_life_is_replaced(redis_url, monkeypatch):
-    from millpond.resources.engines.log import _engine
-
     monkeypatch.setattr(_engine, "SILENCE", 0.3)
     with ResourcePool("lab", of_machine(redis_url, "stuck")) as pool:
         pool.add("board", exist_ok=True)
@@ -636,6 +636,69 @@ def test_a_companion_that_gives_no_sign_of_life_is_replaced(redis_url, monkeypat
         assert [one.token for one in pool.holders()] == [grant.token]
         assert companion_of(pool) != pid
         grant.release()
+
+
+def test_calls_are_answered_when_no_companion_can_be_started_again(redis_url, monkeypatch):
+    monkeypatch.setattr(_engine, "SILENCE", 0.3)
+    with ResourcePool("lab", of_machine(redis_url, "hopeless")) as pool:
+        pool.add("board", exist_ok=True)
+        pid = companion_of(pool)
+        with monkeypatch.context() as patch:
+            patch.setattr(_rendezvous, "_start", no_more_processes)
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EngineUnavailable, match="no more processes"):
+                pool.holders()
+            with pytest.raises(EngineUnavailable, match="no more processes"):
+                pool.acquire(timeout=HANG)
+        with pool.acquire(timeout=HANG):
+            pass
+
+
+def no_more_processes(*args: object) -> None:
+    raise BlockingIOError(11, "no more processes")
+
+
+def test_a_socket_of_a_companion_that_nobody_serves_is_replaced(redis_url, monkeypatch):
+    """A process that is forked as the socket is made keeps it open, whatever becomes of the companion."""
+    monkeypatch.setattr(_engine, "SILENCE", 0.3)
+    url = of_machine(redis_url, "deaf")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(_rendezvous._path(url))
+        listener.listen(10)
+        with ResourcePool("lab", url) as pool:
+            pool.add("board", exist_ok=True)
+
+
+def test_who_stands_still_while_starting_a_companion_holds_up_nobody_for_ever(redis_url, monkeypatch):
+    monkeypatch.setattr(_rendezvous, "START", 0.2)
+    url = of_machine(redis_url, "halted")
+    with (
+        _rendezvous._locked(f"{_rendezvous._path(url)}.lock"),
+        pytest.raises(EngineUnavailable, match=f"process {os.getpid()} has been starting"),
+    ):
+        ResourcePool("lab", url)
+
+
+def test_a_process_that_is_forked_while_a_companion_is_started_keeps_neither_lock_nor_socket(tmp_path):
+    path = str(tmp_path / "lock")
+    with _rendezvous._own(socket.socket(socket.AF_UNIX)) as made, _rendezvous._locked(path):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if made.fileno() < 0 and not _rendezvous._owned else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert made.fileno() >= 0
+    with _rendezvous._locked(path):
+        pass
+
+
+def test_a_folder_for_temporary_files_with_a_long_name_is_no_trouble(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    assert str(_rendezvous._folder()) == f"/tmp/millpond-{os.getuid()}"
+
+
+def test_a_folder_for_temporary_files_that_is_gone_is_named(redis_url, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at-all")
+    assert "/nowhere/at-all" in refused(redis_url) and "TMPDIR" in refused(redis_url)
 
 
 def test_a_companion_of_many_pools_answers_between_their_turns(store, machine, monkeypatch):
