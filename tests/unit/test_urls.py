@@ -9,6 +9,7 @@ import pytest
 
 from millpond import AsyncResourcePool, EngineError, KeyedPool, ResourcePool
 from millpond._urls import shown
+from millpond.resources.engines.log._url import read_postgres
 
 SECRET = "s3cr3t"
 URLS = [
@@ -30,6 +31,11 @@ URLS = [
     f"sqlite:///x.db?sslpassword={SECRET}",
     f"postgres://u:{SECRET}@h/db",
     f"postgresql://u@h/db?password={SECRET}&sslmode=require",
+    f"postgresql://u:a/{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:1/{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:a@{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:a?{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:%{SECRET}@127.0.0.1:1/db",
     f"nonsense://u:{SECRET}@h",
 ]
 
@@ -52,3 +58,18 @@ def test_what_is_no_secret_stays():
     for url in ("memory:", "sqlite:////a:b/x@y.db", "temporal://h:7233/ns?api_key_env=KEY", "redis://u@h/0"):
         assert shown(url) == url
     assert shown("redis://u:p@ss/w@h:6379/0?db=1") == "redis://u:***@h:6379/0?db=1"
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("postgresql://u:p@h/db?machine=pod+7%2F1", ("postgresql://u:p@h/db", "h:5432/db", "pod+7/1")),
+        (
+            "postgresql://h/db?options=-c%20statement_timeout%3D3&machine=m&sslmode=require",
+            ("postgresql://h/db?options=-c%20statement_timeout%3D3&sslmode=require", "h:5432/db", "m"),
+        ),
+        ("postgresql:///db?host=/run/pg", ("postgresql:///db?host=/run/pg", "/run/pg:5432/db", "")),
+    ],
+)
+def test_a_url_of_postgresql_goes_to_libpq_as_it_is_written(url, seen):
+    assert read_postgres(url) == seen

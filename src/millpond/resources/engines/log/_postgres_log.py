@@ -12,7 +12,6 @@ import select
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors
@@ -30,6 +29,7 @@ from millpond.resources.engines.log._log import (
     decode_witness,
     encode,
 )
+from millpond.resources.engines.log._url import read_postgres
 from millpond.resources.engines.log._watchdog import Watchdog
 
 OLDEST: Final = 130_000
@@ -57,10 +57,7 @@ class PostgresLog:
     """All pools of one database."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        options = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "machine"]
-        self._url = urlunsplit(parts._replace(query=urlencode(options)))
-        self._name = parts.netloc.rpartition("@")[2] + parts.path or "localhost"
+        self._url, self._name, _ = read_postgres(url)
         self._pools: dict[str, str] = {}  # by what notifications call them: names can be longer than those
         self._listen_at = 0.0
         self._connection: psycopg.Connection[Any] | None = None
