@@ -537,6 +537,18 @@ def test_a_wrong_password_is_refused_and_no_password_is_shown():
             assert "geheim" not in f"{pool!r} {pool._engine.url}"
 
 
+def test_a_database_that_is_not_there_and_a_user_that_is_not_known_are_told(redis_url):
+    assert "no database of that number" in refused(redis_url.replace("/0", "/99"))
+    assert "refused to let us in" in refused(redis_url.replace("redis://", "redis://bob@"))
+
+
+def test_a_companion_that_fails_says_so(store, machine, monkeypatch):
+    broken = machine("broken")
+    monkeypatch.setattr(broken.companion, "_listen", lambda: 1 // 0)
+    with pytest.raises(EngineError, match="ZeroDivisionError"):
+        broken.engine(monkeypatch)
+
+
 def test_a_pool_of_a_newer_format_is_refused_and_harms_no_other(redis_url):
     log_stores.command(redis_url, "HSET", "millpond:resources:{newer}:meta", "format", "99", "epoch", "1", "seq", "1")
     with ResourcePool("newer", redis_url) as newer, ResourcePool("older", redis_url) as older:
@@ -558,6 +570,12 @@ def test_a_server_that_is_not_there_is_told_at_once():
         ("redis://localhost:port", "is no URL of Redis"),
         ("redis://localhost/?colour=red", "option 'colour'"),
         ("redis://localhost/abc", "is no URL of Redis"),
+        ("redis://localhost/-1", "is no URL of Redis"),
+        ("redis://a..b/0", "is no URL of Redis"),
+        ("redis://localhost/0?socket_timeout=nan", "more than 0 seconds"),
+        ("redis://localhost/0?socket_connect_timeout=-1", "more than 0 seconds"),
+        ("postgresql://localhost/db?foo=bar", "is no URL of PostgreSQL"),
+        ("postgresql://u:sec/ret@localhost/db", "is no URL of PostgreSQL"),
     ],
 )
 def test_a_bad_url_is_refused_before_anything_is_started(url, words):

@@ -245,10 +245,14 @@ class Companion:
             self._trouble = error
             self._fail_lists(str(error))  # who opens a pool is told at once
             self._retry_at = elapsed() + min(1.0, 0.02 * 2 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
-        except EngineError as error:  # it will not go away by itself
+        except Exception as error:  # it will not go away by itself
+            text = str(error)
+            if not isinstance(error, EngineError):
+                logger.exception("a companion failed")
+                text = f"a companion failed with {error!r}: this looks like a bug of millpond, please report it"
             for name in self._pools:
-                self._fail(name, str(error))
-            self._fail("", str(error))
+                self._fail(name, text)
+            self._fail("", text)
             self._retry_at = elapsed() + 1.0
         else:
             self._failures, self._trouble = 0, None
