@@ -503,6 +503,43 @@ def test_a_log_is_compacted(store, machine, monkeypatch):
         assert late.statistics().grants_total == 700
 
 
+def test_to_look_at_a_pool_makes_none_and_a_deleted_one_does_not_come_back(store):
+    with ResourcePool("typo", store) as pool, ResourcePool("other", store) as other:
+        assert pool.holders() == []
+        engine = pool._engine
+        with ResourcePool("deleted", store) as deleted:
+            deleted.add("board")
+            engine.drop("deleted")
+        pool.close()
+        assert not {"typo", "deleted"} & set(engine.pools())
+        other.add("board", exist_ok=True)
+        assert "other" in engine.pools()
+    if store.startswith("redis"):
+        client = Client(Address(store))
+        until(lambda: not [key for key in client.command("KEYS", "*") if b"typo" in key or b"deleted" in key])
+        client.close()
+
+
+def test_a_pool_of_another_format_can_be_dropped(redis_url):
+    with ResourcePool("other", redis_url) as other:
+        with ResourcePool("newer", redis_url) as pool:
+            pool.add("board")
+        log_stores.command(redis_url, "HSET", "millpond:resources:{newer}:meta", "format", "2")
+        with ResourcePool("newer", redis_url) as pool:
+            with pytest.raises(EngineError, match="format 2"):
+                pool.holders()
+            other._engine.drop("newer")
+            pool.add("board")
+
+
+def test_a_companion_with_nothing_to_tell_ends_although_its_store_is_away(monkeypatch):
+    with log_stores.redis() as server:
+        with ResourcePool("lab", server.url) as pool:
+            pool.add("board")
+            pid = companion_of(pool)
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 

@@ -209,9 +209,7 @@ class Companion:
             return False
         if self._alone_since is None:
             self._alone_since = elapsed()
-        has_news = any(
-            pool.wakes_at() == 0.0 for pool in self._pools.values()
-        )  # who has died, for a store that is away
+        has_news = any(pool.has_to_tell for pool in self._pools.values())  # who has died, for a store that is away
         return elapsed() - self._alone_since > (GIVE_UP if has_news else LINGER)
 
     def _patience(self) -> float:
@@ -293,10 +291,12 @@ class Companion:
 
     def _turn(self, name: str) -> None:
         pool = self._pool(name)
-        wakes_at = pool.wakes_at()
         questions = self._questions.get(name)
+        if questions:
+            self._drop(pool, questions)
         if pool.rests:
             return
+        wakes_at = pool.wakes_at()
         if (wakes_at is not None and wakes_at <= elapsed()) or not pool.is_known:
             pool.turn()
         if pool.went_back:
@@ -312,6 +312,15 @@ class Companion:
                 self._answer(pool, questions[-1])  # from the end: one that fails for want of the store stays
                 questions.pop()
 
+    def _drop(self, pool: HostedPool, questions: list[Question]) -> None:
+        """Delete a pool for those who want that: first of all, since it may be one that cannot be read."""
+        for question in [one for one in questions if isinstance(one.ask, say.Drop)]:
+            self._log.drop(pool.name)
+            pool.read_anew()
+            questions.remove(question)
+            question.connection.tell(say.Names(question.ask.number, ()))
+            question.connection.calls.pop(question.ask.number, None)
+
     def _answer(self, pool: HostedPool, question: Question) -> None:
         ask, connection = question.ask, question.connection
         now = max(self._clock.now(), pool.last_time)
@@ -324,10 +333,6 @@ class Companion:
                 replica = pool.replica
                 history = pack(tuple(replica.history))
                 connection.tell(say.PoolImage(ask.number, replica.version, now, freeze(replica.state), history))
-            case say.Drop():
-                self._log.drop(ask.pool)
-                pool.sync()
-                connection.tell(say.Names(ask.number, ()))
             case say.Watch():
                 connection.tell(say.Names(ask.number, ()))
             case _Leaving():

@@ -156,8 +156,13 @@ class HostedPool:
         self._queue.append(Posted("", 0, 0, command))
 
     def bury(self, session: str, reason: str) -> None:
-        """Write down that a session is over, and forget it then."""
+        """Write down that a session is over, and forget it then; where nothing was ever done there is nothing to write."""
+        may_be_known = self._seq or self._queue or any(key[0] == session for key in self._maybe_posted)
         self.forget(session)
+        if not may_be_known:
+            self._over.pop(session, None)
+            self._written_off.append(session)
+            return
         call = Posted("", 0, 0, Bury(session, reason))
         self._queue.append(call)
         self._over[session] = (call, elapsed())
@@ -198,6 +203,11 @@ class HostedPool:
         self._look_at = 0.0
         self._is_hinted = True
 
+    def read_anew(self) -> None:
+        """Read everything again at the next turn: it was dropped."""
+        self._start_over([])
+        self._rests_until = 0.0
+
     def leave(self) -> None:
         """Give the gate up, if it is ours: nobody need wait for it."""
         if self._epoch:
@@ -215,6 +225,11 @@ class HostedPool:
     def is_decider(self) -> bool:
         """Whether the gate is surely ours still."""
         return self._epoch > 0 and elapsed() < self._sure_until
+
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether the store has yet to hear something: who is over, if nobody is left."""
+        return bool(self._queue or self._over or self._written_off)
 
     def wakes_at(self) -> float | None:
         """Return when it has something to do if nobody calls; None when nothing is to be expected."""
@@ -492,6 +507,9 @@ class HostedPool:
 
     def _decide(self, call: Posted, is_direct: bool, steps: list[Step], quiet: list[tuple[str, int, Reply]]) -> None:
         reply, entry = self._decision(call)
+        if type(call.command) is Bury and entry is None and not self._seq and not steps:
+            self._write_off(call.command.session)  # a goodbye makes no pool
+            return
         answer = None
         if call.number:
             answer = Answer(call.session, call.number, call.acked, reply)

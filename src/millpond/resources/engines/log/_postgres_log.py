@@ -148,7 +148,10 @@ class PostgresLog:
     def unregister(self, pool: str, sessions: Sequence[str]) -> None:
         """Forget sessions that are over."""
         self._call(
-            "DELETE FROM millpond_resource_session WHERE pool = %s AND session = ANY (%s)", (pool, list(sessions))
+            "WITH gone AS (DELETE FROM millpond_resource_session WHERE pool = %(pool)s AND session = ANY (%(over)s)) "
+            "DELETE FROM millpond_resource_companion WHERE pool = %(pool)s AND NOT EXISTS (SELECT 1 FROM "
+            "millpond_resource_session WHERE pool = %(pool)s AND session <> ALL (%(over)s))",
+            {"pool": pool, "over": list(sessions)},
         )
 
     def sessions(self, pool: str) -> dict[str, Witness]:
