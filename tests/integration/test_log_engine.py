@@ -532,11 +532,10 @@ def test_a_pool_of_another_format_can_be_dropped(redis_url):
             pool.add("board")
 
 
-def test_a_companion_with_nothing_to_tell_ends_although_its_store_is_away(monkeypatch):
-    with log_stores.redis() as server:
-        with ResourcePool("lab", server.url) as pool:
-            pool.add("board")
-            pid = companion_of(pool)
+def test_a_companion_with_nothing_to_tell_ends_although_its_store_is_away():
+    with log_stores.redis() as server, ResourcePool("lab", server.url) as pool:
+        pool.add("board")
+        pid = companion_of(pool)
     until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 

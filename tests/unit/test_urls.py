@@ -9,7 +9,7 @@ import pytest
 
 from millpond import AsyncResourcePool, EngineError, KeyedPool, ResourcePool
 from millpond._urls import shown
-from millpond.resources.engines.log._url import read_postgres
+from millpond.resources.engines.log._postgres_url import read_postgres
 
 SECRET = "s3cr3t"
 URLS = [

@@ -156,7 +156,7 @@ class HostedPool:
         self._queue.append(Posted("", 0, 0, command))
 
     def bury(self, session: str, reason: str) -> None:
-        """Write down that a session is over, and forget it then; where nothing was ever done there is nothing to write."""
+        """Write down that a session is over, and forget it then; where nothing was done there is nothing to write."""
         may_be_known = self._seq or self._queue or any(key[0] == session for key in self._maybe_posted)
         self.forget(session)
         if not may_be_known:

@@ -29,7 +29,7 @@ from millpond.resources.engines.log._log import (
     decode_witness,
     encode,
 )
-from millpond.resources.engines.log._url import read_postgres
+from millpond.resources.engines.log._postgres_url import read_postgres
 from millpond.resources.engines.log._watchdog import Watchdog
 
 OLDEST: Final = 130_000
