@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -261,14 +262,14 @@ class Companion:
             self._turns = list(self._questions.keys() | self._pools.keys())
         until = elapsed() + TURNS
         while self._turns:
-            self._turn_alone(self._turns.pop())
+            self._alone(self._turns.pop(), self._turn)
             if elapsed() >= until:
                 break
 
-    def _turn_alone(self, name: str) -> None:
-        """Let a pool take its turn; one that cannot be read harms no other."""
+    def _alone(self, name: str, do: Callable[[str], None]) -> None:
+        """Do something for a pool; one that cannot be read harms no other."""
         try:
-            self._turn(name)
+            do(name)
         except EngineUnavailable:
             raise
         except Exception as error:
@@ -300,10 +301,13 @@ class Companion:
         if (wakes_at is not None and wakes_at <= elapsed()) or not pool.is_known:
             pool.turn()
         if pool.went_back:
+            self._look_over(pool)
             pool.went_back = False
-            self._looked_over.discard(name)
         if name not in self._looked_over:
             self._look_over(pool)
+            if pool.replica.state.sessions.keys() - self._sessions.keys():
+                self._suspect_silent(pool)
+            self._looked_over.add(name)
             pool.turn()
         if questions:
             pool.sync()
@@ -417,15 +421,18 @@ class Companion:
                 self._compare_at = elapsed() + LOST
         until = elapsed() + TURNS
         while self._beats:
-            pool = self._pool(self._beats.pop())
-            for orphan in self._log.beat(pool.name, self.me, int(LOST * 250_000)):
-                self._judge(pool, orphan)
-            self._clear_suspicion(pool)
-            self._let_idle_go(pool)
-            if self._compares:
-                self._compare(pool)
+            self._alone(self._beats.pop(), self._beat_in)
             if elapsed() >= until:
                 break
+
+    def _beat_in(self, name: str) -> None:
+        pool = self._pool(name)
+        for orphan in self._log.beat(name, self.me, int(LOST * 250_000)):
+            self._judge(pool, orphan)
+        self._clear_suspicion(pool)
+        self._let_idle_go(pool)
+        if self._compares:
+            self._compare(pool)
 
     def _let_idle_go(self, pool: HostedPool) -> None:
         """Let sessions leave a pool in which they have long had nothing: it costs the store two calls a second."""
@@ -459,7 +466,16 @@ class Companion:
             is_over = witness.companion == self.me or seen_from(witness, self._here) is True
             if is_over and session not in self._sessions:
                 pool.bury(session, "its process is gone")
-        self._looked_over.add(pool.name)
+
+    def _suspect_silent(self, pool: HostedPool) -> None:
+        """Mark, once, what is held by machines that are silent by the store's clock: who only looks does not stay.
+
+        That clock may be wrong, and the store may have been away: so nothing is ended by it, and the mark is taken away
+        when the machine is heard of.
+        """
+        for orphan in self._log.beat(pool.name, self.me, int(LOST * 1_000_000)):
+            if orphan.session not in self._sessions and seen_from(orphan.witness, self._here) is None:
+                self._suspect_lost(pool, orphan, orphan.silence)
 
     def _judge(self, pool: HostedPool, orphan: Orphan) -> None:
         """See what became of a session whose witness is silent."""
@@ -481,8 +497,7 @@ class Companion:
             else:
                 pool.retire(orphan.session)  # if it lives, its own companion registers it again
         elif silence >= LOST:
-            where = orphan.witness.host or orphan.witness.machine
-            self._suspect(pool, orphan.session, f"{LOST_WORDS}: {where} was last seen {silence:.0f} s ago")
+            self._suspect_lost(pool, orphan, silence)
 
     def _adopt(self, pool: HostedPool, orphan: Orphan) -> None:
         witness = msgspec.structs.replace(orphan.witness, companion=self.me)
@@ -490,6 +505,10 @@ class Companion:
         session.pools.add(pool.name)
         self._add_session(session)
         self._log.register(pool.name, self.me, orphan.session, witness)
+
+    def _suspect_lost(self, pool: HostedPool, orphan: Orphan, silence: float) -> None:
+        where = orphan.witness.host or orphan.witness.machine
+        self._suspect(pool, orphan.session, f"{LOST_WORDS}: {where} was last seen {silence:.0f} s ago")
 
     def _suspect(self, pool: HostedPool, session: str, why: str) -> None:
         for command in _suspicions(pool, session, why):
