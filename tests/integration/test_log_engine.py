@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,10 +26,15 @@ import log_stores
 from companions import Machine, quick
 from log_stores import of_machine
 from millpond import EngineError, EngineUnavailable, LeaseLost, ResourcePool
+from millpond._redis import Address, Client
 from millpond.resources import _commands as do
+from millpond.resources import _views
 from millpond.resources._records import HELD, Holder, Want
-from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted
+from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted, _rendezvous
+from millpond.resources.engines.log import _messages as say
+from millpond.resources.engines.log._machine import witness_of_this_process
 from millpond.resources.engines.log._stores import open_log
+from millpond.resources.engines.log._witness import seen_from
 from waiting import HANG, becomes, until
 
 HOLD = """
@@ -190,6 +197,56 @@ def test_a_lost_machine_is_suspect_until_it_is_heard_of_again(lab, machine, monk
         returned = back.engine(monkeypatch)
         send(returned, do.Remove("none"))  # it uses the pool again
         becomes(lambda: free(lab), True)  # the machine has another boot: none of its old processes is left
+
+
+def test_who_only_looks_sees_that_a_machine_is_lost(store, machine, monkeypatch):
+    """By the store's clock: the one who looks has not been there to measure the silence."""
+    with quick(monkeypatch), contextlib.closing(open_log(store)) as log:
+        gone = machine("gone")
+        engine = gone.engine(monkeypatch)
+        send(engine, do.Add("board", {}), "looked")
+        assert send(engine, acquire(engine), "looked").kind == HELD
+        gone.vanish()
+        until(lambda: log.beat("looked", "test", 500_000))
+        looking = machine("looking")
+        monkeypatch.setattr(looking.companion, "_silence", lambda pool, orphan: 0.0)
+        other = looking.engine(monkeypatch)
+        send(other, do.Remove("none"), "looked")
+        seen = until(lambda: look(other, "looked")[0].suspect)
+        assert "gone was last seen" in seen
+        other.close()
+
+
+def look(engine: LogEngine, pool: str) -> list[Any]:
+    """Return who holds what."""
+    answers: list[Any] = []
+    came = threading.Event()
+    engine.read(pool, _views.holders, lambda answer: (answers.append(answer), came.set()), block=False)  # type: ignore[arg-type, func-returns-value]
+    assert came.wait(HANG)
+    return list(answers[0])
+
+
+def test_a_beat_in_the_future_is_no_sign_of_life(store, machine):
+    """The clock of the store was set back."""
+    with contextlib.closing(open_log(store)) as log:
+        log.register("ahead", "early", "session", machine("early").here)
+        if store.startswith("postgres"):
+            with psycopg.connect(store, autocommit=True) as connection:
+                connection.execute("UPDATE millpond_resource_companion SET beat = beat * 2 WHERE pool = 'ahead'")
+        else:
+            log_stores.command(store, "HSET", "millpond:resources:{ahead}:beats", "early", "9000000000000000")
+        assert [one.session for one in log.beat("ahead", "late", 1_000_000)] == ["session"]
+
+
+def test_a_name_that_was_given_to_a_machine_is_seen_as_its_host(lab):
+    with lab.acquire(timeout=HANG):
+        assert lab.holders()[0].host == "office"
+
+
+def test_machines_of_other_names_are_not_asked_about_though_they_have_one_boot():
+    here = witness_of_this_process("here")
+    assert seen_from(here, here) is False
+    assert seen_from(witness_of_this_process("there"), here) is None
 
 
 def test_a_pool_may_free_what_a_lost_machine_held_after_a_time(lab, machine, monkeypatch):
@@ -437,6 +494,48 @@ def test_a_server_that_stands_still_is_told_as_away_and_goes_on(kind):
             until(lambda: held_by(pool, grant.token))
 
 
+@contextlib.contextmanager
+def standing_still(server: Any) -> Iterator[None]:
+    """Let a Redis server stand still for a while."""
+    process = psutil.Process(server.process.pid)
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+@pytest.mark.parametrize("request_id", [None, "job-7"])
+def test_a_request_that_was_told_that_the_store_is_away_holds_nothing_when_it_is_back(request_id):
+    with log_stores.redis() as server, ResourcePool("lab", server.url) as pool:
+        pool.add("board")
+        with standing_still(server), pytest.raises(EngineUnavailable):
+            pool.acquire(timeout=HANG, request_id=request_id)
+        with ResourcePool("lab", of_machine(server.url, "other")) as other, other.acquire(timeout=HANG):
+            pass
+        with pool.acquire(timeout=HANG, request_id=request_id):  # an id that had no effect may ask again
+            pass
+
+
+def test_what_had_ended_ends_again_when_a_failover_brings_it_back():
+    with log_stores.redis() as server, ResourcePool("lab", server.url) as lab:
+        client = Client(Address(server.url))
+        lab.add("board")
+        with holder(server.url) as (process, _):
+            lab.add("mine")
+            with lab.acquire(name="mine"):
+                kept = {key: client.command("DUMP", key) for key in client.command("KEYS", "*")}
+            process.kill()
+            until(lambda: not lab.holders())
+        client.command("MULTI")
+        client.command("FLUSHALL")
+        for key, value in kept.items():
+            client.command("RESTORE", key, 0, value)
+        client.command("EXEC")
+        client.close()
+        becomes(lambda: [one.resources for one in lab.holders()], [])
+
+
 def test_a_log_is_compacted(store, machine, monkeypatch):
     monkeypatch.setattr(_hosted, "COMPACT", 60)
     engine = machine("small").engine(monkeypatch)
@@ -455,6 +554,69 @@ def test_a_log_is_compacted(store, machine, monkeypatch):
     with ResourcePool("small", of_machine(store, "late")) as late:
         assert len(late.admin.history(limit=1000)) > 500
         assert late.statistics().grants_total == 700
+
+
+def test_to_look_at_a_pool_makes_none_and_a_deleted_one_does_not_come_back(store):
+    with ResourcePool("typo", store) as pool, ResourcePool("other", store) as other:
+        assert pool.holders() == []
+        engine = pool._engine
+        with ResourcePool("deleted", store) as deleted:
+            deleted.add("board")
+            engine.drop("deleted")
+        pool.close()
+        assert not {"typo", "deleted"} & set(engine.pools())
+        other.add("board", exist_ok=True)
+        assert "other" in engine.pools()
+    if store.startswith("redis"):
+        client = Client(Address(store))
+        until(lambda: not [key for key in client.command("KEYS", "*") if b"typo" in key or b"deleted" in key])
+        client.close()
+
+
+def test_an_engine_forgets_pools_that_nobody_uses(store):
+    with ResourcePool("kept", store) as kept:
+        with ResourcePool("left", store):
+            pass
+        engine = kept._engine
+        assert isinstance(engine, LogEngine)
+        assert list(engine._watchers) == ["kept"]
+
+
+def test_a_name_that_postgresql_cannot_keep_is_refused_and_harms_no_other_pool():
+    with log_stores.running("postgres") as url, ResourcePool("other", url) as other:
+        with ResourcePool("a\0b", url) as odd, pytest.raises(EngineError, match="another name"):
+            odd.holders()
+        other.add("board")
+        assert len(other.resources()) == 1
+
+
+def test_tables_that_were_lost_are_made_again_when_a_pool_is_opened():
+    with log_stores.running("postgres") as url:
+        with ResourcePool("lab", of_machine(url, "before")) as pool:
+            pool.add("board")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP TABLE millpond_resource_companion")
+        with ResourcePool("lab", of_machine(url, "after")) as pool:
+            assert len(pool.resources()) == 1
+
+
+def test_a_pool_of_another_format_can_be_dropped(redis_url):
+    with ResourcePool("other", redis_url) as other:
+        with ResourcePool("newer", redis_url) as pool:
+            pool.add("board")
+        log_stores.command(redis_url, "HSET", "millpond:resources:{newer}:meta", "format", "2")
+        with ResourcePool("newer", redis_url) as pool:
+            with pytest.raises(EngineError, match="format 2"):
+                pool.holders()
+            other._engine.drop("newer")
+            pool.add("board")
+
+
+def test_a_companion_with_nothing_to_tell_ends_although_its_store_is_away():
+    with log_stores.redis() as server, ResourcePool("lab", server.url) as pool:
+        pool.add("board")
+        pid = companion_of(pool)
+    until(lambda: not os.path.exists(f"/proc/{pid}"))
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
@@ -491,6 +653,18 @@ def test_a_wrong_password_is_refused_and_no_password_is_shown():
             assert "geheim" not in f"{pool!r} {pool._engine.url}"
 
 
+def test_a_database_that_is_not_there_and_a_user_that_is_not_known_are_told(redis_url):
+    assert "no database of that number" in refused(redis_url.replace("/0", "/99"))
+    assert "refused to let us in" in refused(redis_url.replace("redis://", "redis://bob@"))
+
+
+def test_a_companion_that_fails_says_so(store, machine, monkeypatch):
+    broken = machine("broken")
+    monkeypatch.setattr(broken.companion, "_listen", lambda: 1 // 0)
+    with pytest.raises(EngineError, match="ZeroDivisionError"):
+        broken.engine(monkeypatch)
+
+
 def test_a_pool_of_a_newer_format_is_refused_and_harms_no_other(redis_url):
     log_stores.command(redis_url, "HSET", "millpond:resources:{newer}:meta", "format", "99", "epoch", "1", "seq", "1")
     with ResourcePool("newer", redis_url) as newer, ResourcePool("older", redis_url) as older:
@@ -512,6 +686,12 @@ def test_a_server_that_is_not_there_is_told_at_once():
         ("redis://localhost:port", "is no URL of Redis"),
         ("redis://localhost/?colour=red", "option 'colour'"),
         ("redis://localhost/abc", "is no URL of Redis"),
+        ("redis://localhost/-1", "is no URL of Redis"),
+        ("redis://a..b/0", "is no URL of Redis"),
+        ("redis://localhost/0?socket_timeout=nan", "more than 0 seconds"),
+        ("redis://localhost/0?socket_connect_timeout=-1", "more than 0 seconds"),
+        ("postgresql://localhost/db?foo=bar", "is no URL of PostgreSQL"),
+        ("postgresql://u:sec/ret@localhost/db", "is no URL of PostgreSQL"),
     ],
 )
 def test_a_bad_url_is_refused_before_anything_is_started(url, words):
@@ -581,8 +761,6 @@ def test_a_forked_child_is_a_session_of_its_own(lab):
 
 
 def test_a_companion_that_gives_no_sign_of_life_is_replaced(redis_url, monkeypatch):
-    from millpond.resources.engines.log import _engine
-
     monkeypatch.setattr(_engine, "SILENCE", 0.3)
     with ResourcePool("lab", of_machine(redis_url, "stuck")) as pool:
         pool.add("board", exist_ok=True)
@@ -592,3 +770,95 @@ def test_a_companion_that_gives_no_sign_of_life_is_replaced(redis_url, monkeypat
         assert [one.token for one in pool.holders()] == [grant.token]
         assert companion_of(pool) != pid
         grant.release()
+
+
+def test_calls_are_answered_when_no_companion_can_be_started_again(redis_url, monkeypatch):
+    monkeypatch.setattr(_engine, "SILENCE", 0.3)
+    with ResourcePool("lab", of_machine(redis_url, "hopeless")) as pool:
+        pool.add("board", exist_ok=True)
+        pid = companion_of(pool)
+        with monkeypatch.context() as patch:
+            patch.setattr(_rendezvous, "_start", no_more_processes)
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(EngineUnavailable, match="no more processes"):
+                pool.holders()
+            with pytest.raises(EngineUnavailable, match="no more processes"):
+                pool.acquire(timeout=HANG)
+        with pool.acquire(timeout=HANG):
+            pass
+
+
+def no_more_processes(*args: object) -> None:
+    raise BlockingIOError(11, "no more processes")
+
+
+def test_a_socket_of_a_companion_that_nobody_serves_is_replaced(redis_url, monkeypatch):
+    """A process that is forked as the socket is made keeps it open, whatever becomes of the companion."""
+    monkeypatch.setattr(_engine, "SILENCE", 0.3)
+    url = of_machine(redis_url, "deaf")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(_rendezvous._path(url))
+        listener.listen(10)
+        with ResourcePool("lab", url) as pool:
+            pool.add("board", exist_ok=True)
+
+
+def test_who_stands_still_while_starting_a_companion_holds_up_nobody_for_ever(redis_url, monkeypatch):
+    monkeypatch.setattr(_rendezvous, "START", 0.2)
+    url = of_machine(redis_url, "halted")
+    with (
+        _rendezvous._locked(f"{_rendezvous._path(url)}.lock"),
+        pytest.raises(EngineUnavailable, match=f"process {os.getpid()} has been starting"),
+    ):
+        ResourcePool("lab", url)
+
+
+def test_a_process_that_is_forked_while_a_companion_is_started_keeps_neither_lock_nor_socket(tmp_path):
+    path = str(tmp_path / "lock")
+    with _rendezvous._own(socket.socket(socket.AF_UNIX)) as made, _rendezvous._locked(path):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if made.fileno() < 0 and not _rendezvous._owned else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert made.fileno() >= 0
+    with _rendezvous._locked(path):
+        pass
+
+
+def test_a_folder_for_temporary_files_with_a_long_name_is_no_trouble(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("x" * 100)))
+    assert str(_rendezvous._folder()) == f"/tmp/millpond-{os.getuid()}"
+
+
+def test_a_folder_for_temporary_files_that_is_gone_is_named(redis_url, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere/at-all")
+    assert "/nowhere/at-all" in refused(redis_url) and "TMPDIR" in refused(redis_url)
+
+
+def test_a_companion_of_many_pools_answers_between_their_turns(store, machine, monkeypatch):
+    """With a slow store they take longer than its processes wait for a sign of life."""
+    monkeypatch.setattr(_companion, "TURNS", 0.0)
+    slow = machine("slow")
+    engine = slow.engine(monkeypatch)
+    names = [f"slow-{number}" for number in range(5)]
+    for name in names:
+        send(engine, do.Add("board", {}), name)
+    order: list[str] = []
+    is_answered = threading.Event()
+    take, turn = slow.companion._take, slow.companion._turn
+
+    def turned(name: str) -> None:
+        if not order:
+            engine._ask(lambda number, acked: say.Ping(number), lambda answer: is_answered.set())
+        order.append(name)
+        turn(name)
+
+    def taken(connection: Any, ask: Any) -> None:
+        order.append(type(ask).__name__)
+        take(connection, ask)
+
+    monkeypatch.setattr(slow.companion, "_take", taken)
+    monkeypatch.setattr(slow.companion, "_turn", turned)
+    assert is_answered.wait(HANG)
+    assert order.index("Ping") < len(names)
+    engine.close()

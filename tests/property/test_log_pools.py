@@ -430,9 +430,7 @@ def test_a_death_that_was_posted_to_a_decider_that_died_is_decided_by_whoever_lo
     scene.run("one", scene.acquire("one", "a"))  # the gate is with "one"
     assert scene.run("two", scene.acquire("two", "b", sure=True)).kind == WAITING
     scene.pools["one"] = scene.companion("one")  # its companion died, and another one comes at once
-    scene.pools["one"].forget("one")
-    scene.pools["one"].over.add("one")
-    scene.pools["one"].send(do.Bury("one", "it is gone"))
+    scene.pools["one"].bury("one", "it is gone")
     scene.turn("one")
     assert scene.log.pool("p").inbox, "it was posted to the one that is gone"
     settle(scene, "two")
@@ -451,12 +449,23 @@ def test_a_call_that_the_store_has_lost_from_its_inbox_is_posted_again(scene: Sc
     assert scene.clients["two"].answers[number].kind == WAITING
 
 
+def test_a_death_that_the_store_has_lost_from_its_inbox_is_posted_again(scene: Scene) -> None:
+    scene.run("one", scene.acquire("one", "a"))
+    scene.pass_time(1.0)
+    scene.ask("two", do.Add("r2", {}))
+    scene.turn("two")  # the gate is with "two"
+    scene.pools["one"].bury("one", "it is gone")
+    scene.turn("one")
+    assert scene.log.pool("p").inbox
+    scene.log.pool("p").inbox.clear()
+    settle(scene, "two", "one")
+    assert "a" not in scene.pools["two"].replica.state.requests
+
+
 def test_a_pool_that_could_not_be_read_rests_and_forgets_no_death(scene: Scene) -> None:
     scene.run("one", scene.acquire("one", "a"))
     pool = scene.pools["one"]
-    pool.forget("one")
-    pool.over.add("one")
-    pool.send(do.Bury("one", "it is gone"))
+    pool.bury("one", "it is gone")
     pool.give_up()
     assert pool.rests and (pool.wakes_at() or 0) > scene.time
     settle(scene, "one")

@@ -44,7 +44,7 @@ class Machine:
     def engine(self, monkeypatch: pytest.MonkeyPatch) -> LogEngine:
         """Return the engine of a process of this machine."""
 
-        def meet(url: str, here: object) -> socket.socket:
+        def meet(url: str, here: object, *, is_mute: bool) -> socket.socket:
             made = socket.socket(socket.AF_UNIX)
             made.connect(self._path)
             return made

@@ -9,6 +9,7 @@ import pytest
 
 from millpond import AsyncResourcePool, EngineError, KeyedPool, ResourcePool
 from millpond._urls import shown
+from millpond.resources.engines.log._postgres_url import read_postgres
 
 SECRET = "s3cr3t"
 URLS = [
@@ -30,6 +31,11 @@ URLS = [
     f"sqlite:///x.db?sslpassword={SECRET}",
     f"postgres://u:{SECRET}@h/db",
     f"postgresql://u@h/db?password={SECRET}&sslmode=require",
+    f"postgresql://u:a/{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:1/{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:a@{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:a?{SECRET}@127.0.0.1:1/db",
+    f"postgresql://u:%{SECRET}@127.0.0.1:1/db",
     f"nonsense://u:{SECRET}@h",
 ]
 
@@ -58,3 +64,18 @@ def test_what_is_no_secret_stays():
 def test_a_url_of_resource_pools_is_no_store_of_keyed_ones(url):
     with pytest.raises(ValueError, match="no store for .* are for resource pools only"):
         KeyedPool("p", url)
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("postgresql://u:p@h/db?machine=pod+7%2F1", ("postgresql://u:p@h/db", "h:5432/db", "pod+7/1")),
+        (
+            "postgresql://h/db?options=-c%20statement_timeout%3D3&machine=m&sslmode=require",
+            ("postgresql://h/db?options=-c%20statement_timeout%3D3&sslmode=require", "h:5432/db", "m"),
+        ),
+        ("postgresql:///db?host=/run/pg", ("postgresql:///db?host=/run/pg", "/run/pg:5432/db", "")),
+    ],
+)
+def test_a_url_of_postgresql_goes_to_libpq_as_it_is_written(url, seen):
+    assert read_postgres(url) == seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
@@ -66,12 +67,18 @@ class Address:
             self.db = int(options.get("db", path if kind != "unix" and path else 0))
             self.patience = float(options.get("socket_timeout", CALL))
             self._connect_patience = float(options.get("socket_connect_timeout", CONNECT))
+            self.host = parts.hostname or "localhost"
+            self.host.encode("idna")
+            if self.db < 0:
+                raise ValueError
         except ValueError:  # its words may show a password that has a slash in it
             raise ValueError(
                 f"{shown(url)!r} is no URL of Redis: write redis://user:password@host:6379/0, odd characters of the "
                 "password as %2F and the like"
             ) from None
-        self.host = parts.hostname or "localhost"
+        for patience in (self.patience, self._connect_patience):
+            if not 0 < patience < math.inf:
+                raise ValueError(f"{shown(url)!r} has a time-out of {patience:g}; it must be more than 0 seconds")
         self.path = unquote(parts.path) if kind == "unix" else ""
         self.username = unquote(parts.username or "") or options.get("username", "")
         self.password = unquote(parts.password or "") or options.get("password", "")

@@ -57,7 +57,7 @@ class _Connection:
         self.used = 0.0
         """When something was last heard on it."""
         try:
-            if address.password:
+            if address.password or address.username:
                 name = [address.username] if address.username else []
                 self.must("AUTH", *name, address.password)
             if address.db:
@@ -297,6 +297,10 @@ _REFUSALS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (
         ("WRONGPASS", "NOAUTH", "ERR AUTH", "ERR invalid password", "ERR Client sent AUTH"),
         "refused to let us in: put user and password into the URL: redis://user:password@host",
+    ),
+    (
+        ("ERR DB index", "ERR SELECT"),
+        "has no database of that number: put another one into the URL, redis://host:6379/0",
     ),
     (
         ("NOPERM",),

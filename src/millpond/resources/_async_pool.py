@@ -337,6 +337,10 @@ class AsyncResourcePool:
 
     async def _take(self, command: do.Adopt) -> AsyncGrant:
         self._check()
+        with self._desk.taking_over():
+            return await self._adopt(command)
+
+    async def _adopt(self, command: do.Adopt) -> AsyncGrant:
         sent = elapsed()
         reply, interrupt = await self._port.finish(command)
         if interrupt is not None:

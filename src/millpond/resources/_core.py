@@ -499,8 +499,9 @@ def _withdraw(turn: _Turn, command: do.Withdraw) -> do.Reply:
         )
     if request.session != command.session and not command.by:
         return do.Reply("taken", command.id, detail=str(request.holder))
-    how = "released" if request.state in (HELD, OFFERED) else "withdrawn"
-    turn.end(request, "revoked" if command.by and how == "released" else how, command.by, command.reason)
+    is_granted = request.state in (HELD, OFFERED)
+    how = "released" if is_granted and not request.chosen else "withdrawn"  # who chose an id may ask again
+    turn.end(request, "revoked" if command.by and is_granted else how, command.by, command.reason)
     return do.Reply(how, command.id)
 
 

@@ -22,13 +22,13 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._fork import this
-from millpond.errors import AlreadyExists, PoolClosed
+from millpond.errors import AlreadyExists, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm, _case
 from millpond.resources import _changes as to
 from millpond.resources._case import Case
@@ -53,19 +53,49 @@ class _ChosenIds:
     def take(self, key: tuple[int, str, str], case: Case) -> bool:
         """Let a case have an id (of that engine and pool), unless it is in use."""
         with self._lock:
-            user = self._users.get(key)
-            if user is not None and user.state not in (_case.OVER, _case.LOST):
+            if self._is_used(key):
                 return False
             self._users[key] = case
             return True
+
+    def has(self, key: tuple[int, str, str]) -> bool:
+        """Tell whether an id is in use."""
+        with self._lock:
+            return self._is_used(key)
+
+    def _is_used(self, key: tuple[int, str, str]) -> bool:
+        user = self._users.get(key)
+        return user is not None and user.state not in (_case.OVER, _case.LOST)
 
     def start_over(self) -> None:
         self.__init__()  # type: ignore[misc]  # in a forked child the lock may be held by a thread that is not there
 
 
+class _Desks:
+    """All desks of this process: a session's request may be of any of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: weakref.WeakSet[Desk] = weakref.WeakSet()
+
+    def add(self, desk: Desk) -> None:
+        with self._lock:
+            self._all.add(desk)
+
+    def beside(self, desk: Desk) -> list[Desk]:
+        """Return the desks of the same pool and session."""
+        with self._lock:
+            return [one for one in self._all if one.engine is desk.engine and one.pool == desk.pool]
+
+    def start_over(self) -> None:
+        self.__init__()  # type: ignore[misc]  # as above
+
+
 _chosen = _ChosenIds()
+_desks = _Desks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_chosen.start_over)
+    os.register_at_fork(after_in_child=_desks.start_over)
 
 
 class Desk:
@@ -84,8 +114,10 @@ class Desk:
         self._is_closed = False
         self._audit: _alarm.Appointment | None = None
         self._audit_every = engine.audit_every if isinstance(engine, AuditedRarely) else AUDIT
-        self._stop = engine.watch(pool, self._hear, own=True)
+        self._adopting = 0  # grants that are being taken over: they are the session's, and at no desk yet
         self.seen = 0
+        _desks.add(self)
+        self._stop = engine.watch(pool, self._hear, own=True)
 
     # --- identity ----------------------------------------------------------------------------------------------
 
@@ -148,12 +180,27 @@ class Desk:
 
         def answered(answer: Reply | Exception) -> None:
             if isinstance(answer, Exception) and not isinstance(answer, PoolClosed):
-                _alarm.call_later(AUDIT, lambda: self.owe(command))
+                _alarm.call_later(AUDIT, again)
+
+        def again() -> None:
+            if not isinstance(command, Withdraw) or not _chosen.has((id(self.engine), self.pool, command.id)):
+                self.owe(command)  # else it was asked for anew, and this would take that back
 
         try:
             self.engine.apply(self.pool, command, answered, block=False)
         except Exception as error:
             answered(error)
+
+    @contextlib.contextmanager
+    def taking_over(self) -> Iterator[None]:
+        """Let nobody take a grant for a stray while it is adopted."""
+        with self._lock:
+            self._adopting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._adopting -= 1
 
     def adopt(self, case: Case, reply: Reply) -> None:
         """Take over a grant that another had."""
@@ -196,15 +243,17 @@ class Desk:
             case.state = _case.OVER
             case.refusal = answer
             self._cases.pop(case.id, None)
+        if isinstance(answer, EngineUnavailable):  # it may take effect yet
+            self.owe(self.withdrawal(case))
         case.settled(case)
 
     def _hear(self, entries: Sequence[Entry]) -> None:
         """Listen to what happened in the pool, for those of our own. No entries: something may have been missed."""
         cases = self._cases
-        if not cases:
-            return
         if not entries:
-            self._look([one.id for one in list(cases.values()) if one.state != _case.OFFERED])
+            self._look([one.id for one in list(cases.values()) if one.state != _case.OFFERED], strays=True)
+            return
+        if not cases:
             return
         claims: list[str] = []
         for entry in entries:
@@ -426,8 +475,8 @@ class Desk:
         if asked and not self._is_closed and this.pid == self._pid:
             self._look(asked)
 
-    def _look(self, asked: Sequence[str]) -> None:
-        """See how requests stand with the engine."""
+    def _look(self, asked: Sequence[str], *, strays: bool = False) -> None:
+        """See how requests stand with the engine, and with `strays` whether it has some that nobody here knows of."""
         sent = elapsed()
 
         def answered(answer: list[Standing] | Exception) -> None:
@@ -435,15 +484,17 @@ class Desk:
                 self._compare(answer, sent)
             self._watch_over()
 
-        self.engine.read(self.pool, Standings(self.engine.session, tuple(asked)), answered, block=False)
+        self.engine.read(self.pool, Standings(self.engine.session, tuple(asked), strays), answered, block=False)
 
     def _compare(self, standing: list[Standing], sent: float) -> None:
         claims: list[str] = []
         for one in standing:
             case = self._cases.get(one.id)
-            if case is None:
+            if one.state == "stray":
+                self._end_stray(one.id)
+            elif case is None:
                 continue
-            if one.state == HELD:
+            elif one.state == HELD:
                 if case.lease and case.state != _case.HELD:
                     case.sent = sent + one.left - case.lease
                 self._hold(case, one.token, one.shares)
@@ -460,6 +511,12 @@ class Desk:
                 self._miss(case, one, sent)
         if claims:
             self._claim(claims)
+
+    def _end_stray(self, request: str) -> None:
+        """Take back what is the session's and nobody's here: the store went back to when it was, or a call was lost."""
+        beside = _desks.beside(self)
+        if not self._is_closed and not any(one._adopting or request in one._cases for one in beside):
+            self.owe(Withdraw(self.engine.session, request))
 
     def _miss(self, case: Case, found: Standing, sent: float) -> None:
         """Handle a request that the engine does not know as ours any more."""

@@ -338,6 +338,10 @@ class ResourcePool:
 
     def _take(self, command: do.Adopt) -> Grant:
         self._check()
+        with self._desk.taking_over():
+            return self._adopt(command)
+
+    def _adopt(self, command: do.Adopt) -> Grant:
         sent = elapsed()
         reply, interrupt = self._port.finish(command)
         if interrupt is not None:

@@ -50,7 +50,10 @@ class Replica:
 
 
 class Standing(NamedTuple):
-    """How a request stands, and the seconds left of its lease or offer; "gone": over; "taken": it is another's."""
+    """How a request stands, and the seconds left of its lease or offer.
+
+    "gone": it is over; "taken": it is another's; "stray": it was not asked about, and is the session's.
+    """
 
     id: str
     state: str
@@ -66,6 +69,8 @@ class Standings(Struct, frozen=True):
 
     session: str
     ids: tuple[str, ...]
+    strays: bool = False
+    """Whether to tell of all other requests of the session, too."""
 
     def __call__(self, replica: Replica, now: int) -> list[Standing]:
         """Return how they stand."""
@@ -80,6 +85,9 @@ class Standings(Struct, frozen=True):
                 found.append(Standing(one, request.state, request.token, request.shares, left))
             else:
                 found.append(Standing(one, "taken", request.token))
+        if self.strays:
+            others = sorted(set(replica.state.sessions.get(self.session, ())).difference(self.ids))
+            found += [Standing(one, "stray", requests[one].token) for one in others]
         return found
 
 

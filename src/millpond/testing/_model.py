@@ -422,6 +422,7 @@ def _check_endings(before: State, after: State, command: do.Command, outcome: Ou
             or (isinstance(command, do.Withdraw) and command.id == was.id),
         }
         fair["revoked"] = fair["released"] and bool(getattr(command, "by", ""))
+        fair["withdrawn"] = isinstance(command, do.Withdraw) and command.id == was.id and was.chosen
         pause = after.settings.delay if after.settings == before.settings else 0
         for name, _ in was.shares if change.how in ("expired", "revoked", "died") and pause else ():
             is_gone = any(isinstance(one, to.Removed) and one.name == name for one in outcome.changes)

@@ -353,3 +353,10 @@ def test_a_holder_is_told_who_has_taken_an_id():
     pool = Stage("a")
     pool.tell(do.Acquire("1", "s", 0, Holder(id="ci-7"), (Want(),), chosen=True))
     assert pool.ask("1", session="t", chosen=True).detail == "ci-7"
+
+
+def test_a_chosen_id_that_was_taken_back_before_its_holder_knew_may_ask_again():
+    pool = Stage("a")
+    pool.ask("1", chosen=True)
+    assert pool.withdraw("1").kind == "withdrawn"
+    assert pool.ask("1", chosen=True).kind == "held"

@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -51,6 +52,8 @@ GIVE_UP: Final = 300.0
 this machine next will find that out as well."""
 IDLE: Final = 60.0
 """Seconds after which a session that has nothing open in a pool, and asks nothing, leaves it until it comes again."""
+TURNS: Final = 1.0
+"""Seconds of turns of pools, and of signs of life in them, after which what has come on the sockets is read first."""
 AWAY: Final = 5.0
 """Seconds after which calls are answered although the store is not."""
 FULL: Final = 16 << 20
@@ -163,8 +166,11 @@ class Companion:
         self._retry_at = 0.0
         self._failures = 0
         self._trouble: EngineUnavailable | None = None
+        self._turns: list[str] = []  # pools that have yet to take their turn in this round
+        self._beats: list[str] = []  # pools that have yet to hear that we live
         self._beat_at = 0.0
         self._compare_at = elapsed() + LOST
+        self._compares = False
         self._alone_since: float | None = elapsed()
         self._hint_fd = -1
         self._subscribed: set[str] = set()
@@ -189,11 +195,11 @@ class Companion:
                 elif callable(key.data):
                     key.data()
             self._look_for_dead()
+            self._flush_all()
             if elapsed() >= self._retry_at:
                 self._work()
             self._give_up_old()
-            for connection in list(self._connections):
-                self._flush(connection)
+            self._flush_all()
         with contextlib.suppress(EngineError):
             for pool in self._pools.values():
                 pool.leave()
@@ -204,9 +210,7 @@ class Companion:
             return False
         if self._alone_since is None:
             self._alone_since = elapsed()
-        has_news = any(
-            pool.wakes_at() == 0.0 for pool in self._pools.values()
-        )  # who has died, for a store that is away
+        has_news = any(pool.has_to_tell for pool in self._pools.values())  # who has died, for a store that is away
         return elapsed() - self._alone_since > (GIVE_UP if has_news else LINGER)
 
     def _patience(self) -> float:
@@ -215,7 +219,7 @@ class Companion:
         if self._retry_at > now:
             limits.append(self._retry_at - now)
         else:
-            if self._lists or any(self._questions.values()):
+            if self._lists or self._turns or self._beats or any(self._questions.values()):
                 return 0.0
             limits += [at - now for pool in self._pools.values() if (at := pool.wakes_at()) is not None]
         if any(session.process.fileno() < 0 for session in self._sessions.values()):
@@ -231,28 +235,41 @@ class Companion:
                 self._log.check()
                 self._is_checked = True
             self._listen()
-            for name in list(self._questions.keys() | self._pools.keys()):
-                self._turn_alone(name)
+            self._take_turns()
             self._answer_lists()
-            if self._sessions and elapsed() >= self._beat_at:
+            if self._beats or (self._sessions and elapsed() >= self._beat_at):
                 self._beat()
         except EngineUnavailable as error:
             self._failures += 1
             self._trouble = error
             self._fail_lists(str(error))  # who opens a pool is told at once
             self._retry_at = elapsed() + min(1.0, 0.02 * 2 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
-        except EngineError as error:  # it will not go away by itself
+        except Exception as error:  # it will not go away by itself
+            text = str(error)
+            if not isinstance(error, EngineError):
+                logger.exception("a companion failed")
+                text = f"a companion failed with {error!r}: this looks like a bug of millpond, please report it"
             for name in self._pools:
-                self._fail(name, str(error))
-            self._fail("", str(error))
+                self._fail(name, text)
+            self._fail("", text)
             self._retry_at = elapsed() + 1.0
         else:
             self._failures, self._trouble = 0, None
 
-    def _turn_alone(self, name: str) -> None:
-        """Let a pool take its turn; one that cannot be read harms no other."""
+    def _take_turns(self) -> None:
+        """Let the pools take their turns, or with a slow store some of them: who is silent for long is replaced."""
+        if not self._turns:
+            self._turns = list(self._questions.keys() | self._pools.keys())
+        until = elapsed() + TURNS
+        while self._turns:
+            self._alone(self._turns.pop(), self._turn)
+            if elapsed() >= until:
+                break
+
+    def _alone(self, name: str, do: Callable[[str], None]) -> None:
+        """Do something for a pool; one that cannot be read harms no other."""
         try:
-            self._turn(name)
+            do(name)
         except EngineUnavailable:
             raise
         except Exception as error:
@@ -275,14 +292,22 @@ class Companion:
 
     def _turn(self, name: str) -> None:
         pool = self._pool(name)
-        wakes_at = pool.wakes_at()
         questions = self._questions.get(name)
+        if questions:
+            self._drop(pool, questions)
         if pool.rests:
             return
+        wakes_at = pool.wakes_at()
         if (wakes_at is not None and wakes_at <= elapsed()) or not pool.is_known:
             pool.turn()
+        if pool.went_back:
+            self._look_over(pool)
+            pool.went_back = False
         if name not in self._looked_over:
             self._look_over(pool)
+            if pool.replica.state.sessions.keys() - self._sessions.keys():
+                self._suspect_silent(pool)
+            self._looked_over.add(name)
             pool.turn()
         if questions:
             pool.sync()
@@ -291,22 +316,27 @@ class Companion:
                 self._answer(pool, questions[-1])  # from the end: one that fails for want of the store stays
                 questions.pop()
 
+    def _drop(self, pool: HostedPool, questions: list[Question]) -> None:
+        """Delete a pool for those who want that: first of all, since it may be one that cannot be read."""
+        for question in [one for one in questions if isinstance(one.ask, say.Drop)]:
+            self._log.drop(pool.name)
+            pool.read_anew()
+            questions.remove(question)
+            question.connection.tell(say.Names(question.ask.number, ()))
+            question.connection.calls.pop(question.ask.number, None)
+
     def _answer(self, pool: HostedPool, question: Question) -> None:
         ask, connection = question.ask, question.connection
         now = max(self._clock.now(), pool.last_time)
         match ask:
             case say.Look():
                 session = connection.session.session if connection.session is not None else ""
-                found = StandingsQuestion(session, ask.ids)(pool.replica, now)
+                found = StandingsQuestion(session, ask.ids, ask.strays)(pool.replica, now)
                 connection.tell(say.Standings(ask.number, tuple(found)))
             case say.GetImage():
                 replica = pool.replica
                 history = pack(tuple(replica.history))
                 connection.tell(say.PoolImage(ask.number, replica.version, now, freeze(replica.state), history))
-            case say.Drop():
-                self._log.drop(ask.pool)
-                pool.sync()
-                connection.tell(say.Names(ask.number, ()))
             case say.Watch():
                 connection.tell(say.Names(ask.number, ()))
             case _Leaving():
@@ -378,27 +408,31 @@ class Companion:
                 self._selector.unregister(session.process)
         session.process.close()
         for name in session.pools | session.past:
-            self._bury_in(self._pool(name), session.session, reason)
+            self._pool(name).bury(session.session, reason)
         self._wanted.discard(f"to:{session.session}")
-
-    def _bury_in(self, pool: HostedPool, session: str, reason: str) -> None:
-        pool.forget(session)
-        pool.send(Bury(session, reason))
-        pool.over.add(session)
 
     def _beat(self) -> None:
         """Show that we live, and look after those whose witness does not."""
-        self._beat_at = elapsed() + BEAT
-        for name in {name for session in self._sessions.values() for name in session.pools}:
-            pool = self._pool(name)
-            for orphan in self._log.beat(name, self.me, int(LOST * 250_000)):
-                self._judge(pool, orphan)
-            self._clear_suspicion(pool)
-            self._let_idle_go(pool)
-            if elapsed() >= self._compare_at:
-                self._compare(pool)
-        if elapsed() >= self._compare_at:
-            self._compare_at = elapsed() + LOST
+        if not self._beats:
+            self._beat_at = elapsed() + BEAT
+            self._beats = list({name for session in self._sessions.values() for name in session.pools})
+            self._compares = elapsed() >= self._compare_at
+            if self._compares:
+                self._compare_at = elapsed() + LOST
+        until = elapsed() + TURNS
+        while self._beats:
+            self._alone(self._beats.pop(), self._beat_in)
+            if elapsed() >= until:
+                break
+
+    def _beat_in(self, name: str) -> None:
+        pool = self._pool(name)
+        for orphan in self._log.beat(name, self.me, int(LOST * 250_000)):
+            self._judge(pool, orphan)
+        self._clear_suspicion(pool)
+        self._let_idle_go(pool)
+        if self._compares:
+            self._compare(pool)
 
     def _let_idle_go(self, pool: HostedPool) -> None:
         """Let sessions leave a pool in which they have long had nothing: it costs the store two calls a second."""
@@ -427,11 +461,21 @@ class Companion:
         return min(orphan.silence, elapsed() - since)
 
     def _look_over(self, pool: HostedPool) -> None:
-        """Judge, once, the sessions of this machine that another companion watched over."""
+        """Judge, once, the sessions of this machine that another companion watched over, or we did and are over."""
         for session, witness in self._log.sessions(pool.name).items():
-            if session not in self._sessions and seen_from(witness, self._here) is True:
-                self._bury_in(pool, session, "its process is gone")
-        self._looked_over.add(pool.name)
+            is_over = witness.companion == self.me or seen_from(witness, self._here) is True
+            if is_over and session not in self._sessions:
+                pool.bury(session, "its process is gone")
+
+    def _suspect_silent(self, pool: HostedPool) -> None:
+        """Mark, once, what is held by machines that are silent by the store's clock: who only looks does not stay.
+
+        That clock may be wrong, and the store may have been away: so nothing is ended by it, and the mark is taken away
+        when the machine is heard of.
+        """
+        for orphan in self._log.beat(pool.name, self.me, int(LOST * 1_000_000)):
+            if orphan.session not in self._sessions and seen_from(orphan.witness, self._here) is None:
+                self._suspect_lost(pool, orphan, orphan.silence)
 
     def _judge(self, pool: HostedPool, orphan: Orphan) -> None:
         """See what became of a session whose witness is silent."""
@@ -443,15 +487,17 @@ class Companion:
         gone = seen_from(orphan.witness, self._here) if silence < LOST else verdict(orphan.witness, self._here)
         free_after = pool.replica.state.settings.free_after / 1_000_000
         if gone:
-            self._bury_in(pool, orphan.session, "its process is gone")
+            pool.bury(orphan.session, "its process is gone")
         elif gone is False:  # it lives here, and its companion does not: it is ours now
             self._adopt(pool, orphan)
         elif silence >= LOST and free_after and silence >= free_after:
             words = f"{LOST_WORDS} for {silence:.0f} s, and the pool frees such after {free_after:g} s: a guess"
-            self._bury_in(pool, orphan.session, words)
+            if orphan.session in pool.replica.state.sessions:
+                pool.send(Bury(orphan.session, words))
+            else:
+                pool.retire(orphan.session)  # if it lives, its own companion registers it again
         elif silence >= LOST:
-            where = orphan.witness.host or orphan.witness.machine
-            self._suspect(pool, orphan.session, f"{LOST_WORDS}: {where} was last seen {silence:.0f} s ago")
+            self._suspect_lost(pool, orphan, silence)
 
     def _adopt(self, pool: HostedPool, orphan: Orphan) -> None:
         witness = msgspec.structs.replace(orphan.witness, companion=self.me)
@@ -459,6 +505,10 @@ class Companion:
         session.pools.add(pool.name)
         self._add_session(session)
         self._log.register(pool.name, self.me, orphan.session, witness)
+
+    def _suspect_lost(self, pool: HostedPool, orphan: Orphan, silence: float) -> None:
+        where = orphan.witness.host or orphan.witness.machine
+        self._suspect(pool, orphan.session, f"{LOST_WORDS}: {where} was last seen {silence:.0f} s ago")
 
     def _suspect(self, pool: HostedPool, session: str, why: str) -> None:
         for command in _suspicions(pool, session, why):
@@ -599,6 +649,10 @@ class Companion:
                 self._pool(name).curious.discard(connection.session.session)
         for questions in self._questions.values():
             questions[:] = [one for one in questions if one.connection is not connection]
+
+    def _flush_all(self) -> None:
+        for connection in list(self._connections):
+            self._flush(connection)
 
     def _flush(self, connection: Connection) -> None:
         try:

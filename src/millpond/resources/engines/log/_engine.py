@@ -83,6 +83,7 @@ class LogEngine:
         self._wake_reader, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_reader, False)
         os.set_blocking(self._wake_writer, False)
+        self._is_mute = False  # whether who has the companion's socket has not said a word
         self._is_closed = False
         self._thread = threading.Thread(target=self._work, name="millpond-log", daemon=True)
         try:
@@ -102,7 +103,7 @@ class LogEngine:
     def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask how requests stand, which the companion can tell; for another question, get the pool and ask it here."""
         if isinstance(question, StandingsQuestion):
-            return self._ask(lambda number, acked: say.Look(number, pool, question.ids), done)
+            return self._ask(lambda number, acked: say.Look(number, pool, question.ids, question.strays), done)
 
         def answered(answer: Any) -> None:
             if isinstance(answer, say.PoolImage):
@@ -131,10 +132,14 @@ class LogEngine:
         def stop() -> None:
             with self._lock:
                 left = [one for one in self._watchers.get(pool, ()) if one is not entry]
-                if len(left) != len(self._watchers.get(pool, ())):
+                if len(left) == len(self._watchers.get(pool, ())):
+                    return
+                if left:
                     self._watchers[pool] = left
-                    if not own and not self._is_closed:
-                        self._send_watch(pool)
+                else:
+                    del self._watchers[pool]
+                if not own and not self._is_closed:
+                    self._send_watch(pool)
 
         shielded(begin)
         if not own and threading.current_thread() is not self._thread:
@@ -323,6 +328,7 @@ class LogEngine:
 
     def _end_companion(self) -> None:
         """End a companion that does not answer: another one goes on with everything."""
+        self._is_mute = self.companion is None
         logger.warning("a companion does not answer", extra={"millpond": {"url": self.url, "process": self.companion}})
         found = self.companion or written_pid(self._url)
         if found is not None and is_gone(*found) is False:
@@ -330,14 +336,14 @@ class LogEngine:
                 os.kill(found[0], signal.SIGKILL)
 
     def _reconnect(self) -> None:
-        """Find or start a companion again, until there is one."""
+        """Find or start a companion again, until there is one. After a while, calls are answered without one."""
         was_refused = self.companion is None
         with self._lock:
             made, self._socket, self.companion = self._socket, None, None
             self._out.clear()
             if made is not None:
                 made.close()
-        failures = 0
+        failures, since = 0, elapsed()
         if was_refused and not self._is_closed:  # it ended before it had welcomed us: do not hurry
             self._rest(random.uniform(0.1, 0.3))
         while not self._is_closed:
@@ -348,7 +354,15 @@ class LogEngine:
                 failures += 1
                 if failures == 5:
                     logger.warning("no companion", extra={"millpond": {"url": self.url, "error": str(error)}})
+                if elapsed() - since > SILENCE:
+                    self._fail_all(f"{self.url} cannot be used: {error}; whether the call took effect is unknown")
                 self._rest(min(1.0, 0.02 * 2 ** min(failures, 8)) * random.uniform(0.5, 1))
+
+    def _fail_all(self, text: str) -> None:
+        with self._lock:
+            left, self._calls = list(self._calls.values()), {}
+        for call in left:
+            _answer(call, EngineUnavailable(text))
 
     def _rest(self, seconds: float) -> None:
         poll = select.poll()
@@ -358,7 +372,8 @@ class LogEngine:
 
     def _connect(self) -> None:
         """Connect, and say again what was not answered."""
-        made = meet(self._url, self._here)
+        made = meet(self._url, self._here, is_mute=self._is_mute)
+        self._is_mute = False
         with self._lock:
             self._socket = made
             pools = tuple(self._watchers)

@@ -133,11 +133,13 @@ class HostedPool:
         self._decided_at = 0.0
         self._bad: set[tuple[str, int]] = set()
         self._was_read = False
+        self._reached = (0, b"")  # the last item that was surely in the store
+        self.went_back = False
+        """Whether the store has lost something that it had: who ended since is to be looked for again."""
         self._is_hinted = False
         self.arrivals: list[tuple[str, Witness]] = []
         """Sessions that began to use it, and are to be registered before anything is done for them."""
-        self.over: set[str] = set()
-        """Sessions that are over, and are to be forgotten once that is written down."""
+        self._over: dict[str, tuple[Posted, float]] = {}  # sessions that are over, until that is written down
         self._written_off: list[str] = []  # for those it is
         self._called_at: dict[str, float] = {}  # by session
         self._rests_until = 0.0
@@ -152,6 +154,18 @@ class HostedPool:
     def send(self, command: Command) -> None:
         """Take a command of the companion itself, which may be done twice without harm."""
         self._queue.append(Posted("", 0, 0, command))
+
+    def bury(self, session: str, reason: str) -> None:
+        """Write down that a session is over, and forget it then; where nothing was done there is nothing to write."""
+        may_be_known = self._seq or self._queue or any(key[0] == session for key in self._maybe_posted)
+        self.forget(session)
+        if not may_be_known:
+            self._over.pop(session, None)
+            self._written_off.append(session)
+            return
+        call = Posted("", 0, 0, Bury(session, reason))
+        self._queue.append(call)
+        self._over[session] = (call, elapsed())
 
     def admit(self, session: Listener) -> None:
         """Let a session of this machine use it."""
@@ -189,6 +203,11 @@ class HostedPool:
         self._look_at = 0.0
         self._is_hinted = True
 
+    def read_anew(self) -> None:
+        """Read everything again at the next turn: it was dropped."""
+        self._start_over([])
+        self._rests_until = 0.0
+
     def leave(self) -> None:
         """Give the gate up, if it is ours: nobody need wait for it."""
         if self._epoch:
@@ -207,6 +226,11 @@ class HostedPool:
         """Whether the gate is surely ours still."""
         return self._epoch > 0 and elapsed() < self._sure_until
 
+    @property
+    def has_to_tell(self) -> bool:
+        """Whether the store has yet to hear something: who is over, if nobody is left."""
+        return bool(self._queue or self._over or self._written_off)
+
     def wakes_at(self) -> float | None:
         """Return when it has something to do if nobody calls; None when nothing is to be expected."""
         if self.rests:
@@ -214,7 +238,7 @@ class HostedPool:
         if self._queue or self._inbox or self.arrivals or self._written_off or self._is_hinted:
             return 0.0
         if not self.listeners:
-            return self._look_at if self.over else None  # till it is written down who is over
+            return self._look_at if self._over else None  # till it is written down who is over
         at = self._look_at
         due = self.replica.state.due()
         if due is not None:
@@ -295,6 +319,7 @@ class HostedPool:
         elif self._joins(found):
             for seq, tip, body in found.items:
                 self._take_item(seq, tip, body)
+            self._reached = (self._seq, self._tip)
         else:  # it was compacted, dropped, or went back in time
             self._seq = -1
             self._load_or_fail(self._exchange(-1, (), wants_gate))
@@ -304,11 +329,11 @@ class HostedPool:
         """Return how many seconds from now the store is looked at without a hint."""
         if not self.has_hints and self._expects_news():
             return BLIND
-        return ANSWER if self._posted or self.over else LOOK
+        return ANSWER if self._posted or self._over else LOOK
 
     def _expects_news(self) -> bool:
         """Tell whether another machine may have something for us: an answer, a call, a grant, or something to watch."""
-        if self._posted or self.over or self.curious:
+        if self._posted or self._over or self.curious:
             return True
         if self._epoch and elapsed() - self._decided_at < GATE / 1_000_000:  # till then others post to us
             return True
@@ -322,6 +347,14 @@ class HostedPool:
         before = elapsed() - LOOK
         late = [key for key, (_, at) in self._posted.items() if at < before]
         self._queue.extendleft([self._posted.pop(key)[0] for key in reversed(late)])
+        self._bury_again(before)
+
+    def _bury_again(self, before: float) -> None:
+        """Say again who is over, if that was said before then and is not written down."""
+        for session, (call, at) in self._over.items():
+            if at < before and call not in self._queue:
+                self._queue.append(call)
+                self._over[session] = (call, elapsed())
 
     def _load_or_fail(self, found: Synced) -> None:
         """Begin anew; what does not fit together was changed as it was read, so it is read once more."""
@@ -365,6 +398,8 @@ class HostedPool:
         if (self._seq, self._tip) != (found.seq, found.tip):
             self._seq = -1
             return False
+        self.went_back = self.went_back or not self._has_reached(found)
+        self._reached = (self._seq, self._tip)
         if self._was_read:
             self.arrivals = [
                 (one.session, one.witness) for one in self.listeners.values()
@@ -377,10 +412,22 @@ class HostedPool:
         # The store may have forgotten what was posted.
         self._queue.extendleft([one for one, _ in reversed(self._posted.values())])
         self._posted.clear()
-        for session in [one for one in self.over if one not in self.replica.state.sessions]:
-            self.over.discard(session)
-            self._written_off.append(session)
+        for session in [one for one in self._over if one not in self.replica.state.sessions]:
+            self._write_off(session)
+        self._bury_again(elapsed())
         return True
+
+    def _write_off(self, session: str) -> None:
+        """Take note that it is written down that a session is over."""
+        if self._over.pop(session, None) is not None:
+            self._written_off.append(session)
+
+    def _has_reached(self, found: Synced) -> bool:
+        """Tell whether a store that was read anew has what it had; one that was compacted meanwhile is believed."""
+        seq = self._reached[0]
+        if not seq or (found.items and seq < found.items[0][0]):
+            return True
+        return any(item[:2] == self._reached for item in found.items)
 
     def _answer_again(self, session: str, number: int) -> None:
         """Answer a call that was done while we were not looking."""
@@ -443,7 +490,7 @@ class HostedPool:
         self._look_at = elapsed() + self._patience()
         self._inbox = deque(done.inbox)
         if item is not None:
-            self._seq, self._tip = item[0], tip
+            self._seq, self._tip = self._reached = (item[0], tip)
             if snapshot is not None:
                 self._base, self._base_version = self._seq, self.replica.version
         self._tell(steps)
@@ -460,6 +507,9 @@ class HostedPool:
 
     def _decide(self, call: Posted, is_direct: bool, steps: list[Step], quiet: list[tuple[str, int, Reply]]) -> None:
         reply, entry = self._decision(call)
+        if type(call.command) is Bury and entry is None and not self._seq and not steps:
+            self._write_off(call.command.session)  # a goodbye makes no pool
+            return
         answer = None
         if call.number:
             answer = Answer(call.session, call.number, call.acked, reply)
@@ -515,9 +565,7 @@ class HostedPool:
             self._gone.append(answer.session)
             if len(self._gone) > TOMBSTONES:
                 self._answered.pop(self._gone.popleft(), None)
-            if answer.session in self.over:
-                self.over.discard(answer.session)
-                self._written_off.append(answer.session)
+            self._write_off(answer.session)
             return
         known = self._answered.get(answer.session)
         if known is None:

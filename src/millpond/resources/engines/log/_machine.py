@@ -25,5 +25,9 @@ def machine_id() -> str:
 
 
 def witness_of_this_process(machine: str) -> Witness:
-    """Return what tells this process from all others; the companion that watches it is filled in later."""
-    return Witness("", machine or machine_id(), boot_id(), namespace(), socket.gethostname(), os.getpid(), own_start())
+    """Return what tells this process from all others; the companion that watches it is filled in later.
+
+    A name that was given to the machine is also what people see as its host.
+    """
+    host = machine or socket.gethostname()
+    return Witness("", machine or machine_id(), boot_id(), namespace(), host, os.getpid(), own_start())

@@ -19,7 +19,7 @@ from millpond.resources._replica import Standing
 from millpond.resources._wire import Entry
 from millpond.resources.engines.log._log import Witness
 
-PROTOCOL: Final = 1
+PROTOCOL: Final = 2
 """Part of the name under which processes and companions find each other."""
 
 
@@ -48,11 +48,12 @@ class Apply(Message, frozen=True, tag=2):
 
 
 class Look(Message, frozen=True, tag=3):
-    """Tell how requests of the session stand."""
+    """Tell how requests of the session stand; with `strays`, also which others it has."""
 
     number: int
     pool: str
     ids: tuple[str, ...]
+    strays: bool
 
 
 class GetImage(Message, frozen=True, tag=4):

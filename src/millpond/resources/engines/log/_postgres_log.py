@@ -12,7 +12,6 @@ import select
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import psycopg
 from psycopg import errors
@@ -30,6 +29,7 @@ from millpond.resources.engines.log._log import (
     decode_witness,
     encode,
 )
+from millpond.resources.engines.log._postgres_url import read_postgres
 from millpond.resources.engines.log._watchdog import Watchdog
 
 OLDEST: Final = 130_000
@@ -57,10 +57,7 @@ class PostgresLog:
     """All pools of one database."""
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        options = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "machine"]
-        self._url = urlunsplit(parts._replace(query=urlencode(options)))
-        self._name = parts.netloc.rpartition("@")[2] + parts.path or "localhost"
+        self._url, self._name, _ = read_postgres(url)
         self._pools: dict[str, str] = {}  # by what notifications call them: names can be longer than those
         self._listen_at = 0.0
         self._connection: psycopg.Connection[Any] | None = None
@@ -78,7 +75,11 @@ class PostgresLog:
             )
         if is_replica:
             raise EngineError(f"postgresql at {self._name} is a read-only replica; give the URL of the primary")
-        if self._call("SELECT to_regproc('millpond_resource_drop') IS NULL")[0][0]:
+        missing = (
+            "SELECT to_regproc('millpond_resource_drop') IS NULL OR EXISTS (SELECT 1 FROM unnest(%s::text[]) AS name "
+            "WHERE to_regclass('millpond_resource_' || name) IS NULL)"
+        )
+        if self._call(missing, (["pool", "item", "parcel", "session", "companion"],))[0][0]:
             self._create()
 
     def _create(self) -> None:
@@ -151,7 +152,10 @@ class PostgresLog:
     def unregister(self, pool: str, sessions: Sequence[str]) -> None:
         """Forget sessions that are over."""
         self._call(
-            "DELETE FROM millpond_resource_session WHERE pool = %s AND session = ANY (%s)", (pool, list(sessions))
+            "WITH gone AS (DELETE FROM millpond_resource_session WHERE pool = %(pool)s AND session = ANY (%(over)s)) "
+            "DELETE FROM millpond_resource_companion WHERE pool = %(pool)s AND NOT EXISTS (SELECT 1 FROM "
+            "millpond_resource_session WHERE pool = %(pool)s AND session <> ALL (%(over)s))",
+            {"pool": pool, "over": list(sessions)},
         )
 
     def sessions(self, pool: str) -> dict[str, Witness]:
@@ -277,6 +281,8 @@ class PostgresLog:
             )
         if isinstance(error, errors.ReadOnlySqlTransaction):
             return EngineUnavailable(f"{where} is read-only now; wait for the failover, or give the URL of the primary")
+        if isinstance(error, psycopg.DataError) and "NUL" in text:
+            return EngineError(f"{where} keeps no text with a NUL character: give the pool another name")
         return EngineError(f"{where} refused a call: {text}; this looks like a bug of millpond, please report it")
 
     def _drop(self) -> None:

@@ -143,7 +143,8 @@ class RedisLog:
 
     def unregister(self, pool: str, sessions: Sequence[str]) -> None:
         """Forget sessions that are over."""
-        self._client.command("HDEL", self._of(pool).sessions[0], *sessions)
+        for start in range(0, len(sessions), 1000):  # Lua takes no more than some thousands at once
+            self._client.run(_script("unregister"), self._of(pool).sessions, sessions[start : start + 1000])
 
     def sessions(self, pool: str) -> dict[str, Witness]:
         """Return all sessions of a pool."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-from urllib.parse import parse_qsl, urlsplit
 
 from millpond._redis._address import Address
 from millpond._urls import shown
@@ -11,8 +11,10 @@ from millpond._urls import shown
 
 def check(url: str) -> str:
     """Refuse a URL that cannot work, or whose extra is missing; return the name that it gives to this machine."""
-    if url.partition(":")[0].startswith("postgres"):
-        if importlib.util.find_spec("psycopg") is None:
-            raise ModuleNotFoundError(f"{shown(url)!r} needs psycopg: pip install 'millpond[postgres]'", name="psycopg")
-        return dict(parse_qsl(urlsplit(url).query)).get("machine", "")
-    return Address(url).machine
+    if not url.partition(":")[0].startswith("postgres"):
+        return Address(url).machine
+    if importlib.util.find_spec("psycopg") is None:
+        raise ModuleNotFoundError(f"{shown(url)!r} needs psycopg: pip install 'millpond[postgres]'", name="psycopg")
+    reader = importlib.import_module("millpond.resources.engines.log._postgres_url")
+    machine: str = reader.read_postgres(url).machine
+    return machine
