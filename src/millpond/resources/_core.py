@@ -621,6 +621,10 @@ def _add(turn: _Turn, command: do.Add) -> do.Reply:
     return do.Reply("ok", command.name)
 
 
+# What an operator changes may lift what held others back elsewhere: a bundle that had units, or the room of its group,
+# kept for it, and cannot be served now. So all that is free is looked at.
+
+
 def _remove(turn: _Turn, command: do.Remove) -> do.Reply:
     resource = turn.state.resources.get(command.name)
     if resource is None:
@@ -629,6 +633,7 @@ def _remove(turn: _Turn, command: do.Remove) -> do.Reply:
         turn.decide(to.Marked(command.name, REMOVING, command.by, command.reason))
     else:
         turn.decide(to.Removed(command.name, command.by, command.reason))
+    turn.freed |= turn.state.free
     turn.end_the_impossible()
     return do.Reply("ok", command.name, detail=REMOVING if resource.used else "removed")
 
@@ -638,7 +643,7 @@ def _relabel(turn: _Turn, command: do.Relabel) -> do.Reply:
     if resource is None:
         return do.Reply("unknown", command.name)
     turn.decide(to.Relabelled(command.name, command.labels, command.by, command.reason))
-    turn.freed |= 1 << resource.slot
+    turn.freed |= turn.state.free | 1 << resource.slot
     turn.end_the_impossible()
     return do.Reply("ok", command.name)
 
@@ -648,8 +653,7 @@ def _resize(turn: _Turn, command: do.Resize) -> do.Reply:
     if resource is None:
         return do.Reply("unknown", command.name)
     turn.decide(to.Resized(command.name, command.capacity, command.by, command.reason))
-    turn.freed |= 1 << resource.slot
-    turn.freed |= turn.state.free & turn.state.guarded  # who has the whole may have used up the room of its group
+    turn.freed |= turn.state.free | 1 << resource.slot
     turn.end_the_impossible()
     return do.Reply("ok", command.name)
 
@@ -661,7 +665,7 @@ def _mark(turn: _Turn, command: do.Mark) -> do.Reply:
     if resource.state == REMOVING and command.state != ACTIVE:
         return do.Reply("ok", command.name, detail=REMOVING)  # it goes anyway; only to make it active calls it back
     turn.decide(to.Marked(command.name, command.state, command.by, command.reason))
-    turn.freed |= 1 << resource.slot
+    turn.freed |= turn.state.free | 1 << resource.slot
     turn._settle(((command.name, 0),))
     return do.Reply("ok", command.name, detail=resource.state)
 
