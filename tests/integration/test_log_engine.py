@@ -28,6 +28,7 @@ from log_stores import of_machine
 from millpond import EngineError, EngineUnavailable, LeaseLost, ResourcePool
 from millpond._redis import Address, Client
 from millpond.resources import _commands as do
+from millpond.resources import _views
 from millpond.resources._records import HELD, Holder, Want
 from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted, _rendezvous
 from millpond.resources.engines.log import _messages as say
@@ -194,6 +195,50 @@ def test_a_lost_machine_is_suspect_until_it_is_heard_of_again(lab, machine, monk
         returned = back.engine(monkeypatch)
         send(returned, do.Remove("none"))  # it uses the pool again
         becomes(lambda: free(lab), True)  # the machine has another boot: none of its old processes is left
+
+
+def test_who_only_looks_sees_that_a_machine_is_lost(store, machine, monkeypatch):
+    """By the store's clock: the one who looks has not been there to measure the silence."""
+    with quick(monkeypatch), contextlib.closing(open_log(store)) as log:
+        gone = machine("gone")
+        engine = gone.engine(monkeypatch)
+        send(engine, do.Add("board", {}), "looked")
+        assert send(engine, acquire(engine), "looked").kind == HELD
+        gone.vanish()
+        until(lambda: log.beat("looked", "test", 500_000))
+        looking = machine("looking")
+        monkeypatch.setattr(looking.companion, "_silence", lambda pool, orphan: 0.0)
+        other = looking.engine(monkeypatch)
+        send(other, do.Remove("none"), "looked")
+        seen = until(lambda: look(other, "looked")[0].suspect)
+        assert "gone was last seen" in seen
+        other.close()
+
+
+def look(engine: LogEngine, pool: str) -> list[Any]:
+    """Return who holds what."""
+    answers: list[Any] = []
+    came = threading.Event()
+    engine.read(pool, _views.holders, lambda answer: (answers.append(answer), came.set()), block=False)  # type: ignore[arg-type, func-returns-value]
+    assert came.wait(HANG)
+    return list(answers[0])
+
+
+def test_a_beat_in_the_future_is_no_sign_of_life(store, machine):
+    """The clock of the store was set back."""
+    with contextlib.closing(open_log(store)) as log:
+        log.register("ahead", "early", "session", machine("early").here)
+        if store.startswith("postgres"):
+            with psycopg.connect(store, autocommit=True) as connection:
+                connection.execute("UPDATE millpond_resource_companion SET beat = beat * 2 WHERE pool = 'ahead'")
+        else:
+            log_stores.command(store, "HSET", "millpond:resources:{ahead}:beats", "early", "9000000000000000")
+        assert [one.session for one in log.beat("ahead", "late", 1_000_000)] == ["session"]
+
+
+def test_a_name_that_was_given_to_a_machine_is_seen_as_its_host(lab):
+    with lab.acquire(timeout=HANG):
+        assert lab.holders()[0].host == "office"
 
 
 def test_a_pool_may_free_what_a_lost_machine_held_after_a_time(lab, machine, monkeypatch):
@@ -518,6 +563,33 @@ def test_to_look_at_a_pool_makes_none_and_a_deleted_one_does_not_come_back(store
         client = Client(Address(store))
         until(lambda: not [key for key in client.command("KEYS", "*") if b"typo" in key or b"deleted" in key])
         client.close()
+
+
+def test_an_engine_forgets_pools_that_nobody_uses(store):
+    with ResourcePool("kept", store) as kept:
+        with ResourcePool("left", store):
+            pass
+        engine = kept._engine
+        assert isinstance(engine, LogEngine)
+        assert list(engine._watchers) == ["kept"]
+
+
+def test_a_name_that_postgresql_cannot_keep_is_refused_and_harms_no_other_pool():
+    with log_stores.running("postgres") as url, ResourcePool("other", url) as other:
+        with ResourcePool("a\0b", url) as odd, pytest.raises(EngineError, match="another name"):
+            odd.holders()
+        other.add("board")
+        assert len(other.resources()) == 1
+
+
+def test_tables_that_were_lost_are_made_again_when_a_pool_is_opened():
+    with log_stores.running("postgres") as url:
+        with ResourcePool("lab", of_machine(url, "before")) as pool:
+            pool.add("board")
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("DROP TABLE millpond_resource_companion")
+        with ResourcePool("lab", of_machine(url, "after")) as pool:
+            assert len(pool.resources()) == 1
 
 
 def test_a_pool_of_another_format_can_be_dropped(redis_url):

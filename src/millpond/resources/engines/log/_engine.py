@@ -132,10 +132,14 @@ class LogEngine:
         def stop() -> None:
             with self._lock:
                 left = [one for one in self._watchers.get(pool, ()) if one is not entry]
-                if len(left) != len(self._watchers.get(pool, ())):
+                if len(left) == len(self._watchers.get(pool, ())):
+                    return
+                if left:
                     self._watchers[pool] = left
-                    if not own and not self._is_closed:
-                        self._send_watch(pool)
+                else:
+                    del self._watchers[pool]
+                if not own and not self._is_closed:
+                    self._send_watch(pool)
 
         shielded(begin)
         if not own and threading.current_thread() is not self._thread:

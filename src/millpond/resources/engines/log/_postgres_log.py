@@ -75,7 +75,11 @@ class PostgresLog:
             )
         if is_replica:
             raise EngineError(f"postgresql at {self._name} is a read-only replica; give the URL of the primary")
-        if self._call("SELECT to_regproc('millpond_resource_drop') IS NULL")[0][0]:
+        missing = (
+            "SELECT to_regproc('millpond_resource_drop') IS NULL OR EXISTS (SELECT 1 FROM unnest(%s::text[]) AS name "
+            "WHERE to_regclass('millpond_resource_' || name) IS NULL)"
+        )
+        if self._call(missing, (["pool", "item", "parcel", "session", "companion"],))[0][0]:
             self._create()
 
     def _create(self) -> None:
@@ -277,6 +281,8 @@ class PostgresLog:
             )
         if isinstance(error, errors.ReadOnlySqlTransaction):
             return EngineUnavailable(f"{where} is read-only now; wait for the failover, or give the URL of the primary")
+        if isinstance(error, psycopg.DataError) and "NUL" in text:
+            return EngineError(f"{where} keeps no text with a NUL character: give the pool another name")
         return EngineError(f"{where} refused a call: {text}; this looks like a bug of millpond, please report it")
 
     def _drop(self) -> None:

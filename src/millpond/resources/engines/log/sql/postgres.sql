@@ -105,18 +105,18 @@ BEGIN
         FROM (SELECT id, body FROM millpond_resource_parcel WHERE pool = pool_ ORDER BY id LIMIT 1000) AS first_ones;
 END $$;
 
--- Note that a companion lives; tell of the sessions whose companion has long been silent.
+-- Note that a companion lives; tell of the sessions whose companion has long been silent. The clock may have been set back.
 CREATE OR REPLACE FUNCTION millpond_resource_beat(pool_ text, me_ text, lost_ bigint)
 RETURNS TABLE (session_ text, witness_ bytea, silence_ bigint, beat_ bigint) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE now_ bigint := millpond_resource_now();
 BEGIN
     INSERT INTO millpond_resource_companion VALUES (pool_, me_, now_)
         ON CONFLICT (pool, companion) DO UPDATE SET beat = now_;
-    DELETE FROM millpond_resource_companion c WHERE c.pool = pool_ AND c.beat < now_ - lost_ AND NOT EXISTS
+    DELETE FROM millpond_resource_companion c WHERE c.pool = pool_ AND abs(now_ - c.beat) > lost_ AND NOT EXISTS
         (SELECT 1 FROM millpond_resource_session s WHERE s.pool = pool_ AND s.companion = c.companion);
-    RETURN QUERY SELECT s.session, s.witness, now_ - c.beat, c.beat FROM millpond_resource_session s
+    RETURN QUERY SELECT s.session, s.witness, abs(now_ - c.beat), c.beat FROM millpond_resource_session s
         JOIN millpond_resource_companion c ON c.pool = s.pool AND c.companion = s.companion
-        WHERE s.pool = pool_ AND c.beat < now_ - lost_;
+        WHERE s.pool = pool_ AND abs(now_ - c.beat) > lost_;
 END $$;
 
 -- Delete a pool, all of it at one moment.
