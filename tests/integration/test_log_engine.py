@@ -789,8 +789,9 @@ def test_a_socket_of_a_companion_that_nobody_serves_is_replaced(redis_url, monke
     monkeypatch.setattr(_engine, "SILENCE", 0.3)
     url = of_machine(redis_url, "deaf")
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(_rendezvous._path(url))
+        listener.bind(path := _rendezvous._path(url))
         listener.listen(10)
+        os.utime(path, (0, 0))  # else its companion may yet be on its way
         with ResourcePool("lab", url) as pool:
             pool.add("board", exist_ok=True)
 
