@@ -227,6 +227,7 @@ def look(engine: LogEngine, pool: str) -> list[Any]:
 def test_a_beat_in_the_future_is_no_sign_of_life(store, machine):
     """The clock of the store was set back."""
     with contextlib.closing(open_log(store)) as log:
+        log.check()
         log.register("ahead", "early", "session", machine("early").here)
         if store.startswith("postgres"):
             with psycopg.connect(store, autocommit=True) as connection:
