@@ -16,7 +16,7 @@ import sys
 import tempfile
 from typing import IO
 
-SUPPORTED = ("3.11", "3.12", "3.13")
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15")
 SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/sqlite/*")
 """Tests of which one Python is enough: about servers or rules rather than Python."""
 SECOND = ("unit/keyed", "unit/resources", "conformance")

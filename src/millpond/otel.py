@@ -134,6 +134,14 @@ class Tracing:
 
     def __call__(self, event: Event) -> None:
         """Make a span of what has ended: a task of a local pool, or the wait for a resource."""
+        try:
+            self._tell(event)
+        except Exception:  # a tracer or processor of the program's
+            logger.exception("a span cannot be made")
+        if self._then is not None:
+            self._then(event)
+
+    def _tell(self, event: Event) -> None:
         data = event.data
         if event.name in ("task_finished", "task_failed"):
             about = {"millpond.pool": event.pool, "code.function.name": str(data.get("function", ""))}
@@ -143,8 +151,6 @@ class Tracing:
             if "resources" in data:
                 about["millpond.resources"] = ", ".join(data["resources"])
             self._past(f"acquire {event.pool}", data.get("waited"), about, data.get("error"))
-        if self._then is not None:
-            self._then(event)
 
     def _past(self, name: str, seconds: float | None, about: dict[str, str], error: Any) -> None:
         """Make a span that ends now and lasted for so many seconds."""
@@ -187,7 +193,11 @@ class _Sending(_Block):
 
     def __enter__(self) -> Mapping[str, str]:
         super().__enter__()
-        return _injected() if self._span.get_span_context().is_valid else {}
+        try:
+            return _injected() if self._span.get_span_context().is_valid else {}
+        except Exception:  # a span of the program's
+            logger.exception("the context of a trace cannot be sent")
+            return {}
 
 
 def _injected() -> dict[str, str]:
@@ -235,8 +245,9 @@ def _note(span: trace.Span, error: BaseException) -> None:
             span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}"[:1000])
         else:
             span.add_event("stopped", {"exception.type": type(error).__name__})
-    except Exception:  # an exception that cannot be printed
-        span.set_status(trace.StatusCode.ERROR, type(error).__name__)
+    except Exception:  # an exception that cannot be printed, or a span of the program's
+        with contextlib.suppress(Exception):
+            span.set_status(trace.StatusCode.ERROR, type(error).__name__)
 
 
 class _Carried(Generic[P, R]):

@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--hold",
         action="append",
         default=[],
-        metavar="NAME[:COUNT][{LABEL=VALUE}]",
+        metavar="NAME[/RESOURCE][:COUNT][{LABEL=VALUE}]",
         help="hold this for the whole run, or for each worker of xdist; repeatable",
     )
     group.addoption("--millpond-url", default="", metavar="URL", help="where the pools live")
@@ -85,6 +85,7 @@ class _Holding:
         lending: Any = importlib.import_module("millpond.cli.lending")
         place = importlib.import_module("millpond.cli.place").Place(self._url or None)
         around = importlib.import_module("millpond.cli.family").ancestors()
+        urls: Any = importlib.import_module("millpond._urls")
         resources: Any = importlib.import_module("millpond.resources")
         wanted = self._wanted
         with contextlib.ExitStack() as stack:
@@ -97,9 +98,11 @@ class _Holding:
                 held.resources = tails.borrow(wanted.pool, held.resources, wanted.number, deadline)
             else:
                 lending.ensure(pool, place.url, wanted, may_create=True)
-                held = stack.enter_context(lending.acquire(pool, wanted, timeout=self._timeout, reason=self._reason))
-                hold = lending.Hold(wanted.pool, list(held.resources), held.token, place.url)
-                told = {lending.HELD: lending.telling([hold])} if self._is_told else {}  # its tests have it, too
+                held = stack.enter_context(
+                    lending.acquire(pool, place.url, wanted, timeout=self._timeout, reason=self._reason)
+                )
+                hold = lending.Hold(wanted.pool, list(held.resources), held.token, urls.shown(place.url))
+                told = {lending.HELD: lending.telling([hold]), **place.variables()} if self._is_told else {}
                 for variable, value in {**lending.variables(pool, hold), **told}.items():
                     stack.callback(_restore, variable, os.environ.get(variable))
                     os.environ[variable] = value

@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from millpond import KeyedPool, ResourcePool
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
+from millpond.web import _looks
 from waiting import HANG, until
 from web_server import page
 
@@ -146,6 +147,49 @@ def test_dead_letters_are_read_replayed_and_discarded(tab: Page, url: str):
         tab.locator("dialog").get_by_role("button", name="Discard all").click()
         expect(tab.get_by_text("No dead letters")).to_be_visible()
         assert [one.what for one in pool.admin.history()][-2:] == ["replay", "discard"]
+
+
+def test_what_was_chosen_stays_chosen_when_newer_letters_push_it_off_the_page(
+    tab: Page, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(_looks, "PAGE", 3)
+    with tenants(url) as pool, page(url) as client, workers(url, 1):
+        bill = pool.declare_job("bill")
+        first = bill.dispatch("first")
+        until(lambda: pool.statistics().dead == 1)
+        tab.goto(f"{client.base}#/keyed/tenants/dead")
+        tab.locator("tbody input[type=checkbox]").check()
+        expect(tab.get_by_role("button", name="Discard 1 chosen")).to_be_visible()
+        for number in range(4):
+            bill.dispatch(f"later-{number}")
+        until(lambda: pool.statistics().dead == 5)
+        expect(tab.locator("tbody")).not_to_contain_text("first")
+        tab.get_by_role("button", name="Discard 1 chosen").click()
+        tab.locator("dialog textarea").fill("tests")
+        tab.locator("dialog input[name=by]").fill("ann")
+        tab.locator("dialog").get_by_role("button", name="Discard 1 chosen").click()
+        expect(tab.get_by_role("button", name="Discard all")).to_be_visible()
+        assert pool.statistics().dead == 4 and first.id not in {one.id for one in pool.admin.dead_letters()}
+
+
+def test_a_dialog_tells_of_its_own_act_only(tab: Page, url: str):
+    """An answer that comes late is about the dialog before."""
+    with ResourcePool("gpus", url) as pool, page(url) as client:
+        pool.add("gpu-4")
+        pool.add("gpu-5")
+        held_back: list[Route] = []
+        tab.route("**/api/cordon", lambda route: held_back.append(route))
+        tab.goto(f"{client.base}#/resources/gpus")
+        tab.locator('tr[data-resource="gpu-4"]').get_by_role("button", name="Cordon").click()
+        expect(tab.locator("dialog.act")).to_be_visible()
+        until(lambda: tab.wait_for_timeout(20) or held_back)
+        tab.keyboard.press("Escape")
+        tab.locator('tr[data-resource="gpu-5"]').get_by_role("button", name="Quarantine").click()
+        expect(tab.locator("dialog.act")).to_contain_text("This will quarantine gpus/gpu-5")
+        with tab.expect_response("**/api/cordon"):
+            held_back[0].continue_()
+        expect(tab.locator("dialog.act")).to_contain_text("This will quarantine gpus/gpu-5")
+        expect(tab.locator("dialog.act")).not_to_contain_text("cordon gpus/gpu-4")
 
 
 def test_pages_of_keys_are_turned_by_mouse_and_keyboard(tab: Page, url: str):

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from millpond.errors import JobFailed, NotFound
 from millpond.keyed import AsyncKeyedPool, Job, JobView, KeyedPool, Page, Resident
 from millpond.keyed._envelope import encode, opened
 from millpond.keyed._records import Batch
@@ -389,3 +390,81 @@ def test_a_job_that_waits_for_its_next_try_is_tried_at_once(pool: KeyedPool):
             assert pool.admin.retry("k")
         assert receipt.result(HANG) == 3 and tries == [1, 2, 3]
         assert not pool.admin.retry("k") and not pool.admin.retry("another")
+
+
+# --- receipts by id ---------------------------------------------------------------------------------------------------
+
+
+def test_a_receipt_is_found_by_key_and_id_in_another_program(pool: KeyedPool, url: str):
+    """Before it runs, while it runs and when it has ended: the result is the same, and nothing is dispatched."""
+    begun, release = threading.Event(), threading.Event()
+
+    @pool.job(keep_result=3600)
+    def double(job: Job, number: int) -> int:
+        begun.set()
+        release.wait(HANG)
+        return 2 * number
+
+    id_ = double.options(id="order-1").dispatch("ann", 21).id
+    with KeyedPool("p", url) as other:
+        job = other.declare_job("double")
+        assert job.receipt("ann", id_).status() == "waiting"
+        with pool.worker():
+            assert begun.wait(HANG)
+            running = job.receipt("ann", "order-1")
+            assert (running.key, running.id, running.status()) == ("ann", "order-1", "running")
+            with pytest.raises(TimeoutError, match="running"):
+                running.result(0.01)
+            release.set()
+            assert running.result(HANG) == 42
+        assert job.receipt("ann", "order-1").result(HANG) == 42 == double.receipt("ann", id_).result(HANG)
+        assert other.statistics().dispatched_total == 1
+
+
+def test_a_receipt_of_what_failed_or_waits_for_its_time_is_found(pool: KeyedPool):
+    @pool.job(keep_result=3600)
+    def fail(job: Job) -> None:
+        raise ValueError("no such tenant")
+
+    later = fail.options(delay=3600).dispatch("k").id
+    with pool.worker():
+        id_ = fail.dispatch("k").id
+        with pytest.raises(JobFailed, match="no such tenant"):
+            fail.receipt("k", id_).result(HANG)
+    assert fail.receipt("k", later).status() == "delayed" and fail.receipt("k", later).cancel()
+
+
+def test_no_receipt_is_found_of_what_the_store_does_not_know(pool: KeyedPool):
+    @pool.job(keep_result=0)
+    def forget(job: Job) -> None:
+        pass
+
+    words = "knows no job 'x' of key 'k': it was never dispatched, or it has ended and its outcome is kept no longer"
+    with pytest.raises(NotFound, match=words):
+        forget.receipt("k", "x")
+    with pool.worker():
+        id_ = forget.dispatch("k").id
+        until(lambda: pool.statistics().done_total == 1)
+        with pytest.raises(NotFound, match="kept no longer"):
+            forget.receipt("k", id_)
+    assert pool.statistics().dispatched_total == 1
+    for key, odd, error in (("k", "", ValueError), ("", "x", ValueError), ("k", 5, TypeError)):
+        with pytest.raises(error):
+            forget.receipt(key, odd)  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_a_task_finds_a_receipt_by_key_and_id(url: str):
+    async with AsyncKeyedPool("p", url) as pool, AsyncKeyedPool("p", url) as other:
+
+        @pool.job
+        async def double(job: Job, number: int) -> int:
+            return 2 * number
+
+        receipt = await double.dispatch("ann", 21)
+        found = await other.declare_job("double").receipt("ann", receipt.id)
+        assert await found.status() == "waiting"
+        async with pool.worker():
+            assert await found.result(HANG) == 42
+        with pytest.raises(NotFound):
+            await double.receipt("ann", "unknown")

@@ -21,11 +21,19 @@ from typing import Any
 import psutil
 import pytest
 
+from millpond._urls import shown
+from millpond.cli.lending import Hold, telling
 from millpond.resources import ResourcePool
 from waiting import HANG, until
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
 LONG = "600"
+
+
+def _hear_signals() -> None:
+    """Undo what `nohup` or a shell's `&` around the tests has set: a signal that is ignored cannot be passed on."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Shell:
@@ -52,6 +60,7 @@ class Shell:
             text=True,
             env=self.environment,
             cwd=self.folder,
+            preexec_fn=_hear_signals,
         )
         self.running.append(child)
         return child
@@ -149,7 +158,7 @@ def test_exit_codes(shell: Shell, command: list[str], code: int, words: str):
 )
 def test_what_cannot_be_is_refused_in_words(shell: Shell, arguments: list[str], words: str):
     done = shell.run("run", *arguments)
-    assert done.returncode in (1, 2) and words in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode in (1, 2, 66) and words in done.stderr and "Traceback" not in done.stderr
     assert "secret" not in done.stderr
 
 
@@ -161,9 +170,25 @@ def test_options_of_the_command_are_its_own(shell: Shell):
 def test_an_unknown_name_in_a_shared_place_is_a_mistake(shell: Shell):
     shell.environment["MILLPOND_URL"] = f"sqlite:///{shell.folder}/shared.db"
     done = shell.run("run", "--hold", "biuld", "--", "true")
-    assert done.returncode == 1 and "--create" in done.stderr
+    assert done.returncode == 66 and "--create" in done.stderr
     assert shell.run("run", "--hold", "build", "--create", "--", "true").returncode == 0
     assert shell.run("run", "--hold", "build", "--", "true").returncode == 0
+
+
+def test_what_is_not_there_is_told_with_the_place_and_what_to_type(shell: Shell):
+    shell.run("add", "boards", "rp1", "--label", "chip=rp2040")
+    for wanted in ("boards{chip=stm32}", "boards:2", "boards/rp9"):
+        done = shell.run("run", "--hold", wanted, "--", "true")
+        assert done.returncode == 66 and wanted in done.stderr and shell.url in done.stderr
+        assert "`millpond ls boards`" in done.stderr and "()" not in done.stderr and "=True" not in done.stderr
+
+
+@pytest.mark.parametrize("wanted", ["boards{chip=stm32}", "boards:2"])
+def test_an_unknown_name_with_labels_or_a_count_is_no_lock(shell: Shell, wanted: str):
+    for create in ([], ["--create"]):
+        done = shell.run("run", *create, "--hold", wanted, "--", "true")
+        assert done.returncode == 66 and shell.url in done.stderr and "`millpond add boards NAME" in done.stderr
+    assert "boards" not in shell.run("ls").stdout
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -377,6 +402,30 @@ def test_runs_inside_runs_know_all_that_is_around_them(shell: Shell):
     assert shell.run("run", "--hold", "a", "--", *other).stdout == "spelled\n"
 
 
+def test_a_command_uses_the_place_of_its_run(shell: Shell):
+    """Also where another one was set around it: what is inside must not take a lock somewhere else."""
+    shell.environment["MILLPOND_URL"] = f"sqlite:///{shell.folder}/other.db"
+    shared = f"sqlite:///{shell.folder}/shared.db"
+    assert shell.run("add", "--url", shared, "boards", "esp1", "rp1").returncode == 0
+    inner = [*COMMAND, "run", "--hold", "boards", "--timeout", "5", "--", "sh", "-c", "echo $MILLPOND_RESOURCE"]
+    done = shell.run("run", "--url", shared, "--hold", "boards/esp1", "--", *inner)
+    assert done.stdout == "esp1\n" and "held already by the run around this one" in done.stderr
+    assert not (shell.folder / "other.db").exists() and not (shell.folder / "state").exists()
+
+
+def test_a_command_is_told_the_url_once(shell: Shell):
+    """As a whole, since it may need the password; what is held for it names the place without."""
+    shared = f"sqlite:///{shell.folder}/shared.db"
+    show = ["sh", "-c", "echo $MILLPOND_URL; echo $MILLPOND_HELD"]
+    script = ["run", "--create", "--url", "sqlite:///shared.db", "--hold", "a", "--", *show]
+    url, held = shell.run(*script).stdout.splitlines()
+    assert url == shared and json.loads(held)[0]["url"] == shared
+    secret = Hold("a", ["a"], 1, shown("redis://ann:secret@lab:6379"))
+    assert "secret" not in telling([secret]) and "ann" in telling([secret])
+    own, _ = shell.run("run", "--hold", "a", "--", *show).stdout.splitlines()
+    assert own == ""  # the file of the user, where an unknown name is a lock: it is found without a word
+
+
 def test_the_outer_run_waits_for_one_inside_it(shell: Shell):
     inner = " ".join([sys.executable, "-c", "'from millpond.cli import main; main()'", "run -q --hold a --"])
     script = f"{inner} sh -c 'touch begun; while ! test -e over; do sleep 0.02; done' & while ! test -e begun; do sleep 0.02; done"
@@ -392,7 +441,7 @@ def test_a_run_inside_a_run_that_wants_more_is_told_so(shell: Shell):
     assert shell.run("add", "boards", "a", "b").returncode == 0
     inner = [*COMMAND, "run", "--hold", "boards:2", "--", "true"]
     done = shell.run("run", "--hold", "boards", "--", *inner)
-    assert done.returncode == 1 and "ask for all of it there" in done.stderr
+    assert done.returncode == 66 and "ask for all of it there" in done.stderr
 
 
 def test_a_stale_word_of_the_environment_is_no_grant(shell: Shell):

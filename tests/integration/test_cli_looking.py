@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -110,8 +111,10 @@ def test_acts_on_resources_are_asked_for_and_leave_a_reason(shell: Shell, lab: R
     assert held["id"] == "bob" and str(held["reason"]).startswith("demo (reserved by ")
     wrong = shell.run("release", "gpus/gpu-0", "-y", "--if-token", "1")
     assert wrong.returncode == 1 and "under token 1" in wrong.stderr
-    shell.says("steal", "gpus/gpu-0", "-y", "--for", "cid", "--reason", "urgent")
-    assert shell.json("who")[0]["id"] == "cid"
+    said = shell.says("steal", "gpus/gpu-0", "-y", "--for", "cid", "--reason", "urgent", "--lease", "7200")
+    (held,) = shell.json("who")
+    assert held["id"] == "cid" and said.endswith(f"(token {held['token']})\n") and held["state"] == "held"
+    assert re.search(r"held until \d\d-\d\d \d\d:\d\d:\d\d  urgent", shell.says("who"))
     shell.says("release", "gpus/gpu-0", "-y", "--reason", "over")
     assert not shell.json("who")
     shell.says("drain", "gpus/gpu-1", "-y", "--timeout", "5")
@@ -286,7 +289,6 @@ def test_a_job_is_dispatched_by_name_and_tried_again_and_settings_change(place: 
             until(lambda: len(tries) == 2)
             assert tries == [(5, "five", "5", [1])] * 2
             assert place.says("dispatch", "tenants", "moody", "k", "7", "--wait", str(HANG)) == "[7, null]\n"
-            assert "(0)" in place.says("retry", "tenants", "--all", "-y")
         place.says("configure", "tenants", "max_jobs=3", "lease=7.5", "-y", "--reason", "small")
         for wrong_setting, words in (("max_dreams=3", "it has lease, drain"), ("max_jobs", "NAME=VALUE")):
             refused = place.run("configure", "tenants", wrong_setting, "-y")
@@ -331,7 +333,13 @@ def test_a_slip_is_told_and_does_nothing(place: Shell):
         for arguments, words in (
             (("cancel", "tenants", "nosuch", "-y"), "nothing to cancel"),
             (("retry", "tenants", "--key", "k", "-y"), "nothing to try again"),
+            (("retry", "tenants", "--all", "-y"), "nothing to try again: no job of tenants waits"),
             (("replay", "tenants", "--key", "k", "-y"), "nothing to replay"),
+            (("replay", "tenants", "--all", "-y"), "nothing to replay"),
+            (("discard", "tenants", "--all", "-y"), "nothing to discard"),
+            (("purge", "tenants", "--key", "k", "-y"), "nothing to purge: no job of key 'k' of tenants waits"),
+            (("resume", "tenants", "--key", "k", "-y"), "nothing to resume: key 'k' of tenants is not paused"),
+            (("resume", "tenants", "-y"), "nothing to resume: tenants is neither paused nor shut down"),
         ):
             done = place.run(*arguments)
             assert done.returncode == 1 and words in done.stderr
@@ -349,6 +357,28 @@ def test_a_slip_is_told_and_does_nothing(place: Shell):
         assert place.run("configure", "tenants", "lease=null", "-y").returncode == 2
 
 
+def test_a_key_is_paused_before_it_has_jobs(place: Shell):
+    with KeyedPool("tenants", place.url) as pool:
+        job = pool.declare_job("sync")
+        job.dispatch("busy")
+        assert place.says("pause", "tenants", "--key", "busy", "-y") == "done: pause key 'busy' of tenants\n"
+        said = place.says("pause", "tenants", "--key", "new", "-y")
+        assert said == "done: pause key 'new' of tenants (it has no jobs now: those to come will wait)\n"
+        assert {one.key for one in pool.admin.paused()} == {"busy", "new"}
+        place.says("pause", "tenants", "-y")
+        for arguments in (("--key", "new"), ("--key", "busy"), ()):
+            place.says("resume", "tenants", *arguments, "-y")
+        assert not pool.admin.paused()
+        pool.admin.shutdown()
+        place.says("resume", "tenants", "-y")
+        assert not pool.statistics().is_shut
+
+
+def test_a_resource_pool_is_resumed_that_was_paused(shell: Shell, lab: ResourcePool):
+    done = shell.run("resume", "gpus", "-y")
+    assert done.returncode == 1 and "nothing to resume: gpus is not paused" in done.stderr
+
+
 def test_names_mean_one_thing(shell: Shell, lab: ResourcePool):
     assert [one["name"] for one in shell.json("ls", "gpus/gpu-1")] == ["gpu-1"]
     assert "gpu-0" not in shell.says("events", "gpus/gpu-1")
@@ -364,6 +394,19 @@ def test_names_mean_one_thing(shell: Shell, lab: ResourcePool):
     assert "already" in shell.run("add", "gpus", "gpu-0").stderr
     assert shell.says("add", "gpus", "gpu-0", "gpu-2", "--exist-ok") == "added gpus/gpu-2\n"
     assert "lock_delay=0.0" in shell.says("configure", "gpus")
+
+
+def test_a_wrong_name_is_told_with_the_right_ones(shell: Shell):
+    with KeyedPool("tenants", shell.url) as pool:
+        pool.statistics()
+    for arguments in (("pause", "tenantz"), ("resume", "tenantz"), ("configure", "tenantz"), ("dead", "tenantz")):
+        done = shell.run(*arguments)
+        assert done.returncode == 1 and done.stderr.endswith("; there is tenants\n"), done.stderr
+    assert "; there is tenants" in shell.run("pause", "tenantz", "--key", "k", "-y").stderr
+    assert "there is nothing to hold (keyed pools: tenants)" in shell.run("who", "tenantz").stderr
+    done = shell.run("drain", "tenants/w1", "-y")
+    assert done.returncode == 1 and "to drain a worker, send it SIGTERM" in done.stderr
+    assert "has no resources to cordon" in shell.run("cordon", "tenants", "-y").stderr
 
 
 def test_looking_makes_no_pool_anew(shell: Shell):

@@ -38,6 +38,8 @@ COMMANDS = {
     "jobs": ["jobs", "tenants"],
     "jobs-dead": ["jobs", "tenants", "--state", "dead"],
     "dead": ["dead", "tenants"],
+    "paused": ["paused", "tenants"],
+    "residents": ["residents", "tenants"],
     "top": ["top"],
 }
 AS_JSON = sorted(set(COMMANDS) - {"top"})
@@ -74,6 +76,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             until(lambda: pool.statistics().dead == 1)
             sync.dispatch("busy")
             until(lambda: pool.statistics().keys_running == 1)
+            listen.start("room")
+            until(lambda: [one.state for one in pool.residents()] == ["running"])
             sync.dispatch("busy")
             pool.admin.pause("flood", reason="it floods us", by="ann")
             sync.dispatch("flood")

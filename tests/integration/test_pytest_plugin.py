@@ -181,6 +181,48 @@ def test_what_is_held_for_the_run_or_around_it_is_not_waited_for(suite: Suite):
         assert not pool.holders()
 
 
+def test_tests_inside_a_run_use_its_place(suite: Suite):
+    with ResourcePool("boards", suite.url) as pool:
+        pool.add("esp1")
+        pool.add("rp1")
+    (suite.folder / "pytest.ini").write_text("[pytest]\n")
+    suite.environment["XDG_STATE_HOME"] = str(suite.folder / "state")
+    suite.environment.pop("MILLPOND_URL", None)
+    suite.write(
+        """
+        import pytest
+
+        @pytest.mark.holds("boards")
+        def test_board(held):
+            assert held.resource == "esp1"
+        """
+    )
+    command = [sys.executable, "-m", "millpond", "run", "--url", suite.url, "--hold", "boards/esp1", "--"]
+    command += [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PLUGIN]
+    done = subprocess.run(
+        command, cwd=suite.folder, env=suite.environment, capture_output=True, text=True, timeout=3 * HANG
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    assert not (suite.folder / "state").exists()
+
+
+def test_what_a_test_starts_uses_the_place_of_its_run(suite: Suite):
+    suite.environment["XDG_STATE_HOME"] = str(suite.folder / "state")
+    suite.write(
+        """
+        import subprocess, sys
+
+        def test_inner():
+            run = [sys.executable, "-m", "millpond", "run", "--hold", "rig", "--timeout", "5", "--", "true"]
+            done = subprocess.run(run, capture_output=True, text=True)
+            assert done.returncode == 0 and "held already" in done.stderr, done.stderr
+        """
+    )
+    done = suite.run("--hold", "rig")
+    assert "1 passed" in done.stdout, done.stdout
+    assert not (suite.folder / "state").exists()
+
+
 def test_one_pool_is_marked_once(suite: Suite):
     suite.write(
         """
@@ -194,6 +236,25 @@ def test_one_pool_is_marked_once(suite: Suite):
     )
     done = suite.run()
     assert "1 error" in done.stdout and "'rig' is marked twice: hold several of one pool by one mark" in done.stdout
+
+
+def test_labels_that_nothing_has_fail_a_test_and_make_nothing(suite: Suite):
+    suite.write(
+        """
+        import pytest
+
+        @pytest.mark.holds("boards", chip="stm32")
+        def test_board():
+            pass
+        """
+    )
+    done = suite.run()
+    assert "1 error" in done.stdout and f"there is no 'boards' at {suite.url}" in done.stdout, done.stdout
+    with ResourcePool("boards", suite.url) as pool:
+        assert not pool.resources()
+        pool.add("rp1", labels={"chip": "rp2040"})
+    done = suite.run()
+    assert "could ever satisfy boards{chip=stm32}" in done.stdout and suite.url in done.stdout, done.stdout
 
 
 def test_jobs_of_a_program_are_run_in_memory(suite: Suite):

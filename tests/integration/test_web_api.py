@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import sys
 import threading
@@ -9,14 +11,15 @@ import types
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from millpond import Job, KeyedPool, LeaseLost, ResourcePool
-from millpond.web import app
-from waiting import until
+from millpond.web import _app, _live, app
+from waiting import HANG, until
 from web_server import Client, page, served
 
 ODD = "../%2e%2e/ü\u202e'\"<script>alert(1)</script>"
@@ -408,6 +411,57 @@ def rows_of(answer: object) -> list[dict[str, object]]:
     return found
 
 
+def test_a_stream_of_a_mounted_page_ends_so_that_its_server_can(
+    url: str, gpus: ResourcePool, monkeypatch: pytest.MonkeyPatch
+):
+    """Nobody tells a mounted app that the server ends; and a server waits for what is open."""
+    monkeypatch.setattr(_live, "ALONE", 0.2)
+    outer = Starlette(routes=[Mount("/pools", app=app(url))])
+    with served(outer, "/pools") as client:
+        answer = client.get("api/live")  # read to its end
+    assert answer.status == 200 and answer.body.startswith(b"event: pools")
+
+
+def test_threads_that_hang_keep_their_places(url: str, gpus: ResourcePool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(_app, "ANSWERING", 0.05)
+    monkeypatch.setattr(_app, "THREADS", 3)
+    go_on = threading.Event()
+    at_once: list[int] = []
+    running = itertools.count(1)
+
+    def hang() -> None:
+        at_once.append(next(running))
+        go_on.wait(HANG)
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(*(_app._ask(hang) for _ in range(12)), return_exceptions=True)
+
+    async def scene() -> None:
+        assert all(isinstance(one, TimeoutError) for one in await ask())
+        assert all(isinstance(one, TimeoutError) for one in await ask())
+        assert len(at_once) == 3, "three hang, and nobody else gets a thread"
+        go_on.set()
+        monkeypatch.setattr(_app, "ANSWERING", HANG)
+        assert await _app._ask(lambda: "answer") == "answer"
+
+    asyncio.run(scene())
+
+
+def test_acts_stay_in_the_audit_log_however_much_happens(client: Client, gpus: ResourcePool):
+    held = gpus.acquire(name="gpu-0")
+    told = client.post("api/reserve", {"pool": "gpus", "resource": "gpu-0", "reason": "demo", "by": "zoe"})
+    assert told.status == 200 and "when" in told.json["done"] and "gives it back" in told.json["done"]
+    body = {"pool": "gpus", "resource": "gpu-0", "reason": "broken", "by": "ann", "token": held.token}
+    assert client.post("api/release", body).status == 200
+    assert client.post("api/cordon", {"pool": "gpus", "resource": "gpu-1", "reason": "dust", "by": "ann"}).status == 200
+    gpus.add("gpu-9")
+    for _ in range(1100):
+        gpus.acquire(name="gpu-9").release()
+    rows = [(one["event"], str(one["by"]).partition(" ")[0]) for one in rows_of(client.get("api/audit"))]
+    assert rows == [("cordoned", "ann"), ("revoked", "ann"), ("reserved", "zoe")]
+    assert rows_of(client.get("api/audit"))[2]["resources"] == ["gpu-0"]
+
+
 def test_metrics_come_from_their_extra_or_say_what_to_install(
     client: Client, url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -415,7 +469,18 @@ def test_metrics_come_from_their_extra_or_say_what_to_install(
     monkeypatch.setitem(sys.modules, "millpond.metrics", None)
     missing = client.get("metrics")
     assert missing.status == 404 and b"millpond[metrics]" in missing.body
-    module.render = lambda at: (f"# {at == url}\n".encode(), "text/plain; version=1.0.0")  # type: ignore[attr-defined]
+
+    class Place:
+        def __init__(self, at: str) -> None:
+            self.at = at
+
+        def render(self) -> tuple[bytes, str]:
+            return f"# {self.at == url}\n".encode(), "text/plain; version=1.0.0"
+
+        def close(self) -> None:
+            pass
+
+    module.Place = Place  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "millpond.metrics", module)
     found = client.get("metrics")
     assert (found.status, found.body) == (200, b"# True\n") and found.headers["content-type"].startswith("text/plain")
@@ -426,6 +491,7 @@ def test_a_store_that_was_deleted_is_away_and_another_in_its_place_is_seen(
     client: Client, url: str, tmp_path: Path, gpus: ResourcePool
 ):
     assert rows(client, "pools")
+    assert b'millpond_up{kind="resources",pool="gpus"} 1.0' in client.get("metrics").body
     (tmp_path / "pools.db").rename(tmp_path / "moved.db")
 
     def away() -> bool:
@@ -434,6 +500,9 @@ def test_a_store_that_was_deleted_is_away_and_another_in_its_place_is_seen(
 
     until(away)
     assert client.get("healthz").status == 200
+    told = client.get("metrics")
+    assert told.status == 200 and b'millpond_up{kind="resources",pool=""} 0.0' in told.body
+    assert not (tmp_path / "pools.db").exists() and client.get("readyz").status == 503, "looking makes no file"
     with KeyedPool("anew", url, slots=16) as pool:
         pool.statistics()
         until(lambda: [one["pool"] for one in client.get("api/pools").json.get("rows", [])] == ["anew"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 import socket
@@ -11,8 +12,10 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from millpond import ResourcePool
 from millpond.web import _serve as serving
@@ -107,6 +110,52 @@ def test_names_that_are_allowed_are_answered(url: str):
         app(url, hosts="pools.example")
 
 
+def test_whom_a_proxy_speaks_for_cannot_be_known_so_without_a_token_it_is_refused(
+    client: Client, closed: Client, gpus: ResourcePool
+):
+    for header in ("x_forwarded_for", "forwarded", "x_real_ip", "via", "x_forwarded_host"):
+        assert client.post("api/cordon", BODY, **{header: "203.0.113.9"}).status == 403, header
+        assert client.get("api/pools", **{header: "203.0.113.9"}).status == 403, header
+    assert is_untouched(gpus)
+    bearer = f"Bearer {TOKEN}"
+    assert closed.get("api/pools", x_forwarded_for="203.0.113.9", authorization=bearer).status == 200
+
+
+def test_a_client_without_an_address_is_not_this_machine(url: str, gpus: ResourcePool):
+    """Who comes by a Unix socket has none: a server in front listens for the whole world."""
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/api/pools",
+        "headers": [(b"host", b"localhost")],
+    }
+    scope |= {"query_string": b"", "client": None, "server": None, "scheme": "http", "http_version": "1.1"}
+    asyncio.run(app(url)(scope, receive, send))
+    assert sent[0]["status"] == 403
+
+
+def test_a_function_that_says_who_asks_may_be_a_coroutine_and_must_return_a_name(url: str, gpus: ResourcePool):
+    async def nobody(request: Request) -> str | None:
+        return None
+
+    async def ann(request: Request) -> str | None:
+        return "ann"
+
+    for user, status in ((nobody, 403), (ann, 200), (lambda request: 42, 403), (lambda request: object(), 403)):
+        with page(url, user=user) as client:
+            assert client.get("api/pools").status == status
+    with pytest.raises(TypeError, match="user is a function"):
+        app(url, user="ann")  # type: ignore[arg-type]
+
+
 def test_every_answer_carries_the_headers_that_keep_others_out(client: Client, closed: Client):
     answers = [client.get(path) for path in ("", "static/main.js", "api/pools", "nothing", "healthz", "api/keys")]
     for answer in [*answers, closed.get("api/pools"), client.get("api/pools", host="evil.example")]:
@@ -178,6 +227,33 @@ def test_sessions_end_and_belong_to_their_token(monkeypatch: pytest.MonkeyPatch)
     later = time.time() + _tokens.LIFE + 1
     monkeypatch.setattr(time, "time", lambda: later)
     assert not tokens.is_session(session)
+
+
+def test_a_session_that_was_logged_out_is_over(closed: Client):
+    cookie = closed.post("api/login", {"token": TOKEN}).headers["set-cookie"].partition(";")[0]
+    assert closed.get("api/pools", cookie=cookie).status == 200
+    assert closed.post("api/logout", {}, cookie=cookie).status == 200
+    assert closed.get("api/pools", cookie=cookie).status == 401
+
+
+def test_guesses_that_were_sent_at_once_are_counted_before_they_are_judged(closed: Client):
+    """Each head is let in before the first body comes: the limit holds all the same."""
+    body = b'{"token": "wrong-wrong-wrong-wrong"}'
+    head = (
+        f"POST /api/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with ExitStack() as stack:
+        lines = [stack.enter_context(socket.create_connection(("127.0.0.1", closed.port))) for _ in range(20)]
+        for line in lines:
+            line.settimeout(HANG)
+            line.sendall(head.encode())
+        assert closed.get("healthz").status == 200  # all heads were read before this one
+        codes = []
+        for line in lines:
+            line.sendall(body)
+            codes.append(line.recv(4096).split()[1])
+    assert codes.count(b"401") <= _tokens.TRIES and codes.count(b"429") >= 10
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,12 @@ def test_known_scripts_keep_every_promise():
     _script.search(range(60), 100)
 
 
+@pytest.mark.parametrize("seed", [583071225858])
+def test_scripts_that_once_broke_a_promise_keep_it(seed):
+    """What `make soak` has found: a process that died with an offer after its time to wait was over stood there still."""
+    _script.search(range(seed, seed + 1), 100)
+
+
 def test_fresh_scripts_keep_every_promise():
     _script.search(fresh_seeds(60), 100)
 

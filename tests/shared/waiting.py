@@ -12,8 +12,11 @@ A test that must be green on a busy machine follows four rules (CONTRIBUTING.md 
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
+import sys
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -33,6 +36,13 @@ def until(question: Callable[[], T], what: str = "", timeout: float = HANG) -> T
             raise AssertionError(f"{what or 'it'} did not come true in {timeout:g} s: {answer!r}")
         time.sleep(_POLL)
     return answer
+
+
+def freed(*refs: weakref.ref[Any]) -> bool:
+    """Return whether things are gone. Without the GIL what a sleeping thread has made waits for it, or for the collector."""
+    if "t" in sys.abiflags:
+        gc.collect()
+    return all(ref() is None for ref in refs)
 
 
 def becomes(question: Callable[[], Any], value: object, timeout: float = HANG) -> None:

@@ -1,7 +1,7 @@
 """Races that only a build without the GIL can lose: two threads that really run at once, on one task, timer or pool.
 
-They run where a free-threaded Python runs the tests (`make matrix` finds one on PATH or in pyenv, as python3.13t); with
-the GIL they would show nothing. The storms of `test_storm.py` and `test_process_storm.py` run there too.
+They run where a free-threaded Python runs the tests, with PYTHON_GIL=0 (`make matrix` looks for none: such builds are not
+claimed yet); with the GIL they would show nothing. The storms of `test_storm.py` and `test_process_storm.py` run there too.
 """
 
 from __future__ import annotations

@@ -50,11 +50,19 @@ def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(millpond, "ThreadPond")
 
 
+@pytest.mark.parametrize("module", ["millpond", "millpond.keyed", "millpond.resources", "millpond.testing"])
+def test_help_is_there_without_any_extra(module):
+    extras = ("temporalio", "redis", "psycopg", "prometheus_client", "opentelemetry", "starlette", "pydantic")
+    code = f"import sys; sys.modules.update(dict.fromkeys({extras!r})); import pydoc, {module}; "
+    assert "NAME" in run(f"{code}print(pydoc.plain(pydoc.render_doc({module}))); dir({module})")
+
+
 @pytest.mark.parametrize(
     "use",
     [
         "from millpond import ResourcePool; ResourcePool('gpus', 'temporal://host/ns')",
         "import millpond.resources.temporal",
+        "from millpond.testing import hosted_pools",
     ],
 )
 def test_without_its_package_an_engine_says_what_to_install(use):

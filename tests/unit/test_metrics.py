@@ -628,3 +628,43 @@ print(sorted({name.split('.')[0] for name in sys.modules} & {'prometheus_client'
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_several_handles_of_a_stored_pool_are_one_pool(tmp_path):
+    url = f"sqlite:///{tmp_path}/pools.db"
+    with KeyedPool("tenants", url) as one, KeyedPool("tenants", url) as two:
+
+        @one.job
+        def nothing(job: Job) -> None: ...
+
+        nothing.dispatch_many([(str(number),) for number in range(10)])
+        collector = metrics.Collector(one, two)
+
+        def counted() -> dict[Any, float]:
+            return {series: value for series, value in collector.read().values.items() if "age" not in series[0]}
+
+        told = counted()
+        assert {value for (name, _), value in told.items() if name == "millpond_queue_depth"} == {10}
+        collector.remove(one)
+        assert counted() == told, "what a counter has told it does not take back"
+
+
+def test_looking_at_a_file_that_is_not_there_makes_none(tmp_path):
+    url = f"sqlite:///{tmp_path}/pools.db"
+    assert b"millpond_up" not in metrics.render(url)[0].replace(b"# HELP millpond_up", b"").replace(
+        b"# TYPE millpond_up", b""
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_was_moved_away_is_told_as_a_place_that_is_away(tmp_path):
+    url = f"sqlite:///{tmp_path}/pools.db"
+    with ResourcePool("gpus", url) as pool:
+        pool.add("gpu-0")
+    with metrics.Place(url) as place:
+        assert b'millpond_up{kind="resources",pool="gpus"} 1.0' in place.render()[0]
+        (tmp_path / "pools.db").rename(tmp_path / "moved.db")
+        assert b'millpond_up{kind="resources",pool=""} 0.0' in place.render()[0]
+        assert not (tmp_path / "pools.db").exists()
+        (tmp_path / "moved.db").rename(tmp_path / "pools.db")
+        assert b'millpond_up{kind="resources",pool="gpus"} 1.0' in place.render()[0]

@@ -161,6 +161,52 @@ def test_a_failing_dispatch_and_an_error_that_cannot_be_printed_are_noted_and_do
     assert ran.status.status_code is trace.StatusCode.ERROR and first.status.status_code is trace.StatusCode.ERROR
 
 
+class Evil:
+    """A tracer and a span of the program's in which everything raises."""
+
+    def __init__(self, *raising: str) -> None:
+        self._raising = raising
+
+    def start_span(self, *args: Any, **more: Any) -> Any:
+        if "start_span" in self._raising:
+            raise RuntimeError("evil start")
+        return self
+
+    def get_tracer(self, *args: Any, **more: Any) -> Any:
+        return self
+
+    def get_span_context(self) -> Any:
+        if "get_span_context" in self._raising:
+            raise RuntimeError("evil context")
+        return trace.INVALID_SPAN_CONTEXT
+
+    def is_recording(self) -> bool:
+        return True
+
+    def record_exception(self, *args: Any) -> None:
+        raise RuntimeError("evil record")
+
+    set_status = add_event = end = record_exception
+
+
+@pytest.mark.parametrize("raising", ["start_span", "get_span_context", ""])
+def test_a_tracer_that_raises_touches_no_job_and_hides_no_error(raising):
+    heard: list[str] = []
+    tracing = Tracing(tracer_provider=Evil(raising), then=lambda event: heard.append(event.name))  # type: ignore[arg-type]
+    with KeyedPool("jobs", "memory:", tracing=tracing) as pool:
+
+        @pool.job(max_attempts=1)
+        def fail(job: Job) -> None:
+            raise ValueError("mine")
+
+        with pool.worker(), pytest.raises(JobFailed, match="mine"):
+            fail.dispatch("a").result(HANG)
+    assert trace.get_current_span() is trace.INVALID_SPAN, "nothing stays current"
+    with ThreadPool(1, on_event=tracing) as threads:
+        threads.submit(int).result(HANG)
+    assert "task_finished" in heard
+
+
 def test_a_handler_leaves_nothing_of_its_trace_to_the_next_job_of_its_key(seen):
     pool = KeyedPool("next", "memory:otel", slots=8, tracing=Tracing(tracer_provider=seen.provider))
 

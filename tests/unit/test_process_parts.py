@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import marshal
 import multiprocessing
+import os
 import pickle
 import random
 import socket
 import sys
 import threading
 import time
-from collections import deque
+import types
 from multiprocessing.heap import BufferWrapper
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from millpond.local.processes._map import ProcessMap
 from millpond.local.processes._recovery import conclude_recall, recover_calls
 from millpond.local.processes._run_times import RunTimes
 from millpond.local.processes._runner import ProcessRunner
+from millpond.local.processes._worker import ProcessWorker
 from millpond.local.processes._workers import WorkerRules
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -57,7 +59,7 @@ class FakeWorker:
 
     def __init__(self) -> None:
         self.journal = fresh_journal()
-        self.in_flight: deque[TaskBatch] = deque()
+        self.in_flight: list[TaskBatch] = []
         self.next_number = 1
         self.queue = WorkerQueue(None, Fifo())  # type: ignore[arg-type]
         self.recall_until: float | None = None
@@ -373,6 +375,35 @@ def test_pausing_asks_back_before_it_returns_what_is_not_started():
     runner.workers.all.add(worker)  # type: ignore[arg-type]
     runner.pause()
     assert worker.journal.words[SKIP] == worker.next_number
+
+
+class FakeContext:
+    """Starts no process: for a look at a worker that has none."""
+
+    def get_start_method(self) -> str:
+        return "spawn"
+
+    def Process(self, **_: Any) -> Any:
+        return types.SimpleNamespace(start=lambda: None, pid=os.getpid())
+
+
+def test_a_worker_tells_its_load_while_a_batch_of_it_ends():
+    """`statistics` and `pause` look from other threads than the one that settles: here it settles at every look."""
+    worker = ProcessWorker(FakeContext(), "w", b"", WorkerQueue(None, Fifo()), reports_memory=False)  # type: ignore[arg-type]
+
+    class Ending:
+        def end(self) -> int:
+            worker.in_flight.remove(self)  # type: ignore[arg-type]
+            return 1
+
+        open = is_keyed = property(end)
+
+    worker.in_flight += [Ending(), Ending()]  # type: ignore[list-item]
+    assert worker.load == 2
+    assert not worker.load and not worker.has_keys
+    worker.in_flight += [Ending()]  # type: ignore[list-item]
+    assert worker.has_keys and not worker.in_flight
+    worker.close()
 
 
 # -- forming batches ---------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ import pytest
 
 from millpond import PoolClosed, Task, ThreadPool
 from millpond.local._calls import run
-from waiting import HANG, until
+from waiting import HANG, freed, until
 
 
 @pytest.fixture(params=[ThreadPoolExecutor, ThreadPool], ids=["standard", "millpond"])
@@ -578,7 +578,7 @@ def test_map_does_not_keep_results_alive_that_were_taken(kind, no_gc):
         for thing in pool.map(lambda _: Thing(), range(50)):
             ref = weakref.ref(thing)
             del thing
-            until(lambda: ref() is None)  # noqa: B023
+            until(lambda: freed(ref))  # noqa: B023
 
 
 def test_map_frees_each_argument_when_its_call_has_ended(kind, gate, no_gc):
@@ -944,7 +944,7 @@ def test_arguments_are_freed_when_the_task_is_done_although_its_future_lives(kin
         future = pool.submit(lambda thing, other: None, positional, other=keyword)
         del positional, keyword
         future.result(HANG)
-        until(lambda: [ref() for ref in refs] == [None, None])
+        until(lambda: freed(*refs))
 
 
 def test_the_function_is_freed_when_the_task_is_done(kind, no_gc):
@@ -954,7 +954,7 @@ def test_the_function_is_freed_when_the_task_is_done(kind, no_gc):
         future = pool.submit(lambda held=thing: None)
         del thing
         future.result(HANG)
-        until(lambda: ref() is None)
+        until(lambda: freed(ref))
 
 
 def test_a_result_is_freed_with_its_future_while_the_worker_idles(kind, no_gc):
@@ -963,7 +963,7 @@ def test_a_result_is_freed_with_its_future_while_the_worker_idles(kind, no_gc):
         ref = weakref.ref(future.result(HANG))
         assert ref() is not None
         del future
-        until(lambda: ref() is None)
+        until(lambda: freed(ref))
 
 
 def test_a_future_that_was_watched_in_every_way_is_freed_with_its_last_name(kind, no_gc):
@@ -982,7 +982,7 @@ def test_a_future_that_was_watched_in_every_way_is_freed_with_its_last_name(kind
         assert future.result(HANG) is True
         ref = weakref.ref(future)
         del future
-        until(lambda: ref() is None)
+        until(lambda: freed(ref))
 
 
 @pytest.mark.parametrize("how", ["result", "exception", "nobody looks"])
@@ -1025,7 +1025,8 @@ def test_an_error_and_its_frames_are_freed_with_the_future(kind, no_gc, how):
 
     with kind(1) as pool:
         look_without_pytest(pool)
-        until(lambda: [ref() for ref in refs] == [None, None])
+        assert len(refs) == 2
+        until(lambda: freed(*refs))
 
 
 def test_an_error_in_a_map_is_freed_when_it_was_handled(kind, no_gc):
@@ -1043,7 +1044,7 @@ def test_an_error_in_a_map_is_freed_when_it_was_handled(kind, no_gc):
 
     with kind(1) as pool:
         consume(pool)
-        until(lambda: [ref() for ref in refs if ref() is not None] == [])
+        until(lambda: freed(*refs))
 
 
 def test_a_cancelled_task_frees_its_arguments_at_once_although_it_is_still_in_line(no_gc):

@@ -60,6 +60,12 @@ def test_what_is_no_secret_stays():
     assert shown("redis://u:p@ss/w@h:6379/0?db=1") == "redis://u:***@h:6379/0?db=1"
 
 
+@pytest.mark.parametrize("url", ["postgresql://ann@db/lab", "postgres://ann@db/lab", "temporal://host:7233/lab"])
+def test_a_url_of_resource_pools_is_no_store_of_keyed_ones(url):
+    with pytest.raises(ValueError, match="no store for .* are for resource pools only"):
+        KeyedPool("p", url)
+
+
 @pytest.mark.parametrize(
     ("url", "seen"),
     [

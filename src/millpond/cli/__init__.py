@@ -14,7 +14,7 @@ from millpond.cli.verbs import verbs
 
 SECTIONS = {
     "Hold": "run",
-    "See": "who ls show events pools workers keys jobs dead top doctor",
+    "See": "who ls show events pools workers keys jobs dead paused residents top doctor",
     "Act on resources": "add cordon uncordon quarantine drain remove reserve release steal",
     "Act on jobs": "dispatch cancel retry replay discard purge",
     "Act on pools": "pause resume configure",
@@ -123,7 +123,11 @@ def worker(
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--hold", "wanted", multiple=True, metavar="NAME[:COUNT][{LABEL=VALUE}]", help="What to hold; repeatable."
+    "--hold",
+    "wanted",
+    multiple=True,
+    metavar="NAME[/RESOURCE][:COUNT][{LABEL=VALUE}]",
+    help="What to hold: a lock, one of a pool, this one, several, one with a label; repeatable.",
 )
 @click.option("--gpus", type=click.IntRange(min=1), help="Hold so many GPUs, and let the command see those only.")
 @click.option("--url", metavar="URL", help="Where the pools live; else MILLPOND_URL, else a file of your own.")
@@ -152,7 +156,8 @@ def run(
 
     It waits its turn, says who is in the way, passes signals and the exit code on, and frees what it held whatever
     happens. An unknown name is a lock of its own. Exit codes of its own: 75 not granted in time, 76 taken away while
-    the command ran, 69 the place cannot be used, 126 and 127 the command cannot be run, 128 + n ended by signal n.
+    the command ran, 66 there is nothing of the kind, 69 the place cannot be used, 126 and 127 the command cannot be
+    run, 128 + n ended by signal n.
     """
     hold: Any = importlib.import_module("millpond.cli.hold")
     place: Any = importlib.import_module("millpond.cli.place")

@@ -45,6 +45,11 @@ def _held(pool: ResourcePool, resource: str, token: int | None) -> HolderView:
 
 def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any) -> None:
     """Do something to a resource."""
+    place.check()
+    named = name.partition("/")[0]
+    if named in look.with_keys(place) and named not in look.lent(place):
+        hint = "; to drain a worker, send it SIGTERM" if verb == "drain" else ""
+        raise NotFound(f"{named!r} is a keyed pool, which has no resources to {verb}{hint}")
     look.names(place, name)
     with ResourcePool(name.partition("/")[0], place.url) as pool:
         resource = _resource(pool, name)
@@ -58,10 +63,12 @@ def on_resource(place: Place, verb: str, name: str, manner: Manner, **more: Any)
                 manner.go(f"release {who}", lambda: admin.release(resource, token=holder.token, reason=reason))
             else:
                 owner = more["holder"]
-                manner.go(
-                    f"take {who}, and keep it for {owner}",
-                    lambda: admin.keep(resource, token=holder.token, holder=owner, reason=reason, lease=more["lease"]),
-                )
+
+                def take() -> str:
+                    kept = admin.keep(resource, token=holder.token, holder=owner, reason=reason, lease=more["lease"])
+                    return f"token {kept}"
+
+                manner.go(f"take {who}, and keep it for {owner}", take)
         elif verb == "reserve":
             owner = more["holder"]
             holders = [one for one in pool.holders() if resource in one.resources]
@@ -120,7 +127,9 @@ def on_jobs(
         if verb == "purge":
             assert key is not None
             manner.go(
-                f"drop the waiting jobs of key {key!r} of {name}", lambda: pool.admin.purge(key, reason=manner.reason)
+                f"drop the waiting jobs of key {key!r} of {name}",
+                lambda: pool.admin.purge(key, reason=manner.reason),
+                none=f"there is nothing to purge: no job of key {key!r} of {name} waits",
             )
         elif verb == "cancel":
             manner.go(
@@ -130,10 +139,13 @@ def on_jobs(
             )
         elif verb == "retry":
             keys = _operate.retrying(pool, ids, key)
+            none = f"there is nothing to try again: no job of {name if key is None else repr(key)} waits for that"
+            if not keys:
+                raise click.ClickException(none)
             manner.go(
                 f"try again now: {len(keys)} keys of {name}",
-                lambda: pool.admin.retry(*keys, reason=manner.reason) if keys else 0,
-                none="" if is_all else f"there is nothing to try again: no job of {key!r} waits for that",
+                lambda: pool.admin.retry(*keys, reason=manner.reason),
+                none=none,
             )
         else:
             do = getattr(pool.admin, verb)
@@ -142,7 +154,7 @@ def on_jobs(
             manner.go(
                 f"{verb} dead letters of {name}: {which}",
                 lambda: do(chosen or None, key=key, reason=manner.reason),
-                none="" if is_all else f"there is nothing to {verb}: see `millpond dead {name}`",
+                none=f"there is nothing to {verb}: see `millpond dead {name}`",
             )
 
 
@@ -178,8 +190,7 @@ def configure(place: Place, name: str, manner: Manner, changes: dict[str, Any]) 
     is_keyed = name in look.with_keys(place)
     if is_keyed and name in look.lent(place):
         raise click.UsageError(f"there are two pools {name!r}, a keyed one and one of resources: use Python for that")
-    if not is_keyed:
-        look.names(place, name)
+    look.either(place, name)
     with KeyedPool(name, place.url, create=False) if is_keyed else ResourcePool(name, place.url) as pool:
         known = [one for one in inspect.signature(pool.admin.configure).parameters if one not in ("reason", "by")]
         if not changes:
@@ -213,15 +224,37 @@ def on_key(place: Place, verb: str, name: str, manner: Manner, key: str | None) 
     if is_keyed:
         with look.keyed_pool(place, name) as tenants:
             if verb == "pause":
-                manner.go(what, lambda: tenants.admin.pause(key, reason=manner.reason))
+                is_idle = key is not None and not tenants.jobs(key=key, limit=1)
+                note = "it has no jobs now: those to come will wait" if is_idle else None
+
+                def pause() -> str | None:
+                    tenants.admin.pause(key, reason=manner.reason)
+                    return note
+
+                manner.go(what, pause)
             else:
+                _refuse_to_resume(tenants, key)
                 manner.go(what, lambda: tenants.admin.resume(key, reason=manner.reason))
         return
     if key is not None:
-        raise click.UsageError(f"there is no keyed pool {name!r} at {shown(place.url)}, so it has no keys")
-    look.names(place, name)
+        there = ", ".join(look.with_keys(place)) or "none"
+        raise click.UsageError(
+            f"there is no keyed pool {name!r} at {shown(place.url)}, so it has no keys; there is {there}"
+        )
+    look.either(place, name)
     with ResourcePool(name, place.url) as pool:
         if verb == "pause":
             manner.go(what, lambda: pool.admin.pause(reason=manner.reason or "from a shell"))
         else:
+            if not pool.statistics().paused:
+                raise click.ClickException(f"there is nothing to resume: {name} is not paused")
             manner.go(what, lambda: pool.admin.resume(reason=manner.reason or None))
+
+
+def _refuse_to_resume(pool: KeyedPool, key: str | None) -> None:
+    """Refuse to undo a pause that there is not."""
+    if key is not None and key not in {one.key for one in pool.admin.paused()}:
+        raise click.ClickException(f"there is nothing to resume: key {key!r} of {pool.name} is not paused")
+    numbers = pool.statistics()
+    if key is None and not (numbers.is_paused or numbers.is_shut):
+        raise click.ClickException(f"there is nothing to resume: {pool.name} is neither paused nor shut down")

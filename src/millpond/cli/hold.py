@@ -23,6 +23,7 @@ from typing import Any, Final
 import click
 
 from millpond._clock import elapsed
+from millpond._urls import shown
 from millpond.cli import family, lending, words
 from millpond.cli.lending import HELD, Hold, telling
 from millpond.cli.place import UNAVAILABLE, Place
@@ -161,6 +162,7 @@ class _Run:
             try:
                 grant = lending.acquire(
                     self._lender(pool),
+                    self._place.url,
                     wanted,
                     timeout=None if self._deadline is None else max(0.0, self._deadline - elapsed()),
                     lease=self._options.lease,
@@ -174,7 +176,7 @@ class _Run:
             except AcquireTimeout as error:
                 _say(f"no {wanted} within {self._options.timeout:g} s: {str(error).partition(': ')[2] or error}")
                 raise
-        return Hold(wanted.pool, list(grant.resources), grant.token, self._place.url)
+        return Hold(wanted.pool, list(grant.resources), grant.token, shown(self._place.url))
 
     @contextlib.contextmanager
     def _saying(self, pool: ResourcePool, wanted: Wanted) -> Iterator[None]:
@@ -206,10 +208,11 @@ class _Run:
             thread.join()
 
     def _environment(self, held: Sequence[Hold]) -> dict[str, str]:
-        """Return the environment of the command: what is held for it, and the GPUs that it may see."""
+        """Return the environment of the command: where we are, what is held for it, and the GPUs that it may see."""
         names = [name for one in held for name in one.resources]
         environment = {
             **os.environ,
+            **self._place.variables(),
             HELD: telling(held),
             "MILLPOND_RESOURCES": ",".join(names),
             "MILLPOND_RESOURCE": names[0],

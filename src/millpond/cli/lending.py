@@ -20,10 +20,18 @@ from millpond import resources
 from millpond._urls import shown
 from millpond.cli import gpus
 from millpond.cli.wanted import Wanted
+from millpond.errors import Unsatisfiable
 from millpond.resources import Grant, ResourcePool
 
+NOT_THERE: Final = 66
 HELD: Final = "MILLPOND_HELD"
 """The variable that tells a command, and runs inside it, what is held for it."""
+
+
+class NotThere(click.ClickException):
+    """What is wanted could not ever be had: there is no such pool, or nothing in it that would do."""
+
+    exit_code = NOT_THERE
 
 
 @dataclass
@@ -34,6 +42,7 @@ class Hold:
     resources: list[str]
     token: int
     url: str
+    """Where, without a password: whoever uses it has the whole URL in MILLPOND_URL."""
     pid: int = field(default_factory=os.getpid)
     is_inner: bool = False
     """A process around this one holds it, or this one already."""
@@ -63,7 +72,8 @@ def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[in
 
     They are known by pid and by when they began: another pid namespace has the same pids.
     """
-    tokens = {one.get("token") for one in told() if (one.get("pool"), one.get("url")) == (pool.name, url)}
+    where = shown(url)
+    tokens = {one.get("token") for one in told() if (one.get("pool"), one.get("url")) == (pool.name, where)}
     here = socket.gethostname()
     for holder in pool.holders():
         is_around = holder.host == here and holder.pid in around and around[holder.pid] in (0, holder.started)
@@ -72,12 +82,12 @@ def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[in
         labels = {each.name: each.labels for each in pool.resources()}
         fitting = [name for name in holder.resources if wanted.suits(name, labels.get(name, {}))]
         if len(fitting) < wanted.number:
-            raise click.ClickException(
+            raise NotThere(
                 f"the run around this one (pid {holder.pid}) holds {', '.join(holder.resources)} of {pool.name!r}, "
                 f"and {wanted} is more than that: waiting for the rest could be waiting for ourselves, so ask for "
                 "all of it there"
             )
-        return Hold(pool.name, fitting, holder.token, url, holder.pid, is_inner=True)
+        return Hold(pool.name, fitting, holder.token, where, holder.pid, is_inner=True)
     return None
 
 
@@ -90,13 +100,18 @@ def ensure(
     if wanted.pool == gpus.POOL:
         found = gpus.discover()
         if not found:
-            raise click.ClickException("there are no GPUs here: neither nvidia-smi nor rocm-smi knows of one")
+            raise NotThere("there are no GPUs here: neither nvidia-smi nor rocm-smi knows of one")
         for one in found:
             pool.add(one.name, labels=one.labels, exist_ok=True)
+    elif wanted.labels or wanted.number > 1:  # no lock is that: somebody is in the wrong place, or has added nothing
+        raise NotThere(
+            f"there is no {wanted.pool!r} at {shown(url)}, so nothing could ever satisfy {wanted}: add what it has "
+            f"with {_adding(wanted)}, or say where it is with --url or MILLPOND_URL"
+        )
     elif not may_create:
-        raise click.ClickException(
+        raise NotThere(
             f"there is no {wanted.pool!r} at {shown(url)}: say --create to make it a lock, or add what "
-            f"it has with `millpond add {wanted.pool} NAME`"
+            f"it has with {_adding(wanted)}"
         )
     else:
         pool.add(wanted.name or wanted.pool, exist_ok=True)
@@ -106,10 +121,22 @@ def ensure(
             say(f"{wanted.pool!r} is new: a lock of its own" + (f" (there is {near})" if near else ""))
 
 
-def acquire(pool: ResourcePool, wanted: Wanted, **options: Any) -> Grant:
+def _adding(wanted: Wanted) -> str:
+    """Return the command that would add what is wanted."""
+    labels = "".join(f" --label {key}={value}" for key, value in wanted.labels)
+    return f"`millpond add {wanted.pool} {wanted.name or 'NAME'}{labels}`"
+
+
+def acquire(pool: ResourcePool, url: str, wanted: Wanted, **options: Any) -> Grant:
     """Wait for what is wanted, and return it; use it in a `with` block."""
     selector = gpus.allowed(wanted.labels) if wanted.pool == gpus.POOL else dict(wanted.labels) or None
-    return pool.acquire(selector, name=wanted.name, count=wanted.number, **options)
+    try:
+        return pool.acquire(selector, name=wanted.name, count=wanted.number, **options)
+    except Unsatisfiable:
+        raise NotThere(
+            f"nothing of {pool.name!r} at {shown(url)} could ever satisfy {wanted}: `millpond ls {pool.name}` lists "
+            f"what there is, {_adding(wanted)} adds to it"
+        ) from None
 
 
 def variables(pool: ResourcePool, held: Hold) -> dict[str, str]:

@@ -22,6 +22,8 @@ from millpond.resources import ResourcePool
 
 PAST = 50
 """Events that are shown of what was."""
+COUNTED = 1000
+"""Paused keys that are counted for a line about a pool."""
 Columns = Mapping[str, Callable[[Any], str]]
 
 
@@ -51,7 +53,9 @@ def names(place: Place, name: str | None) -> list[str]:
     if pool not in found and pool in with_keys(place):
         raise NotFound(f"{pool!r} is a keyed pool: look at it by keys, jobs, workers, dead and events")
     if pool not in found:
-        raise NotFound(f"there is no {pool!r} at {shown(place.url)}; there is {', '.join(found) or 'nothing'}")
+        others = with_keys(place)
+        beside = f" to hold (keyed pools: {', '.join(others)})" if others and not found else ""
+        raise NotFound(f"there is no {pool!r} at {shown(place.url)}; there is {', '.join(found) or 'nothing'}{beside}")
     if resource:
         with ResourcePool(pool, place.url) as looked_at:
             known = [one.name for one in looked_at.resources()]
@@ -67,9 +71,14 @@ WHO: Columns = {
     "what": _joined("resources"),
     "who": _text("who"),
     "since": _ago("since_s"),
-    "state": _text("state"),
+    "state": lambda row: f"{row['state']}{_until(row.get('expires_in'))}",
     "why": _text("reason"),
 }
+
+
+def _until(seconds: float | None) -> str:
+    """Return when a lease ends, unless it is renewed; of a lock nothing."""
+    return "" if seconds is None else time.strftime(" until %m-%d %H:%M:%S", time.localtime(time.time() + seconds))
 
 
 def who(place: Place, name: str | None, output: str, *, watch: bool = False) -> None:
@@ -220,6 +229,14 @@ def _print_event(event: Any, output: str) -> None:
         emit([event_record(event)], {}, "jsonl")
 
 
+def either(place: Place, name: str) -> None:
+    """Refuse a name that neither a resource pool nor a keyed pool has."""
+    found = [*lent(place), *with_keys(place)]
+    if name not in found:
+        there = ", ".join(sorted(set(found))) or "nothing"
+        raise NotFound(f"there is no pool {name!r} at {shown(place.url)}; there is {there}")
+
+
 def lent(place: Place) -> list[str]:
     """Return the resource pools of a place."""
     return resources.pools(place.url) if place.has_resources else []
@@ -247,10 +264,12 @@ def pools(place: Place, output: str) -> None:
         rows.append({"pool": name, "kind": "resources", "stands": stands, **record(found)})
     for name in with_keys(place):
         with KeyedPool(name, place.url, create=False) as tenants:
-            numbers = tenants.statistics()
+            numbers, held_back = tenants.statistics(), tenants.admin.paused(limit=COUNTED)
+        paused_keys = sum(one.key is not None for one in held_back)
         stands = f"{numbers.jobs} jobs, {numbers.workers} workers, {numbers.dead} dead"
         stands += ", paused" if numbers.is_paused else ""
-        rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers)})
+        stands += f", {paused_keys}{'+' if held_back.next else ''} keys paused" if paused_keys else ""
+        rows.append({"pool": name, "kind": "keyed", "stands": stands, **record(numbers), "keys_paused": paused_keys})
     emit(rows, POOLS, output)
 
 
@@ -344,6 +363,39 @@ def dead(place: Place, name: str, output: str, *, key: str | None, after: str, l
     with keyed_pool(place, name) as pool:
         page = pool.admin.dead_letters(key, after=after, limit=limit)
     _page([record(one) for one in page], DEAD, output, page.next)
+
+
+PAUSED: Columns = {
+    "key": lambda row: "(the whole pool)" if row["key"] is None else str(row["key"]),
+    "since": _clock("since"),
+    "by": _text("by"),
+    "why": _text("reason"),
+}
+
+
+def paused(place: Place, name: str, output: str, *, after: str, limit: int) -> None:
+    """Print the keys of a keyed pool that are paused."""
+    with keyed_pool(place, name) as pool:
+        page = pool.admin.paused(after=after, limit=limit)
+    _page([record(one) for one in page], PAUSED, output, page.next)
+
+
+RESIDENTS: Columns = {
+    "resident": _text("name"),
+    "key": _text("key"),
+    "state": _text("state"),
+    "worker": _text("worker"),
+    "started": _clock("started_at"),
+    "failures": _text("failures"),
+    "error": _text("error"),
+}
+
+
+def residents(place: Place, name: str, output: str, *, after: str, limit: int) -> None:
+    """Print the residents of a keyed pool."""
+    with keyed_pool(place, name) as pool:
+        page = pool.residents(after=after, limit=limit)
+    _page([record(one) for one in page], RESIDENTS, output, page.next)
 
 
 def _page(rows: list[dict[str, Any]], columns: Columns, output: str, more: str) -> None:

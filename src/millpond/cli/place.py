@@ -52,6 +52,10 @@ class Place:
             self.file = Path(os.path.realpath(unquote(urlsplit(url).path[1:])))
             self.url = f"sqlite:///{quote(str(self.file))}" + (f"?{rest}" if rest else "")
 
+    def variables(self) -> dict[str, str]:
+        """Return what lets a command use the same place: the URL as a whole, since it may need the password."""
+        return {} if self.is_own else {VARIABLE: self.url}  # it finds the user's own file by itself, and may make locks
+
     @property
     def has_resources(self) -> bool:
         """Whether resource pools can live there."""

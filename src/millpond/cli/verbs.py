@@ -167,6 +167,30 @@ def dead(place: Place, name: str, output: str, key: str | None, after: str, limi
 
 
 @verb
+@click.argument("name", metavar="POOL")
+@page_options
+@output_option
+def paused(place: Place, name: str, output: str, after: str, limit: int) -> None:
+    """List the keys of a keyed pool that are paused.
+
+    For each: since when, by whom and why. The whole pool comes first, if it is paused.
+    """
+    _look().paused(place, name, output, after=after, limit=limit)
+
+
+@verb
+@click.argument("name", metavar="POOL")
+@page_options
+@output_option
+def residents(place: Place, name: str, output: str, after: str, limit: int) -> None:
+    """List the residents of a keyed pool: where each runs, and how.
+
+    A resident is a job that stays: it runs on one worker until it is stopped.
+    """
+    _look().residents(place, name, output, after=after, limit=limit)
+
+
+@verb
 @click.option("--every", type=click.FloatRange(min=0.1), default=1.0, show_default=True, help="Seconds between looks.")
 @click.option("--frames", type=click.IntRange(min=1), help="How often to look; for ever on a terminal, else once.")
 def top(place: Place, every: float, frames: int | None) -> None:

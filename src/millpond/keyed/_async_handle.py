@@ -238,6 +238,24 @@ class AsyncKeyedJob(Generic[P, R]):
         with self._port.home.sending(self.name) as trace:
             return await self._dispatch_many(calls, ids, trace)
 
+    async def receipt(self, key: str, id: str) -> AsyncReceipt[R]:  # noqa: A002
+        """Return the receipt of a job of this name that was dispatched before, in any process; it dispatches nothing.
+
+        So one request may dispatch, and another ask for the result: keep the key and `receipt.id`. Raise `NotFound` if
+        the store knows no such job: it was never dispatched, or has ended and its outcome is kept no longer (see
+        `keep_result`): a store cannot tell which. An outcome is found by the id alone, whatever the key: who may ask
+        for it is yours to check.
+        """
+        await self._port.open()
+        job = check_text(id, "an id", LONGEST_ID)
+        found: AsyncReceipt[R] = AsyncReceipt(self._port, self._definition, self._port.home.checked_key(key), job)
+        if await found.status() == "gone":
+            raise NotFound(
+                f"pool {self._port.home.name!r} knows no job {job!r} of key {key!r}: it was never dispatched, or it "
+                "has ended and its outcome is kept no longer (see keep_result=)"
+            )
+        return found
+
     async def _dispatch_many(
         self, calls: Iterable[tuple[Any, ...]], ids: Iterable[str] | None, trace: Trace
     ) -> list[AsyncReceipt[R]]:

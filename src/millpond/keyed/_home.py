@@ -40,6 +40,7 @@ _HOMES = {
         "millpond.keyed.stores.redis",
     ),
 }
+_RESOURCES_ONLY = ("postgresql", "postgres", "temporal")
 _LONGEST_KEY = 1024
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 _works: ContextVar[bool] = ContextVar("works", default=False)
@@ -393,8 +394,10 @@ def _module_of(url: str) -> str:
         raise TypeError(f"a pool's URL must be a string such as 'redis://localhost', not {url!r}")
     home = _HOMES.get(url.partition(":")[0]) if ":" in url else None
     if home is None:
+        other = url.partition(":")[0] in _RESOURCES_ONLY
+        why = "; PostgreSQL and Temporal are for resource pools only" if other else ""
         raise ValueError(
-            f"no store for {shown(url)!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'redis://host:port/0'"
+            f"no store for {shown(url)!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'redis://host:port/0'{why}"
         )
     return home
 

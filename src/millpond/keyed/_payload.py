@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -206,9 +206,10 @@ def shape_of(name: str, function: Callable[..., Any]) -> Shape | AnyShape:
 def result_type(function: Callable[..., Any]) -> Any:
     """Return what a handler says it returns, as far as that can travel."""
     kind = _hints(function).get("return", Any)
-    if (stranger := _stranger(kind)) is None:
+    if (stranger := _stranger(kind, [object])) is None:  # a result of `object` is as good as one of Any
         return kind
-    logger.warning("what %r returns, %r, is given back as plain data (%s)", function, kind, stranger)
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    logger.warning("what %s returns, %r, is given back as plain data (%s)", name, kind, stranger)
     return Any
 
 
@@ -246,8 +247,11 @@ def _checked(name: str, parameter: str, kind: Any) -> Any:
     return kind
 
 
-def _stranger(kind: Any) -> str | None:
-    """Return why values of a type cannot travel, or None: it and all that it contains is known to the decoder."""
+def _stranger(kind: Any, fine: Sequence[Any] = ()) -> str | None:
+    """Return why values of a type cannot travel, or None: it and all that it contains is known to the decoder.
+
+    What is `fine` may stand in it, too: it is read as plain data.
+    """
     try:
         decoder(kind)
         waiting, seen = [msgspec.inspect.type_info(kind)], set()
@@ -259,7 +263,8 @@ def _stranger(kind: Any) -> str | None:
             continue
         seen.add(id(each))
         if isinstance(each, msgspec.inspect.CustomType | msgspec.inspect.RawType):
-            if not _is_model(getattr(each, "cls", None)):
+            kind = getattr(each, "cls", None)
+            if kind not in fine and not _is_model(kind):
                 return f"{getattr(each, 'cls', each)!r} is unknown"
             continue
         for value in msgspec.structs.astuple(each):

@@ -169,8 +169,11 @@ class Collector:
         readings = Readings()
         self._read_local(local, readings)
         away: set[str] = set()
-        for each in stored:
-            read_stored(each.read, (each.name, each.kind), each.url, away, readings)
+        told: set[tuple[str, str, str]] = set()
+        for each in stored:  # several handles of one pool are one pool
+            about = each.name, each.kind, each.url
+            if about not in told and read_stored(each.read, about[:2], each.url, away, readings):
+                told.add(about)
         for measured in histograms:
             readings.merge(measured.read())
         return readings

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 from millpond import KeyedPool, ResourcePool, keyed, resources
 from millpond._clock import elapsed
 from millpond._events import logger
+from millpond._sqlite._file_watch import FileWatch
 from millpond._urls import shown
 from millpond.errors import EngineUnavailable, PoolError
 from millpond.metrics._client import CollectorRegistry, Metric, generate_latest
@@ -26,8 +27,9 @@ NAMES_EVERY: Final = 60.0
 def render(url: str) -> tuple[bytes, str]:
     """Return the metrics of all keyed and resource pools at a URL, and their content type.
 
-    They come from the store, so all who ask get the same. A place that cannot be reached is told by `millpond_up` 0
-    without a pool; a URL at which no pool can live is a ValueError. Who serves this again and again keeps a `Place`.
+    They come from the store, so all who ask get the same; a file that is not there is not made. A place that cannot be
+    reached is told by `millpond_up` 0 without a pool; a URL at which no pool can live is a ValueError. Who serves this
+    again and again keeps a `Place`.
     """
     with Place(url) as place:
         return place.render()
@@ -48,6 +50,7 @@ class Place:
             _Part(KEYED, url, keyed.pools, lambda name: KeyedPool(name, url, create=False), read_keyed),
             _Part(RESOURCES, url, resources.pools, lambda name: ResourcePool(name, url), read_resources),
         ]
+        self._file = FileWatch(url, self._let_go)
         self._named_at: float | None = None
         self._is_closed = False
         renew_in_child(self)
@@ -65,6 +68,13 @@ class Place:
         with self._lock:
             if self._is_closed:
                 raise RuntimeError(f"the place {shown(self.url)} was closed here")
+            try:
+                if not self._file.is_there():
+                    return readings
+            except EngineUnavailable:
+                for part in self._parts:
+                    part.tell_away(readings)
+                return readings
             self._find(away, readings)
             for part in self._parts:
                 part.read(away, readings)
@@ -91,8 +101,12 @@ class Place:
         """Let go of the pools."""
         with self._lock:
             self._is_closed = True
-            for part in self._parts:
-                part.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._named_at = None
+        for part in self._parts:
+            part.close()
 
     def begin_anew(self) -> None:
         """Begin in a forked child, where a lock may be held by nobody."""
@@ -139,7 +153,11 @@ class _Part:
             logger.warning("the pools at %s cannot be read for metrics: %s", shown(self._url), error)
             away.add(self._url)
         if self._url in away and not self._pools:
-            readings.add("millpond_up", ("", self._kind), 0)
+            self.tell_away(readings)
+
+    def tell_away(self, readings: Readings) -> None:
+        """Tell that the place cannot be reached; there may be no pool to name."""
+        readings.add("millpond_up", ("", self._kind), 0)
 
     def read(self, away: set[str], readings: Readings) -> None:
         """Read all pools; those that were dropped are told no more."""

@@ -156,6 +156,7 @@ class AsyncAdmin:
             lease=_requests.microseconds(lease, "lease", 0.05),
             reason=f"{_requests.why(reason)} (reserved by {self._by})",
             sure=True,
+            by=self._by,
         )
         reply = await self._send(command)
         if reply.kind == "unsatisfiable":
@@ -221,11 +222,15 @@ class AsyncAdmin:
             )
         )
 
-    async def history(self, resource: str | None = None, *, limit: int = 100) -> list[Event]:
-        """Return what happened lately, oldest first: who did what, when and why."""
+    async def history(self, resource: str | None = None, *, limit: int = 100, acts: bool = False) -> list[Event]:
+        """Return what happened lately, oldest first: who did what, when and why.
+
+        With `acts`, only what operators did: the last 200 of those are kept, however much else happens.
+        """
+        only_acts = _requests.flag(acts, "acts")
         pool, most = self._desk.pool, _requests.whole(limit, "limit", 0)
         resource = None if resource is None else _resource(resource)
-        return await self._ask(lambda replica, now: _views.history(replica, pool, resource, most))
+        return await self._ask(lambda replica, now: _views.history(replica, pool, resource, most, acts=only_acts))
 
     async def explain(self, name: str) -> str:
         """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""

@@ -219,3 +219,11 @@ AnyChange: TypeAlias = (
     | Buried
     | Passed
 )
+
+
+class Act(Struct, frozen=True, array_like=True, gc=False):
+    """What an operator did, when, and to what: it is kept longer than the history of everything."""
+
+    at: int
+    change: AnyChange
+    shares: tuple[tuple[str, int], ...] = ()

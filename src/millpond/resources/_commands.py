@@ -38,6 +38,7 @@ class Acquire(Verb, frozen=True):
     wait: bool = True
     timeout: int = 0  # microseconds, 0 is none
     seen: int = 0
+    by: str = ""  # the operator who reserves it for the holder
 
 
 class Claim(Verb, frozen=True):

@@ -434,6 +434,7 @@ def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
         now + command.timeout if command.timeout else 0,
     )
     request.bundle = is_bundle(command.wants)
+    request.by = command.by
     shares = None if state.settings.paused else turn.find(request)
     if shares is not None:
         request.state = HELD
@@ -599,7 +600,9 @@ def _bury(turn: _Turn, command: do.Bury) -> do.Reply:
     for request in mine:
         if request.state == AWAY and request.until:
             continue  # it is known to be dead
-        if request.chosen and request.state != HELD:
+        if request.deadline and request.deadline <= turn.now and request.state != HELD:
+            turn.end(request, "timed out")  # its time was over while it was offered something
+        elif request.chosen and request.state != HELD:
             turn.leave(request, turn.now + state.settings.retention, command.reason)
         else:
             turn.end(request, "died", reason=command.reason)

@@ -7,6 +7,7 @@ from typing import Any
 
 from millpond._events import Event
 from millpond.resources import _changes as to
+from millpond.resources import _selectors
 from millpond.resources._records import ACTIVE, HELD, OFFERED, Request
 from millpond.resources._wire import Entry
 
@@ -21,6 +22,13 @@ class Teller:
         self._who = {name: request.holder for name, request in requests.items()}
         self._what = {name: request.shares for name, request in requests.items()}
         self._offered = {name for name, request in requests.items() if request.state == OFFERED}
+
+    def tell_acts(self, acts: Iterable[to.Act]) -> Iterator[Event]:
+        """Tell what operators did, oldest first."""
+        for act in acts:
+            if act.shares and isinstance(act.change, to.Adopted):
+                self._what[act.change.id] = act.shares
+            yield from (event for event in self.tell([Entry(act.at, "", [act.change])]) if event.data.get("by"))
 
     def tell(self, entries: Iterable[Entry]) -> Iterator[Event]:
         """Tell entries, oldest first."""
@@ -39,6 +47,11 @@ class Teller:
 
     def _events(self, change: to.AnyChange) -> Iterator[tuple[str, dict[str, Any]]]:
         """Tell a change; what was accepted at once, and given back before it was claimed, was granted as well."""
+        if isinstance(change, to.Asked) and change.request.by:
+            request = change.request
+            wanted = [name for want in request.wants if (name := _selectors.only_name(_selectors.parse(want.selector)))]
+            about = {"request": request.id, "holder": str(request.holder), "resources": wanted}
+            yield "reserved", {**about, "by": request.by, "reason": request.reason}
         if isinstance(change, to.Offered):
             self._offered.add(change.id)
         elif isinstance(change, to.Claimed | to.Left | to.Declined | to.Ended) and change.id in self._offered:

@@ -39,8 +39,7 @@ class Matcher:
         self.lines: dict[LineKey, Line] = {}
         self.masks = [0] * len(self._alternatives)
         self.mask = 0
-        first, *rest = self._alternatives
-        self.name = first[0][1] if not rest and len(first) == 1 and first[0][0] == "@" else None
+        self.name = _selectors.only_name(self._alternatives)
         if self.name is None:
             for resource in resources.values():
                 self.learn(resource)

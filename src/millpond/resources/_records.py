@@ -83,6 +83,7 @@ class Request(Struct, array_like=True, gc=False):
     suspect: str = ""
     bundle: bool = False  # needs several units at once, so others could starve it
     passed: bool = False  # its holder called transfer(): it may be adopted
+    by: str = ""  # the operator who reserved it for its holder
 
 
 class Group(Struct, array_like=True, gc=False):
@@ -118,19 +119,3 @@ class Ending(Struct, frozen=True, array_like=True, gc=False):
     at: int
     session: str = ""
     chosen: bool = False
-
-
-class Image(Struct, array_like=True):
-    """A whole pool at rest."""
-
-    seq: int
-    token: int
-    turn: int
-    settings: Settings
-    resources: list[Resource]
-    requests: list[Request]
-    groups: list[Group]
-    endings: list[Ending]
-    marks: dict[str, int]  # always empty; older versions expect it
-    grants: int = 0
-    used: list[Ending] = []

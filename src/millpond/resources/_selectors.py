@@ -87,6 +87,12 @@ def parse(text: str) -> list[Alternative]:
     return _Parser(text).alternatives()
 
 
+def only_name(alternatives: Sequence[Alternative]) -> str | None:
+    """Return the one resource that is asked for by its name, if it is."""
+    first, *rest = alternatives
+    return first[0][1] if not rest and len(first) == 1 and first[0][0] == "@" else None
+
+
 def matches(alternative: Alternative, name: str, labels: Mapping[str, str]) -> bool:
     """Tell whether a resource of that name with these labels satisfies every term."""
     for operator, key, values in alternative:

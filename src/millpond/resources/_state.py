@@ -11,11 +11,12 @@ Resources are bits: `free` has a bit for each that can be lent now, a `Matcher` 
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from millpond.resources import _changes as to
+from millpond.resources._image import Image
 from millpond.resources._line import Line, LineKey, Matcher
 from millpond.resources._records import (
     ACTIVE,
@@ -27,7 +28,6 @@ from millpond.resources._records import (
     WAITING,
     Ending,
     Group,
-    Image,
     Request,
     Resource,
     Settings,
@@ -35,6 +35,8 @@ from millpond.resources._records import (
 
 REMEMBERED: Final = 1000
 """Endings that are remembered, so that a stale token can be told what became of it."""
+ACTS: Final = 200
+"""Acts of operators that are remembered."""
 GROUPS: Final = 1000
 MATCHERS: Final = 2000
 STRIDE: Final = 1_000_000
@@ -51,6 +53,7 @@ class State:
         "_most",
         "_suitors",
         "active",
+        "acts",
         "bundles",
         "common",
         "exclusive",
@@ -87,6 +90,7 @@ class State:
         self.grants = 0
         self.past: OrderedDict[int, Ending] = OrderedDict()  # by token
         self.used: OrderedDict[str, Ending] = OrderedDict()  # by chosen id
+        self.acts: deque[to.Act] = deque(maxlen=ACTS)
         # derived
         self.slots: list[Resource | None] = []
         self.free = 0  # active, not delayed, with free units
@@ -208,6 +212,8 @@ class State:
         self.sessions.setdefault(request.session, {})[request.id] = None
         self.seq = max(self.seq, request.seq)
         self.token = max(self.token, change.seen)
+        if request.by:
+            self.acts.append(to.Act(now, change))
         if request.state == WAITING:
             self._join(request)
         else:
@@ -268,6 +274,8 @@ class State:
 
     def _adopted(self, change: to.Adopted, now: int) -> None:
         request = self.requests[change.id]
+        if change.by:
+            self.acts.append(to.Act(now, change, request.shares))
         self._remember(Ending(request.id, request.token, change.how, change.by, change.reason, now, request.session))
         del self.tokens[request.token]
         self._move(request, change.session)
@@ -285,6 +293,8 @@ class State:
 
     def _ended(self, change: to.Ended, now: int) -> None:
         request = self.requests.pop(change.id)
+        if change.by:
+            self.acts.append(to.Act(now, change))
         ending = Ending(
             request.id, request.token, change.how, change.by, change.reason, now, request.session, request.chosen
         )
@@ -559,6 +569,7 @@ class State:
             {},
             self.grants,
             list(self.used.values()),
+            list(self.acts),
         )
 
     @classmethod
@@ -591,6 +602,7 @@ class State:
             state._schedule(request)
         state.past.update((ending.token, ending) for ending in image.endings)
         state.used.update((ending.id, ending) for ending in image.used)
+        state.acts.extend(image.acts)
         heapq.heapify(state._due)
         state.seq, state.token, state.turn, state.grants = image.seq, image.token, image.turn, image.grants
         return state
@@ -612,6 +624,17 @@ def _strike(lists: dict[str, OrderedDict[str, Request]], key: str, request: Requ
         del lists[key]
 
 
+def _noting(evolve: Callable[[State, Any, int], None]) -> Callable[[State, Any, int], None]:
+    """Return what applies a change, and keeps it if it is an operator's."""
+
+    def noting(state: State, change: Any, now: int) -> None:
+        if change.by:
+            state.acts.append(to.Act(now, change))
+        evolve(state, change, now)
+
+    return noting
+
+
 _EVOLVE: dict[type[to.Change], Callable[[State, Any, int], None]] = {
     to.Asked: State._asked,
     to.Offered: State._given,
@@ -625,12 +648,12 @@ _EVOLVE: dict[type[to.Change], Callable[[State, Any, int], None]] = {
     to.Ended: State._ended,
     to.Suspected: State._suspected,
     to.Added: State._added,
-    to.Removed: State._removed,
-    to.Relabelled: State._relabelled,
-    to.Resized: State._resized,
-    to.Marked: State._marked,
-    to.Configured: State._configured,
-    to.GroupSet: State._group_set,
+    to.Removed: _noting(State._removed),
+    to.Relabelled: _noting(State._relabelled),
+    to.Resized: _noting(State._resized),
+    to.Marked: _noting(State._marked),
+    to.Configured: _noting(State._configured),
+    to.GroupSet: _noting(State._group_set),
     to.Undelayed: State._undelayed,
     to.Buried: State._buried,
     to.Passed: State._passed,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from millpond.resources._changes import AnyChange
-from millpond.resources._records import Image
+from millpond.resources._image import Image
 from millpond.resources._state import State
 
 

@@ -41,6 +41,7 @@ __getattr__, __dir__ = lazy(
         "in_memory": "millpond.testing._in_memory",
         "temporal_server": "millpond.testing._temporal",
     },
+    {"hosted_pools": ("temporalio", "temporal")},
 )
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from millpond.resources import _changes as to
 from millpond.resources import _commands as do
 from millpond.resources import _selectors
 from millpond.resources._core import Outcome, step
+from millpond.resources._image import Image
 from millpond.resources._placement import Plan
 from millpond.resources._records import (
     ACTIVE,
@@ -32,7 +33,6 @@ from millpond.resources._records import (
     REMOVING,
     WAITING,
     Group,
-    Image,
     Request,
     Resource,
     Want,

@@ -189,12 +189,12 @@ class Acts:
     def _reserve(self, body: Body, reason: str, by: str) -> Plan:
         pool, name = self._resource(body)
         owner, lease = _owner(body, by), body.seconds("lease")
-        told = (
-            reason if by.startswith(f"{owner} (") else f"{reason} (reserved by {by})"
-        )  # a request has no other place for that
+        admin = pool.admin.on_behalf_of(by)
+        holders = [one for one in pool.holders() if name in one.resources]
+        when = f", when {who(holders[0].id, holders[0].host, holders[0].pid)} gives it back" if holders else ""
         return Plan(
-            f"reserve {pool.name}/{name} for {owner}",
-            lambda: pool.admin.reserve(name, holder=owner, reason=told, lease=lease),
+            f"reserve {pool.name}/{name} for {owner}{when}",
+            lambda: admin.reserve(name, holder=owner, reason=reason, lease=lease),
         )
 
     def _withdraw(self, body: Body, reason: str, by: str) -> Plan:

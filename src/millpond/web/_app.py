@@ -8,6 +8,7 @@ import importlib
 import json
 import logging
 import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -95,12 +96,15 @@ class _Page:
             raise ValueError("token= or user=, not both: who comes by a token has no name")
         if isinstance(hosts, str):
             raise TypeError(f"hosts is a list of names, not the text {hosts!r}")
+        if user is not None and not callable(user):
+            raise TypeError(f"user is a function that takes a request and returns a name, not {user!r}")
         self._pools = pools
         self._looks = Looks(pools, show_payloads=show_payloads)
         self._acts = Acts(pools)
         self._tokens = None if token is None else Tokens(token)
         self._failures = Failures()
         self._streams = Streams(encoded)
+        self._metrics_of: Any = None
         self._is_read_only = read_only
         self._shows_payloads = show_payloads
         names = [checked_host(one) for one in hosts]
@@ -132,11 +136,17 @@ class _Page:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._streams.ends_with_server = True
         try:
             yield
         finally:
             self._streams.is_ending.set()
-            await anyio.to_thread.run_sync(self._pools.close)
+            await anyio.to_thread.run_sync(self._close)
+
+    def _close(self) -> None:
+        self._pools.close()
+        if self._metrics_of is not None:
+            self._metrics_of.close()
 
     # --- the page ------------------------------------------------------------------------------------------------
 
@@ -161,6 +171,8 @@ class _Page:
         if self._tokens is None:
             return _json({"error": "this page has no token"}, 400)
         address = request.client.host if request.client else ""
+        if wait := self._failures.wait(address):  # others guessed while this one was sent
+            return _json({"error": f"too many wrong tokens: try again in {wait:.0f} s"}, 429)
         if not isinstance(token, str) or not self._tokens.is_right(token):
             self._failures.note(address)
             logger.warning("a wrong token", extra={"millpond": {"address": address}})
@@ -171,6 +183,8 @@ class _Page:
         return response
 
     async def _logout(self, request: Request) -> Response:
+        if self._tokens is not None:
+            self._tokens.end(request.cookies.get(COOKIE, ""))
         response = _json({"done": "logged out"})
         self._set_cookie(request, response, "", 0)
         return response
@@ -244,26 +258,52 @@ class _Page:
         return PlainTextResponse("ok\n")
 
     async def _metrics(self, request: Request) -> Response:
-        try:
-            render: Callable[[str], tuple[bytes, str]] = importlib.import_module("millpond.metrics").render
-        except ImportError:
-            return PlainTextResponse('metrics need an extra: pip install "millpond[metrics]"\n', 404)
-        body, kind = await _ask(lambda: render(self._pools.url))
+        if self._metrics_of is None:
+            try:
+                self._metrics_of = importlib.import_module("millpond.metrics").Place(self._pools.url)
+            except ImportError:
+                return PlainTextResponse('metrics need an extra: pip install "millpond[metrics]"\n', 404)
+        body, kind = await _ask(self._metrics_of.render)
         return Response(body, headers={"content-type": kind, "cache-control": "no-store"})
 
 
-_limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, anyio.CapacityLimiter] = WeakKeyDictionary()
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 
 async def _ask(question: Callable[[], T]) -> T:
     """Ask something that blocks, in a thread; who has waited long enough is told, whatever the thread does.
 
-    The threads are this page's own: when the store hangs, an app that it is mounted in has all of its threads.
+    The threads are this page's own: when the store hangs, an app that it is mounted in has all of its threads. One that
+    hangs keeps its place, so there are never many more than places.
     """
-    limiter = _limiters.setdefault(asyncio.get_running_loop(), anyio.CapacityLimiter(THREADS))
+    loop = asyncio.get_running_loop()
+    places = _places.setdefault(loop, asyncio.Semaphore(THREADS))
+    taken: list[bool] = []
+    has_begun = threading.Event()
+
+    def give_back() -> None:
+        if taken:
+            taken.clear()
+            places.release()
+
+    def ask() -> T:
+        has_begun.set()
+        try:
+            return question()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is over
+                loop.call_soon_threadsafe(give_back)
+
     try:
         async with asyncio.timeout(ANSWERING):
-            return await anyio.to_thread.run_sync(question, abandon_on_cancel=True, limiter=limiter)
+            await places.acquire()
+            taken.append(True)
+            try:
+                one = anyio.CapacityLimiter(1)  # it has its place already
+                return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=one)
+            finally:
+                if not has_begun.is_set():
+                    give_back()
     except TimeoutError as error:
         if str(error):
             raise

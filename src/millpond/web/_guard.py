@@ -4,7 +4,8 @@ The rules, in this order:
 
 1. One `Host`, and one that is ours: this machine's own names, an address, or what `hosts` allows. A name that somebody
    else's DNS points at us (rebinding) is not.
-2. Without a token and without a `user` function, only this machine is answered.
+2. Without a token and without a `user` function, only this machine is answered, and nobody who comes by a proxy: whom
+   that one speaks for cannot be known.
 3. Nothing is done or told for a page of another origin: `Sec-Fetch-Site` and `Origin` say so, and what acts is JSON,
    which no other origin may send without being asked about it first.
 4. With a token, everything but the page's own files needs it: as `Authorization: Bearer`, or in a session's cookie. It
@@ -14,7 +15,9 @@ The rules, in this order:
 
 from __future__ import annotations
 
+import inspect
 import ipaddress
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
@@ -39,8 +42,11 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-User = Callable[[Request], str | None]
-"""Who asks, as another program knows it; nothing: nobody whom it knows."""
+PROXIED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+"""Headers by which a proxy says that it speaks for somebody else."""
+User = Callable[[Request], str | Awaitable[str | None] | None]
+"""Who asks, as another program knows it; nothing: nobody whom it knows. It may be a coroutine function."""
+logger = logging.getLogger("millpond.web")
 
 
 class Refusal(NamedTuple):
@@ -74,21 +80,23 @@ class Guard:
         if scope["type"] != "http":  # there are no web sockets here
             await send({"type": "websocket.close", "code": 1008})
             return
-        refusal = self._refusal(Request(scope))
+        refusal = await self._refusal(Request(scope))
         guarded = _with_headers(send)
         if refusal is None:
             await self._app(scope, receive, guarded)
         else:
             await _refused(refusal)(scope, receive, guarded)
 
-    def _refusal(self, request: Request) -> Refusal | None:
+    async def _refusal(self, request: Request) -> Refusal | None:
         path = path_of(request.scope)
         if path in OPEN:
             return None
         found = self._by_host(request) or self._by_address(request) or _by_origin(request, path)
         if found is not None or self._is_file(path):
             return found
-        return self._by_person(request, path)
+        if self._user is not None:
+            return await self._by_name(request, self._user)
+        return self._by_token(request, path)
 
     def _is_file(self, path: str) -> bool:
         return path == FILES[0] or path.startswith(FILES[1])
@@ -110,8 +118,13 @@ class Guard:
         return self._tokens is not None or self._user is not None
 
     def _by_address(self, request: Request) -> Refusal | None:
-        if self._is_closed or request.client is None:
+        if self._is_closed:
             return None
+        if request.client is None or any(name in request.headers for name in PROXIED):
+            return Refusal(
+                403,
+                "this came by a proxy, and without a token this page answers this machine only: give token=, or user=",
+            )
         try:
             is_near = ipaddress.ip_address(request.client.host).is_loopback
         except ValueError:
@@ -120,13 +133,18 @@ class Guard:
             return None
         return Refusal(403, "without a token, this page answers this machine only: give token=, or user=")
 
-    def _by_person(self, request: Request, path: str) -> Refusal | None:
-        if self._user is not None and self._tokens is None:
-            name = self._user(request)
-            if not name:
-                return Refusal(403, "you may not see this page")
+    async def _by_name(self, request: Request, user: User) -> Refusal | None:
+        name: Any = user(request)
+        if inspect.isawaitable(name):
+            name = await name
+        if name and not isinstance(name, str):
+            logger.error("user= returned no text", extra={"millpond": {"type": type(name).__name__}})
+        elif name:
             request.scope["millpond.user"] = str(name)
             return None
+        return Refusal(403, "you may not see this page")
+
+    def _by_token(self, request: Request, path: str) -> Refusal | None:
         if self._tokens is None:
             return None
         if self._tokens.is_session(request.cookies.get(COOKIE, "")):

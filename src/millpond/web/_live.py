@@ -14,6 +14,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from millpond._clock import elapsed
 from millpond.errors import PoolError
 
 EVERY = 1.0
@@ -21,6 +22,8 @@ SLOW = 20.0
 """Seconds for which a browser may not read."""
 MOST = 200
 """Streams at a time."""
+ALONE = 20.0
+"""Seconds after which a stream ends, and the browser asks for another, where nobody says that the server ends."""
 
 Ask = Callable[[Callable[[], Any]], Awaitable[Any]]
 """How something that blocks is asked, in a thread and within a time."""
@@ -33,6 +36,8 @@ class Streams:
         self._encode = encode
         self.count = 0
         self.is_ending = threading.Event()
+        self.ends_with_server = False
+        """Whether the server tells its end: it does not to an app that is mounted in another."""
 
     def response(self, request: Request, ask: Ask, look: Callable[[], dict[str, Any]]) -> Stream:
         """Return what streams the answers to a question."""
@@ -73,7 +78,10 @@ class Stream:
             self._streams.count -= 1
 
     async def _send(self, send: Send, gone: asyncio.Future[None]) -> None:
+        began = elapsed()
         while not gone.done() and not self._streams.is_ending.is_set():
+            if not self._streams.ends_with_server and elapsed() - began > ALONE:
+                break
             async with asyncio.timeout(SLOW):
                 await send({"type": "http.response.body", "body": await self._news(), "more_body": True})
             await asyncio.wait([gone], timeout=EVERY)

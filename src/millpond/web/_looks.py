@@ -315,9 +315,8 @@ class Looks:
         if kind == "keyed":
             acts = self.pools.keyed(name).admin.history(limit)
             return [{"kind": kind, "pool": name, "event": one.what, **record(one)} for one in reversed(acts)]
-        events = self.pools.resources(name).admin.history(limit=LONGEST_PAGE if acts_only else limit)
-        rows = [{"kind": kind, **event_record(one)} for one in reversed(events)]
-        return [row for row in rows if row.get("by") or not acts_only][:limit]
+        events = self.pools.resources(name).admin.history(limit=limit, acts=acts_only)
+        return [{"kind": kind, **event_record(one)} for one in reversed(events)]
 
     def _audit(self, query: Query) -> dict[str, Any]:
         limit = query.limit()

@@ -64,7 +64,21 @@ class Moves:
             if slot.before and slot.owner:
                 groups.setdefault((slot.before, slot.why), []).append(slot)
         told = [self._move(before, why, moved, found, homeless) for (before, why), moved in groups.items()]
+        self._share(told)
         return sorted(told, key=lambda one: float(-one["until"]))[:KEPT]
+
+    def _share(self, told: list[dict[str, Any]]) -> None:
+        """Tell what was begun again once, where several died together: the counters are those of the pool."""
+        dead = [row for row in told if row["rerun"] is not None]
+        for row in dead:
+            mine = self.seen[row["worker"]]
+            row["with"] = sorted(
+                other["worker"]
+                for other in dead
+                if other is not row
+                and mine.sign_of_life <= other["until"]
+                and self.seen[other["worker"]].sign_of_life <= row["until"]
+            )
 
     def _move(
         self, before: str, why: str, moved: list[SlotView], found: KeyedStatistics, homeless: Counter[str]
@@ -81,6 +95,7 @@ class Moves:
             "took": None,
             "rerun": None,
             "unaccounted": None,
+            "with": [],
         }
         seen = self.seen.get(before)
         if seen is not None:

@@ -1,20 +1,19 @@
 """The pools of a place, open: found by name, kept open between two looks, left alone when their store is gone.
 
-A file that was deleted or replaced would still be read by whoever has it open, so its identity is checked at each look.
+The identity of a database file is checked at each look.
 What several tabs ask at the same moment is asked of the store once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from millpond import keyed, resources
 from millpond._clock import elapsed
+from millpond._sqlite._file_watch import FileWatch
 from millpond._urls import shown
 from millpond.errors import EngineUnavailable, NotFound, PoolError
 from millpond.keyed import KeyedPool
@@ -40,8 +39,7 @@ class OpenPools:
         self._lock = threading.Lock()
         self._keyed: dict[str, KeyedPool] = {}
         self._resources: dict[str, ResourcePool] = {}
-        self._file = _file_of(url)
-        self._identity: tuple[int, int] | None = None
+        self._file = FileWatch(url, self.close)
         self._shared: dict[Hashable, _Shared] = {}
         self._took = 0.0
         """Seconds that finding all names took: it is done the less often, the longer that takes."""
@@ -56,7 +54,7 @@ class OpenPools:
         return self.once("names", self._names, max(newer_than, 20 * self._took))
 
     def _names(self) -> tuple[list[str], list[str]]:
-        if not self._is_there():
+        if not self._file.is_there():
             return [], []
         began = elapsed()
         refused = []
@@ -85,7 +83,7 @@ class OpenPools:
         return self._open(self._resources, "resources", name, lambda: ResourcePool(name, self.url))
 
     def _open(self, known: dict[str, P], kind: str, name: str, make: Callable[[], P]) -> P:
-        self._is_there()
+        self._file.is_there()
         self.names()  # which forgets those that are gone
         with self._lock:
             if name in known:
@@ -137,25 +135,6 @@ class OpenPools:
             with contextlib.suppress(PoolError):
                 pool.close()
 
-    def _is_there(self) -> bool:
-        """Tell whether there is a store to look at; looking must not make one."""
-        if self._file is None:
-            return True
-        try:
-            found = os.stat(self._file)
-        except OSError as error:
-            if self._identity is None and isinstance(error, FileNotFoundError):
-                return False  # nobody has made it yet
-            self.close()
-            raise EngineUnavailable(
-                f"the file {self._file!r} is gone ({error.strerror}): is it moved or deleted?"
-            ) from None
-        identity = (found.st_dev, found.st_ino)
-        if self._identity not in (None, identity):
-            self.close()  # another file has taken its place
-        self._identity = identity
-        return True
-
 
 class _Shared:
     """An answer that several ask for."""
@@ -176,9 +155,3 @@ class _Shared:
             return answer
         finally:
             self._lock.release()
-
-
-def _file_of(url: str) -> str | None:
-    if not url.startswith("sqlite:///") or url == "sqlite:///":
-        return None
-    return unquote(urlsplit(url).path[1:])

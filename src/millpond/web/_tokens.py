@@ -1,7 +1,8 @@
 """Who may ask: a token, sessions that are made of it, and patience that ends with those who guess.
 
 A session is a signed date, so a page that is started anew, and a second one with the same token, take it as well; who
-changes the token ends all sessions. Nothing is compared in a time that tells how much of it was right.
+changes the token ends all sessions. One that was logged out is remembered here, as long as this page runs. Nothing is
+compared in a time that tells how much of it was right.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ TRIES = 5
 """Wrong tokens of an address that cost nothing."""
 LONGEST_WAIT = 60.0
 ADDRESSES = 4096
+SESSIONS = 4096
+"""Those that were logged out and are remembered."""
 
 
 class Tokens:
@@ -37,6 +40,7 @@ class Tokens:
             )
         self._digest = hashlib.sha256(token.encode()).digest()
         self._key = hashlib.sha256(b"a session of millpond web\0" + token.encode()).digest()
+        self._ended: OrderedDict[str, None] = OrderedDict()  # the last sessions that were logged out
 
     def is_right(self, given: str) -> bool:
         """Tell whether that is the token."""
@@ -52,7 +56,14 @@ class Tokens:
         text, _, signature = given.rpartition(".")
         if not hmac.compare_digest(self._sign(text).encode(), signature.encode(errors="replace")):
             return False
-        return int(text.partition(".")[0]) > time.time()
+        return int(text.partition(".")[0]) > time.time() and given not in self._ended
+
+    def end(self, session: str) -> None:
+        """Let a session count no more."""
+        if self.is_session(session):
+            self._ended[session] = None
+            if len(self._ended) > SESSIONS:
+                self._ended.popitem(last=False)
 
     def _sign(self, text: str) -> str:
         return hmac.new(self._key, text.encode(errors="replace"), hashlib.sha256).hexdigest()

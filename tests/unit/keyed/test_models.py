@@ -151,6 +151,17 @@ def test_a_result_that_comes_back_as_plain_data_is_warned_of(pool: KeyedPool, ca
         return ORDER.lines[0]
 
     assert "plain data" in caplog.text
+    assert "<locals>.either returns" in caplog.text and "<function" not in caplog.text
+
+
+def test_a_result_of_object_is_as_good_as_one_of_any(pool: KeyedPool, caplog: pytest.LogCaptureFixture):
+    @pool.job
+    def turn(job: Job) -> dict[str, object]:
+        return {"text": "hello", "parts": [1, None, {"a": 2.5}]}
+
+    assert not caplog.text
+    with pool.worker():
+        assert turn.dispatch("a").result(HANG) == {"text": "hello", "parts": [1, None, {"a": 2.5}]}
 
 
 def test_a_secret_is_not_sent_as_stars(pool: KeyedPool):

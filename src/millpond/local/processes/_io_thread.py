@@ -205,7 +205,7 @@ class IoThread:
         self._runner.run_times.learn(batch.fns, ended, seconds)
         now = time.monotonic()
         if batch.settled >= batch.count:
-            worker.in_flight.popleft()
+            worker.in_flight.pop(0)
             worker.deadline = None
             if not worker.in_flight:
                 worker.recall_until = None  # a recall has nothing left to bring back

@@ -32,7 +32,7 @@ class ProcessWorker:
         self, context: BaseContext, name: str, setup: bytes, queue: WorkerQueue, *, reports_memory: bool
     ) -> None:
         self.queue = queue
-        self.in_flight: deque[Batch] = deque()
+        self.in_flight: list[Batch] = []  # two at most; others look at it too, so each look is a single call
         self.next_number = 1  # of the next call that it gets
         self.ended = self.memory = 0
         self.is_leaving = self.is_killed = self.is_reaped = False
@@ -80,12 +80,12 @@ class ProcessWorker:
 
     @property
     def load(self) -> int:
-        return sum([batch.open for batch in self.in_flight])
+        return sum([batch.open for batch in self.in_flight.copy()])
 
     @property
     def has_keys(self) -> bool:
         """Whether it has tasks with a key, which are to run there, in order: they are not recalled."""
-        return bool(self.in_flight) and self.in_flight[0].is_keyed
+        return any(batch.is_keyed for batch in self.in_flight[:1])
 
     def give(self, batch: Batch, body: bytes) -> bool:
         """Send a batch; False when part of it has to wait for room in the socket."""

@@ -9,7 +9,7 @@ const remember = (name) => { try { localStorage.setItem(NAME, name); } catch { /
 
 let open = () => {};
 
-// `what`: { verb, title, body, fields: [{name, label, value, hint}], danger }
+// `what`: { verb, title, body, fields: [{name, label, value, hint}], danger, done }
 export const act = (what) => open(what);
 
 export function ActDialog({ place, onDone }) {
@@ -22,10 +22,13 @@ export function ActDialog({ place, onDone }) {
     if (!what || !dialog.current) return;
     dialog.current.showModal();
     dialog.current.querySelector("input,textarea")?.focus();
+    let isOld = false;  // an answer that comes late is not about the dialog that is open then
+    const tell = (news) => isOld || setState((was) => ({ ...was, ...news }));
     post(what.verb, { ...what.body, dry_run: true, ...(place.user ? {} : { by: remembered() }) }).then(
-      ({ would }) => setState((was) => ({ ...was, would })),
-      (error) => setState((was) => ({ ...was, error: error.message })),
+      ({ would }) => tell({ would }),
+      (error) => tell({ error: error.message }),
     );
+    return () => { isOld = true; };
   }, [what]);
   if (!what) return null;
   const body = () => {
@@ -43,6 +46,7 @@ export function ActDialog({ place, onDone }) {
       remember(state.by);
       const answer = await post(what.verb, body());
       onDone(answer);
+      what.done?.();
       close();
     } catch (error) {
       setState((was) => ({ ...was, busy: false, error: error.message }));

@@ -1,5 +1,5 @@
 // Jobs, keys, dead letters and residents of a keyed pool: pages of the server, found by the server.
-import { useState } from "./vendor/htm-preact.js";
+import { useEffect, useState } from "./vendor/htm-preact.js";
 import { act, Do } from "./act.js";
 import { Ago, Badge, duration, Empty, html, link, Loading, number, Pager, Problem, Search, State, Table, useLook, usePages } from "./ui.js";
 
@@ -102,13 +102,15 @@ export function Dead({ pool, place, tick, order }) {
   const pages = usePages(`${pool} ${key}`);
   const look = useLook("dead", { pool, key, after: pages.after }, tick);
   const rows = look.data?.rows || [];
-  const some = rows.filter((one) => chosen.has(one.number)).map((one) => String(one.number));
+  const some = [...chosen].map(String);  // also those that newer ones have pushed off this page
+  const forget = () => setChosen(new Set());
+  useEffect(forget, [pool, key]);
   const flip = (number) => setChosen((was) => { const now = new Set(was); now.delete(number) || now.add(number); return now; });
   const which = some.length ? { ids: some } : key ? { key } : { all: true };
   const words = some.length ? `${some.length} chosen` : key ? "all of this key" : "all";
   return html`<div class="tools"><${Search} value=${key} onFind=${setKey} label="Dead letters of a key" placeholder="of this key" />
-      ${rows.length && !place.read_only ? html`<span class="acts"><button onClick=${() => act({ verb: "replay", title: `Replay ${words}`, body: { pool, ...which }, about: "They run again, behind what waits in their keys." })}>Replay ${words}</button>
-        <button class="danger" onClick=${() => act({ verb: "discard", title: `Discard ${words}`, body: { pool, ...which }, danger: true, about: "They are forgotten for good." })}>Discard ${words}</button></span>` : null}</div>
+      ${(rows.length || some.length) && !place.read_only ? html`<span class="acts">${some.length ? html`<button onClick=${forget}>Choose none</button>` : null}<button onClick=${() => act({ verb: "replay", title: `Replay ${words}`, body: { pool, ...which }, done: forget, about: "They run again, behind what waits in their keys." })}>Replay ${words}</button>
+        <button class="danger" onClick=${() => act({ verb: "discard", title: `Discard ${words}`, body: { pool, ...which }, done: forget, danger: true, about: "They are forgotten for good." })}>Discard ${words}</button></span>` : null}</div>
     <${Page} look=${look} pages=${pages} what="dead letter" empty=${["No dead letters", "A job comes here when it has failed for the last time, or too many workers died of it. None has."]}>
       <${Table} caption="Dead letters, the newest first" rows=${rows} row=${(one) => ({ class: chosen.has(one.number) ? "chosen" : "" })} columns=${[
         [html`<span class="hidden">Choose</span>`, (one) => html`<input type="checkbox" aria-label=${`choose ${one.number}`} checked=${chosen.has(one.number)} onChange=${() => flip(one.number)} />`],

@@ -187,7 +187,7 @@ export function Moves({ moves, order, now }) {
     <span><b>${one.label || `worker ${one.worker.slice(0, 12)}`}</b> <b class="verb">${WHY[one.why]}</b>: ${several(one.slots, "slot")} moved to
       ${Object.entries(one.to).slice(0, 6).map(([id, count]) => html` <span class="to"><span class="tag small" style=${{ background: order.colour(id) }}>${order.number(id)}</span>${number(count)}</span>`)}
       ${one.took == null ? "" : html` · in <b>${duration(one.took)}</b> from its last sign of life`}
-      ${one.rerun == null ? "" : html` · <b>${number(one.rerun)}</b> re-run`}
+      ${one.rerun == null ? "" : html` · <b>${number(one.rerun)}</b> re-run${one.with.length ? ` (with ${one.with.map((id) => order.number(id)).join(", ")})` : ""}`}
       ${one.unaccounted == null ? "" : one.unaccounted ? html` · ${number(one.unaccounted)} cancelled, replaced, purged or discarded meanwhile` : html` · <b class="good">0 lost</b>`}</span>
     <small>${duration(Math.max(0, now - one.until))} ago</small></li>`)}</ul>`;
 }

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from millpond.resources._commands import Command, Reply
-from millpond.resources._records import Image
+from millpond.resources._image import Image
 from millpond.resources._wire import Entry
 
 FORMAT: Final = 1

@@ -54,7 +54,7 @@ class Calls:
 
     def pools(self) -> list[str]:
         """Return the pools of the commands that wait."""
-        return [call.pool for call in list(self.waiting)]
+        return [call.pool for call in self.waiting.copy()]  # one step, also without the GIL
 
     def take(self, taken: list[Call]) -> Call:
         """Move the first command that waits to `taken`."""
@@ -91,19 +91,20 @@ class Calls:
 
     def fail(self, taken: Iterable[Call], error: Exception) -> None:
         """Answer commands that were taken, and all that wait, with an error."""
-        for call in (*taken, *self.waiting):
-            call.reply = error
-            self.answers.append(call)
-        self.waiting.clear()
+        for call in taken:
+            self.fail_one(call, error)
+        self._fail_queue(self.waiting, error)
 
     def fail_all(self, error: Exception) -> None:
         """Answer all that wait, questions too, with an error."""
         with self._use:
             for queue in (self.waiting, self.questions):
-                while queue:
-                    call = queue.popleft()
-                    call.reply = error
-                    self.answers.append(call)
+                self._fail_queue(queue, error)
+
+    def _fail_queue(self, queue: deque[Call], error: Exception) -> None:
+        """Answer all of a queue; what is appended meanwhile is answered, too, and never dropped."""
+        while queue:
+            self.fail_one(queue.popleft(), error)
 
     def waited(self) -> float:
         """Return for how many seconds the oldest command waits. A look, with no lock."""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from millpond.resources._commands import Command, Reply
-from millpond.resources._records import Image
+from millpond.resources._image import Image
 from millpond.resources._wire import Entry
 
 T = TypeVar("T")

@@ -1,0 +1,31 @@
+"""Calls on their way to a SQLite file."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from millpond.errors import EngineUnavailable
+from millpond.resources import _commands as do
+from millpond.resources.engines.sqlite._calls import Call, Calls
+
+
+def test_a_call_that_comes_while_others_fail_is_answered_too():
+    """Whoever has a call appends it with no lock."""
+    calls, heard = Calls(threading.RLock()), []
+
+    def call(name: str) -> Call:
+        return Call(calls, "pool", do.Tick(), lambda answer: heard.append((name, type(answer))))
+
+    class Answers(deque[Call]):
+        def append(self, call: Call) -> None:
+            super().append(call)
+            if len(self) == 2:
+                calls.waiting.append(late)  # another thread
+
+    late = call("late")
+    calls.answers = Answers()
+    calls.waiting.append(call("waiting"))
+    calls.fail([call("taken")], EngineUnavailable("away"))
+    calls.give_answers()
+    assert heard == [(name, EngineUnavailable) for name in ("taken", "waiting", "late")] and not calls.waiting
