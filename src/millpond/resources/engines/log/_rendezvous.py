@@ -64,9 +64,19 @@ def meet(url: str, here: Witness, *, is_mute: bool = False) -> socket.socket:
 def _meet_alone(url: str, path: str, here: Witness, is_mute: bool) -> socket.socket:
     """Do the same while nobody else does."""
     with _locked(f"{path}.lock"):
-        known = written_pid(url) if is_mute else None
-        found = None if is_mute and (known is None or is_gone(*known)) else _connect(path)
+        found = None if is_mute and _is_deserted(url, path) else _connect(path)
         return found or _start_at(path, url, here)
+
+
+def _is_deserted(url: str, path: str) -> bool:
+    """Tell whether no companion can be at a socket: none is known to live, and none has just been started."""
+    known = written_pid(url)
+    if known is not None and not is_gone(*known):
+        return False
+    try:
+        return time.time() - os.stat(path).st_mtime > START
+    except FileNotFoundError:
+        return True
 
 
 def _start_at(path: str, url: str, here: Witness) -> socket.socket:

@@ -47,13 +47,10 @@ class Process:
 
 
 def seen_from(one: Witness, here: Witness) -> bool | None:
-    """Tell whether the process of a session is gone, by the word of their common kernel; None if there is none.
-
-    Machines of other names are not asked about: copies of a running machine have one boot.
-    """
-    if one.machine != here.machine or not one.boot or one.boot != here.boot:
-        return None
-    return is_gone(one.pid, one.start) if one.namespace and one.namespace == here.namespace else None
+    """Tell whether the process of a session is gone, by the word of their common kernel; None if there is none."""
+    if one.boot and one.boot == here.boot and one.namespace and one.namespace == here.namespace:
+        return is_gone(one.pid, one.start)
+    return None
 
 
 def verdict(one: Witness, here: Witness) -> bool | None:
