@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import click
 
@@ -74,7 +75,7 @@ def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[in
     """
     where = shown(url)
     tokens = {one.get("token") for one in told() if (one.get("pool"), one.get("url")) == (pool.name, where)}
-    here = socket.gethostname()
+    here = dict(parse_qsl(urlsplit(url).query)).get("machine") or socket.gethostname()
     for holder in pool.holders():
         is_around = holder.host == here and holder.pid in around and around[holder.pid] in (0, holder.started)
         if holder.token not in tokens and not is_around:
