@@ -145,12 +145,11 @@ class SqliteStore:
         return self._write(lambda rules, now: rules.join(now, mine))
 
     def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving, version=version), self._vouch)
+
+    def _vouch(self, transaction: Transaction, pool: Pool, now: int) -> None:
         session = self._at_home().sessions.number
-
-        def vouch(transaction: Transaction, pool: Pool, now: int) -> None:
-            self._witness.vouch(transaction, pool.id, session, now, pool.origin.settings.lease)
-
-        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving, version=version), vouch)
+        self._witness.vouch(transaction, pool.id, session, now, pool.origin.settings.lease)
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
         return None  # the kernel tells of a death, and other workers vouch for one that computes
@@ -171,7 +170,9 @@ class SqliteStore:
         heard: int = 0,
     ) -> Claimed:
         tokens = None if known is None else set(known)
-        return self._write(lambda rules, now: rules.claim(now, worker, slots, dead, tokens, call, heard))
+        # Our own heartbeats may have been late, and so our word for one that computes.
+        first = self._vouch if dead else None
+        return self._write(lambda rules, now: rules.claim(now, worker, slots, dead, tokens, call, heard), first)
 
     def work(
         self,
