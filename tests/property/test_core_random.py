@@ -26,7 +26,7 @@ def test_known_scripts_keep_every_promise():
     _script.search(range(60), 100)
 
 
-@pytest.mark.parametrize("seed", [583071225858, 818051162109])
+@pytest.mark.parametrize("seed", [583071225858, 818051162109, 752732111507])
 def test_scripts_that_once_broke_a_promise_keep_it(seed):
     """What `make soak` has found.
 
