@@ -18,7 +18,7 @@ BESIDE := $(BIN)/python tools/beside.py
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
-$(STAMP): pyproject.toml tools/venv.sh
+$(STAMP): pyproject.toml conformance/pyproject.toml tools/venv.sh
 	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) dev
 	@touch $@
 

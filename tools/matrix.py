@@ -45,7 +45,8 @@ def set_up(version: str, python: str) -> str:
     """Make the environment of one interpreter, if it is not there as the project wants it; return its folder."""
     folder = f".venv-{version}"
     stamp = f"{folder}/.installed"
-    if not os.path.exists(stamp) or os.path.getmtime(stamp) < os.path.getmtime("pyproject.toml"):
+    wanted = max(os.path.getmtime(each) for each in ("pyproject.toml", "conformance/pyproject.toml", "tools/venv.sh"))
+    if not os.path.exists(stamp) or os.path.getmtime(stamp) < wanted:
         subprocess.run(["sh", "tools/venv.sh", python, folder, "test"], check=True)
         with open(stamp, "w"):
             pass

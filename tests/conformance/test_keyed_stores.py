@@ -1,4 +1,4 @@
-"""Every store of keyed pools is put to the conformance suite that ships with the package."""
+"""Every store of keyed pools is put to the conformance suite (`conformance/`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.takes import TakeRules
 from millpond.keyed.stores.memory import MemoryStore
 from millpond.keyed.stores.memory._tables import MemoryMembers, MemorySignals
-from millpond.testing import STORE_CHECKS, StoreBench, check_store
+from millpond_conformance import STORE_CHECKS, StoreBench, check_store
 
 _pools = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""Every engine of resource pools is put to the conformance suite that ships with the package."""
+"""Every engine of resource pools is put to the conformance suite (`conformance/`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from millpond.resources.engines.memory import MemoryEngine
 from millpond.resources.engines.sqlite import SqliteEngine
 from millpond.resources.engines.temporal import _url as temporal_url
 from millpond.resources.engines.temporal._engine import TemporalEngine
-from millpond.testing import ENGINE_CHECKS, Bench, FakeClock, check_engine
+from millpond.testing import FakeClock
+from millpond_conformance import ENGINE_CHECKS, Bench, check_engine
 
 _worlds = itertools.count(1)
 
@@ -114,7 +115,7 @@ class Silent(MemoryEngine):
 
 @pytest.mark.parametrize("engine", [Barging, Silent])
 def test_the_suite_finds_a_fault(engine, monkeypatch):
-    from millpond.testing import _engines
+    from millpond_conformance import _engines
 
     monkeypatch.setattr(_engines, "PATIENCE", 0.3)
     with pytest.raises(AssertionError):

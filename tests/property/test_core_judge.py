@@ -7,7 +7,7 @@ import pytest
 from millpond.resources._core import _Turn
 from millpond.resources._line import Line
 from millpond.resources._state import State
-from millpond.testing import _script
+from millpond_conformance import _script
 
 BUGS = {
     "tokens do not grow": (_Turn, "next_token", lambda turn, seen=0: max(turn.state.token, turn.now, seen + 1)),

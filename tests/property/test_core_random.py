@@ -1,4 +1,4 @@
-"""Random commands against the shipping rules of resource pools, judged after every step (`millpond.testing._model`)."""
+"""Random commands against the shipping rules of resource pools, judged after every step (`millpond_conformance._model`)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.testing import _script
-from millpond.testing._script import MOST, Move
+from millpond_conformance import _script
+from millpond_conformance._script import MOST, Move
 
 NUMBER = st.integers(0, MOST - 1)
 MOVE: st.SearchStrategy[Move] = st.tuples(NUMBER, NUMBER, NUMBER, NUMBER, NUMBER)

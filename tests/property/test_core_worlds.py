@@ -1,4 +1,4 @@
-"""Every reachable state of small worlds, explored with the shipping rules, each step judged (`millpond.testing._model`).
+"""Every reachable state of small worlds, explored with the shipping rules, each step judged (`millpond_conformance._model`).
 
 Two states are the same when they differ in nothing that a rule looks at: tokens and numbers count by rank, times by
 their distance from now. Time moves only by going on to the moment at which something is over, or bundles are overdue.
@@ -16,7 +16,7 @@ from millpond.resources import _commands as do
 from millpond.resources._core import step
 from millpond.resources._records import ALL, AWAY, HELD, OFFERED, Holder, Settings, Want
 from millpond.resources._state import State
-from millpond.testing._model import BrokenPromise, check_state, check_step, clone
+from millpond_conformance._model import BrokenPromise, check_state, check_step, clone
 
 NOW = 1000
 

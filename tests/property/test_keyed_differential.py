@@ -1,6 +1,6 @@
 """The same random verbs on the bare rules and on every store: whatever they answer must be the same.
 
-`millpond.testing._keyed_script` writes, plays and compares. A failure of a seed prints it; `MILLPOND_SEED=…` repeats it.
+`millpond_conformance._keyed_script` writes, plays and compares. A failure of a seed prints it; `MILLPOND_SEED=…` repeats it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from millpond.keyed._records import SECOND
-from millpond.testing import _keyed_script
-from millpond.testing._keyed_script import MOST, SETTINGS, SLACK, Differs, Move, moves_of
+from millpond_conformance import _keyed_script
+from millpond_conformance._keyed_script import MOST, SETTINGS, SLACK, Differs, Move, moves_of
 
 NUMBER = st.integers(0, MOST - 1)
 MOVE: st.SearchStrategy[Move] = st.tuples(NUMBER, NUMBER, NUMBER, NUMBER)

@@ -1,6 +1,6 @@
 """The rules of keyed pools: random scripts, and every order of events in small worlds, each step judged.
 
-`millpond.testing._keyed_model` is the judge. A small world has two workers, two slots and a few jobs; whatever any of
+`millpond_conformance._keyed_model` is the judge. A small world has two workers, two slots and a few jobs; whatever any of
 them may do next is tried in every order, to a depth. Two states are the same when they differ in nothing that a rule
 looks at: tokens count by rank, times by their distance from now.
 """
@@ -22,9 +22,9 @@ from millpond.keyed import _commands as do
 from millpond.keyed._envelope import Envelope, encode, opened
 from millpond.keyed._records import Batch, Joiner, Order, Settings, Settle, Signal, Special, Take
 from millpond.keyed.rules.tables import PARKED, PAUSED, RETRY, RUNNING
-from millpond.testing import _keyed_script
-from millpond.testing._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of
-from millpond.testing._keyed_script import MOST, SETTINGS, Move, moves_of
+from millpond_conformance import _keyed_script
+from millpond_conformance._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of
+from millpond_conformance._keyed_script import MOST, SETTINGS, Move, moves_of
 
 NUMBER = st.integers(0, MOST - 1)
 MOVE: st.SearchStrategy[Move] = st.tuples(NUMBER, NUMBER, NUMBER, NUMBER)

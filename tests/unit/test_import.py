@@ -9,6 +9,8 @@ import pytest
 
 import millpond
 import millpond.local
+import millpond.testing
+import millpond_conformance
 from waiting import HANG
 
 
@@ -48,6 +50,13 @@ def test_every_public_name_is_there():
 
 def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(millpond, "ThreadPond")
+
+
+@pytest.mark.parametrize("name", millpond_conformance.__all__)
+def test_who_looks_for_a_conformance_suite_is_told_where_it_is(name):
+    with pytest.raises(AttributeError, match="pip install millpond-conformance"):
+        getattr(millpond.testing, name)
+    assert name not in dir(millpond.testing)
 
 
 @pytest.mark.parametrize("module", ["millpond", "millpond.keyed", "millpond.resources", "millpond.testing"])

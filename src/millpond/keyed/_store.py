@@ -1,10 +1,10 @@
 """The seam between a keyed pool and where it lives.
 
 A store keeps one pool and carries out its verbs, each atomically and exactly as `rules.Rules` does: that is the
-specification, and `millpond.testing.check_store` compares. It adds a clock that all its users share, durability, and
-hints. Its methods block, may be called from any thread, and raise `EngineUnavailable` when the store cannot be reached
-(then it is unknown whether the verb took effect), `EngineError` when it cannot ever, and `PoolGone` when the store has
-no such pool any more: who gets it opens the pool again.
+specification, and `millpond_conformance.check_store` compares. It adds a clock that all its users share, durability,
+and hints. Its methods block, may be called from any thread, and raise `EngineUnavailable` when the store cannot be
+reached (then it is unknown whether the verb took effect), `EngineError` when it cannot ever, and `PoolGone` when the
+store has no such pool any more: who gets it opens the pool again.
 
 What may be sent again after an `EngineUnavailable`, because twice is as good as once: `dispatch` with the same batch,
 `work` with the same call (a take that was lost is given back by `claim` with `known`), `renew`, `claim`, `give`,

@@ -4,7 +4,7 @@ An engine keeps states and runs `_core.step` (or its twin) on them. It knows no 
 through callbacks, so that one engine serves threads and event loops alike. Five verbs: `apply`, `read`, `watch`,
 `pools` (with `drop`), `close`.
 
-What an engine owes, checked by `millpond.testing.check_engine`:
+What an engine owes, checked by `millpond_conformance.check_engine`:
 
 - `apply` is atomic, takes effect once, and its answer comes after it is as durable as the engine can make it;
 - watchers are told every entry of a pool once, in order, after it is durable, and before the answer to its command;

@@ -8,7 +8,7 @@ from millpond.resources import _commands as do
 from millpond.resources._core import step
 from millpond.resources._records import Holder, Settings, Want
 from millpond.resources._state import State
-from millpond.testing._stage import Stage
+from millpond_conformance._stage import Stage
 
 HASTY = Settings(patience=100)
 

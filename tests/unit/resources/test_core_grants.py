@@ -7,7 +7,7 @@ import pytest
 from millpond.resources import _changes as to
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Settings, Want
-from millpond.testing._stage import Stage
+from millpond_conformance._stage import Stage
 
 
 def test_a_token_is_at_least_the_time():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.resources import _commands as do
 from millpond.resources._records import Holder, Settings, Want
-from millpond.testing._stage import Stage
+from millpond_conformance._stage import Stage
 
 CLAIM = Settings().claim
 RETENTION = Settings().retention

@@ -6,7 +6,7 @@ import pytest
 
 from millpond.resources import _commands as do
 from millpond.resources._records import Settings, Want
-from millpond.testing._stage import Stage
+from millpond_conformance._stage import Stage
 
 
 def serve_all(pool: Stage) -> list[str]:

@@ -10,8 +10,8 @@ from millpond.resources import _state
 from millpond.resources._core import step
 from millpond.resources._records import Holder, Settings, Want
 from millpond.resources._state import State
-from millpond.testing._model import check_state, clone, picture
-from millpond.testing._stage import Stage
+from millpond_conformance._model import check_state, clone, picture
+from millpond_conformance._stage import Stage
 
 ME = Holder(id="me")
 

@@ -19,7 +19,7 @@ from millpond.resources._records import Holder, Settings, Want
 from millpond.resources.engines.temporal import _hosted_pool, _queries
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._hosted_pool import FORGOTTEN, SECOND, HostedPool
-from millpond.testing._script import MOST
+from millpond_conformance._script import MOST
 
 START = 1_700_000_000 * SECOND
 WORKFLOW = "w:train/run-1"

@@ -14,7 +14,7 @@ def check(url: str) -> str:
     if not url.partition(":")[0].startswith("postgres"):
         return Address(url).machine
     if importlib.util.find_spec("psycopg") is None:
-        raise ModuleNotFoundError(f"{shown(url)!r} needs psycopg: pip install 'millpond[postgres]'", name="psycopg")
+        raise ModuleNotFoundError(f'{shown(url)!r} needs psycopg: pip install "millpond[postgres]"', name="psycopg")
     reader = importlib.import_module("millpond.resources.engines.log._postgres_url")
     machine: str = reader.read_postgres(url).machine
     return machine

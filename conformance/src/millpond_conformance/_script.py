@@ -16,7 +16,7 @@ from millpond.resources import _commands as do
 from millpond.resources._core import Outcome
 from millpond.resources._records import ALL, AWAY, HELD, OFFERED, Holder, Settings, Want
 from millpond.resources._state import State
-from millpond.testing._model import Judge
+from millpond_conformance._model import Judge
 
 Move: TypeAlias = tuple[int, int, int, int, int]
 """`(verb, what, how, more, time)`: each is taken modulo the choices there are."""

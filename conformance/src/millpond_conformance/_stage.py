@@ -12,7 +12,7 @@ from millpond.resources import _commands as do
 from millpond.resources._commands import Reply
 from millpond.resources._records import Holder, Request, Settings, Want
 from millpond.resources._state import State
-from millpond.testing._model import Judge
+from millpond_conformance._model import Judge
 
 START = 1_000_000
 

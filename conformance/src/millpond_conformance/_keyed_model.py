@@ -20,7 +20,7 @@ from millpond.keyed.rules.tables import RUNNING
 from millpond.keyed.rules.takes import Hand
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
-from millpond.testing._stores import check_removals, check_tables, jobs_in
+from millpond_conformance._stores import check_removals, check_tables, jobs_in
 
 Reference: TypeAlias = Rules[MemoryMailbox]
 """The rules over tables in memory, which stores are compared with."""

@@ -47,8 +47,8 @@ from millpond.keyed._records import (
 from millpond.keyed._store import Store
 from millpond.keyed.rules.tables import PARKED, READY, RETRY, SUSPECTS
 from millpond.keyed.stores.memory import _reads
-from millpond.testing._keyed_model import NAMES, Judge, clone, finish, make_rules, tables_of
-from millpond.testing._stores import jobs_in
+from millpond_conformance._keyed_model import NAMES, Judge, clone, finish, make_rules, tables_of
+from millpond_conformance._stores import jobs_in
 
 SLACK = 4 * SECOND
 STEP = 10 * SECOND
