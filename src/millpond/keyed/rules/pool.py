@@ -233,7 +233,7 @@ class Rules(Generic[M]):
         """Recover what nobody runs in a slot any more; return how many, and whether another still runs something."""
         recovered, is_contested = 0, False
         is_drained = self.tables.slots.get(slot).since + self.tables.settings.drain <= now
-        for box in runs:
+        for box in _newest_first(runs):
             is_lost = box.worker not in self.tables.members
             if box.worker == worker:
                 is_over = tokens is not None and box.token not in tokens
@@ -248,7 +248,7 @@ class Rules(Generic[M]):
     def _recover_borrowed(self, now: int, worker: str, tokens: set[int] | None) -> int:
         """Recover what was borrowed by somebody who is gone, or by the caller, who does not know of it."""
         recovered = 0
-        for box in self.tables.mailboxes.borrowed():
+        for box in _newest_first(self.tables.mailboxes.borrowed()):
             is_lost = box.worker not in self.tables.members
             if is_lost or (box.worker == worker and tokens is not None and box.token not in tokens):
                 self.mailboxes.recover(now, box, blame=is_lost)
@@ -380,3 +380,8 @@ class Rules(Generic[M]):
             return "busy"
         self.tables.settings = settings
         return "done"
+
+
+def _newest_first(boxes: Iterable[M]) -> list[M]:
+    """Return mailboxes that run, by their takes: each is put in front of the line, so the oldest is the first again."""
+    return sorted(boxes, key=lambda box: box.token, reverse=True)

@@ -40,12 +40,22 @@ end
 
 local drain, got, contested, recovered = setting('drain'), {}, {}, 0
 
+-- Sort takes by their tokens: each is put in front of the line, so the oldest is the first again. (A hash has no order.)
+local function newest_first(takes)
+  table.sort(takes, function(a, b) return tonumber(a.token) > tonumber(b.token) end)
+  return takes
+end
+
 -- Recover what nobody runs in a slot any more; tell whether somebody else still runs something there.
 local function tidy(slot)
-  local is_contested, is_drained = false, nil
+  local is_contested, is_drained, takes = false, nil, {}
   local runs = call('HGETALL', P .. 'run:' .. slot)
   for j = 1, #runs, 2 do
     local token, lent, worker = string.match(runs[j + 1], '^(%d+):%d+:%d+:(%d):(.*)$')
+    takes[#takes + 1] = {mailbox = runs[j], token = token, lent = lent, worker = worker}
+  end
+  for _, take in ipairs(newest_first(takes)) do
+    local token, lent, worker = take.token, take.lent, take.worker
     local is_over
     local is_lost = not is_member(worker)
     if worker == me then
@@ -59,7 +69,7 @@ local function tidy(slot)
       is_contested = is_contested or not (is_over or lent == '1')
     end
     if is_over then
-      recover(slot, runs[j], is_lost, worker)
+      recover(slot, take.mailbox, is_lost, worker)
       recovered = recovered + 1
     end
   end
@@ -70,12 +80,18 @@ local function tidy(slot)
 end
 
 if has('lent') then -- to somebody who is gone, or to the caller, who does not know of it
-  local lent = call('HGETALL', P .. 'lent')
+  local lent, takes = call('HGETALL', P .. 'lent'), {}
   for j = 1, #lent, 2 do
     local run = run_of(lent[j + 1], lent[j])
-    local is_lost = run and not is_member(run.worker)
-    if run and (is_lost or (run.worker == me and tokens and not tokens[run.token])) then
-      recover(lent[j + 1], lent[j], is_lost, run.worker)
+    if run then
+      run.slot, run.mailbox = lent[j + 1], lent[j]
+      takes[#takes + 1] = run
+    end
+  end
+  for _, run in ipairs(newest_first(takes)) do
+    local is_lost = not is_member(run.worker)
+    if is_lost or (run.worker == me and tokens and not tokens[run.token]) then
+      recover(run.slot, run.mailbox, is_lost, run.worker)
       recovered = recovered + 1
     end
   end
