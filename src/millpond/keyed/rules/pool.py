@@ -384,4 +384,4 @@ class Rules(Generic[M]):
 
 def _newest_first(boxes: Iterable[M]) -> list[M]:
     """Return mailboxes that run, by their takes: each is put in front of the line, so the oldest is the first again."""
-    return sorted(boxes, key=lambda box: box.token, reverse=True)
+    return sorted(boxes, key=lambda box: (box.token, box.name), reverse=True)

@@ -40,9 +40,22 @@ end
 
 local drain, got, contested, recovered = setting('drain'), {}, {}, 0
 
--- Sort takes by their tokens: each is put in front of the line, so the oldest is the first again. (A hash has no order.)
+-- Compare texts by their bytes: Lua itself does that by the language of the server.
+local function is_after(a, b)
+  for j = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, j), string.byte(b, j)
+    if x ~= y then return x > y end
+  end
+  return #a > #b
+end
+
+-- Sort takes by their tokens and names: each is put in front of the line, so the oldest is the first again. (A hash has
+-- no order, and takes of one call have one token.)
 local function newest_first(takes)
-  table.sort(takes, function(a, b) return tonumber(a.token) > tonumber(b.token) end)
+  table.sort(takes, function(a, b)
+    if a.token ~= b.token then return tonumber(a.token) > tonumber(b.token) end
+    return is_after(a.mailbox, b.mailbox)
+  end)
   return takes
 end
 
