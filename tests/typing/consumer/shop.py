@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from typing import assert_type
 
+import millpond
 from millpond import (
     AcquireTimeout,
     AsyncPool,
@@ -117,6 +118,7 @@ def resources() -> Mapping[str, int]:
 
 def mistakes() -> None:
     """Each line is refused by both checkers; one that were accepted would make its comment a mistake."""
+    millpond.ThreadPond()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     charge.dispatch("ann", "30")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     charge.dispatch("ann", 30, colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ThreadPool(1).submit(area, "3")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
