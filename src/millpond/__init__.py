@@ -110,7 +110,7 @@ __all__ = [
     "wait",
 ]
 
-__getattr__, __dir__ = lazy(
+_find, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(_LOCAL, "millpond.local"),
@@ -162,3 +162,5 @@ if TYPE_CHECKING:
         wait,
     )
     from millpond.resources import AsyncResourcePool, Grant, ResourcePool
+else:  # a checker that saw this would take any name to be there
+    __getattr__ = _find

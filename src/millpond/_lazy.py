@@ -2,7 +2,8 @@
 
 `import millpond` stays quick and brings in no third-party package: a package's `__init__` lists its public names with
 the module of each, and `lazy` turns the list into the module-level `__getattr__` and `__dir__` of PEP 562. Editors and
-type checkers read the same names from the `if TYPE_CHECKING:` imports beside the list.
+type checkers read the same names from the `if TYPE_CHECKING:` imports beside the list. They must not see `__getattr__`:
+it would make every name right, also a mistyped one.
 
 A name may need a package that is not installed. It is left out of `dir()` then, since `help()` reads all that stands
 there, and whoever asks for it is told what to install.

@@ -10,6 +10,8 @@ import configparser
 import hashlib
 import importlib.metadata
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -212,6 +214,44 @@ if __name__ == "__main__":
     told = json.loads(_run(clean, str(program), folder=tmp_path))
     wrong = {extra: told.get(extra) for extra in USES if f'pip install "millpond[{extra}]"' not in told.get(extra, "")}
     assert wrong == {}
+
+
+@pytest.fixture
+def consumer(tmp_path: Path) -> Path:
+    """Return a user's program in a folder of its own, where no setting of this repository is found."""
+    return Path(shutil.copy(ROOT / "tests" / "typing" / "consumer" / "shop.py", tmp_path))
+
+
+def test_a_users_program_runs_on_the_installed_package(clean: Path, consumer: Path):
+    told = _run(clean, str(consumer), folder=consumer.parent).splitlines()[-1]
+    assert told == "10.0 42 ['ann paid 30 EUR', '2', 'ValueError', 'bob'] {'gpu-0': 2}"
+
+
+def test_a_users_program_is_accepted_by_mypy(clean: Path, consumer: Path):
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        f"--python-executable={clean}",
+        consumer.name,
+    ]
+    done = subprocess.run(command, cwd=consumer.parent, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_users_program_is_accepted_by_pyright(clean: Path, consumer: Path):
+    settings = {
+        "typeCheckingMode": "strict",
+        "enableTypeIgnoreComments": False,  # those of mypy
+        "reportUnnecessaryTypeIgnoreComment": "error",
+    }
+    (consumer.parent / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--pythonpath", str(clean), consumer.name]
+    environment = {**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}  # that there is a newer one, which it asks npm
+    done = subprocess.run(command, cwd=consumer.parent, env=environment, capture_output=True, text=True, timeout=HANG)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_suites_find_the_installed_package(clean: Path, suites: Built, tmp_path: Path):

@@ -48,7 +48,7 @@ __all__ = [
     "pools",
 ]
 
-__getattr__, __dir__ = lazy(
+_find, __dir__ = lazy(
     __name__,
     {
         "ActView": "millpond.keyed._views",
@@ -102,3 +102,5 @@ if TYPE_CHECKING:
         SlotView,
         WorkerView,
     )
+else:  # a checker that saw this would take any name to be there
+    __getattr__ = _find

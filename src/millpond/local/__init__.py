@@ -41,7 +41,7 @@ __all__ = [
     "wait",
 ]
 
-__getattr__, __dir__ = lazy(
+_find, __dir__ = lazy(
     __name__,
     {
         "AsyncGroup": "millpond.local.coroutines._group",
@@ -81,3 +81,5 @@ if TYPE_CHECKING:
     from millpond.local.coroutines._task import AsyncTask
     from millpond.local.processes._pool import ProcessPool
     from millpond.local.threads._pool import SubPool, ThreadPool
+else:  # a checker that saw this would take any name to be there
+    __getattr__ = _find

@@ -25,7 +25,7 @@ from millpond._lazy import lazy
 
 __all__ = ["Collector", "Histograms", "Place", "render"]
 
-__getattr__, __dir__ = lazy(
+_find, __dir__ = lazy(
     __name__,
     {
         "Collector": "millpond.metrics._collector",
@@ -39,3 +39,5 @@ if TYPE_CHECKING:
     from millpond.metrics._collector import Collector
     from millpond.metrics._histograms import Histograms
     from millpond.metrics._place import Place, render
+else:  # a checker that saw this would take any name to be there
+    __getattr__ = _find

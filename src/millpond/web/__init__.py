@@ -23,7 +23,9 @@ from millpond._lazy import lazy
 
 __all__ = ["app"]
 
-__getattr__, __dir__ = lazy(__name__, {"app": "millpond.web._app"})
+_find, __dir__ = lazy(__name__, {"app": "millpond.web._app"})
 
 if TYPE_CHECKING:
     from millpond.web._app import app
+else:  # a checker that saw this would take any name to be there
+    __getattr__ = _find
