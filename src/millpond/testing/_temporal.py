@@ -18,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -123,7 +124,7 @@ def _start(binary: str, folder: Path, port: int | None, options: list[str]) -> T
         deadline = time.monotonic() + PATIENCE
         try:
             while (is_running := process.poll() is None) and time.monotonic() < deadline:
-                if _answers(door):
+                if _listens(server_port) and _answers(door):
                     return TemporalServer(server_port, folder, process, binary)
                 time.sleep(0.005)
         except BaseException:
@@ -135,6 +136,13 @@ def _start(binary: str, folder: Path, port: int | None, options: list[str]) -> T
     raise EngineUnavailable(
         f"{binary} did not get ready in {PATIENCE:.0f} s; its log ends with:\n{log.read_text()[-2000:]}"
     )
+
+
+def _listens(port: int) -> bool:
+    """Tell whether there is somebody: what answers at the door alone may be another server that was quicker."""
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=5):
+        return True
+    return False
 
 
 def _answers(door: int) -> bool:
