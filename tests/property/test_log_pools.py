@@ -328,6 +328,7 @@ def test_a_call_that_is_sent_again_to_another_companion_is_answered_as_it_was_do
 
 
 def test_without_hints_a_pool_looks_often_while_it_expects_something_and_rarely_else(scene: Scene) -> None:
+    assert _hosted.BLIND < _hosted.ANSWER < _hosted.LOOK
     one, two = scene.pools.values()
 
     def looks_in(pool: HostedPool) -> float:
