@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -28,6 +29,16 @@ class Gate:
     def wait(self) -> Gate:
         self._file = open(self.path, "w")  # returns when the other side opens it, too
         return self
+
+    def has_come(self) -> bool:
+        """Say whether a task is held by now; if so, as after `wait`, it is for `open` to let it go on."""
+        try:
+            self._file = os.fdopen(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK), "w")
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nobody reads
+                return False
+            raise
+        return True
 
     def open(self) -> None:
         if self._file is not None:
