@@ -293,10 +293,10 @@ def test_recalled_tasks_run_exactly_once(tmp_path):
                 pool.submit(calls.hold, gates[x // 1_000].path)
             tasks.append(pool.submit(calls.write_line, str(out), x))
         while gates:  # in the order in which they are held: what both workers gave back may have changed places
-            gate = until(lambda: next(filter(calls.Gate.has_come, gates), None), "a task at a gate")
-            time.sleep(0.03)  # long enough for the pool to think it stuck
-            gate.open()
-            gates.remove(gate)
+            for gate in until(lambda: list(filter(calls.Gate.has_come, gates)), "a task at a gate"):
+                time.sleep(0.03)  # long enough for the pool to think it stuck
+                gate.open()
+                gates.remove(gate)
         assert [task.result(HANG) for task in tasks] == list(range(6_000))
     lines = [line for line in map(int, out.read_text().split()) if line >= 0]
     assert sorted(lines) == list(range(6_000))
