@@ -68,10 +68,6 @@ class Lane:
         """Memberships that were lost, but not yet given up in the store."""
         self._runner: Runner | None = None
         self._sightings = Sightings(settings.lease / SECOND)
-        self._version = 0
-        self._own: list[int] = []
-        self._contested: set[int] = set()
-        self._patrol = 0
         self._is_unsure = False
         self._is_idle = True
         """Whether the last call brought little: then a job that is dispatched may be handed over at once."""
@@ -113,7 +109,6 @@ class Lane:
         self._settings = settings
         self._sightings.lease = settings.lease / SECOND
         self._tenure = tenure
-        self._version = 0
         self.tell(beat)
 
     def tell(self, beat: Beat) -> None:
@@ -199,7 +194,7 @@ class Lane:
             if work.is_gone and not tenure.is_over:
                 self._doubt()  # we are no member any more, or the clock of the store jumped: a renewal will tell
             self._heed(tenure, runner, work)
-            if work.version != self._version and not tenure.is_over and not self.is_closing and not work.is_gone:
+            if work.version != tenure.version and not tenure.is_over and not self.is_closing and not work.is_gone:
                 self._steer(tenure, runner, self._store.ask(about.Members()))
             if self._tenure is not tenure or self._ended.is_set():
                 return
@@ -290,7 +285,7 @@ class Lane:
             self._give_rest(tenure, runner, self._store.ask(about.Members()) if beat.is_brief else beat)
             return
         dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
-        if beat.version != self._version or dead:
+        if beat.version != tenure.version or dead:
             if beat.is_brief:
                 beat = self._store.ask(about.Members())
             _, owners = self._store.ask(about.Owners())
@@ -298,22 +293,22 @@ class Lane:
             if todo.gives:
                 self._give(tenure, runner, todo.gives, "rebalanced")
             given = {slot for slot, _ in todo.gives}
-            self._own = [slot for slot, owner in enumerate(owners) if owner == tenure.id and slot not in given]
+            tenure.own = [slot for slot, owner in enumerate(owners) if owner == tenure.id and slot not in given]
             gone = dead or any(owner and owner not in {one.id for one in beat.members} for owner in set(owners))
-            slots = [*todo.claims, *self._own] if gone else todo.claims
+            slots = [*todo.claims, *tenure.own] if gone else todo.claims
             if slots:
                 claimed = self._claim(tenure, slots, dead)
-                self._own += claimed
-            runner.take_back(tenure, self._own)
+                tenure.own += claimed
+            runner.take_back(tenure, tenure.own)
             if todo.is_more:
                 self._is_more = True
                 self.wake()
             else:
-                self._version = beat.version  # of the members: should the owners be newer, we come here again
+                tenure.version = beat.version  # of the members: should the owners be newer, we come here again
         else:
-            start = self._patrol % max(1, len(self._own))
-            self._patrol += PATROL
-            self._claim(tenure, [*self._contested, *self._own[start : start + PATROL]], {})
+            start = tenure.patrol % max(1, len(tenure.own))
+            tenure.patrol += PATROL
+            self._claim(tenure, [*tenure.contested, *tenure.own[start : start + PATROL]], {})
 
     def _claim(self, tenure: Tenure, slots: list[int], dead: dict[str, int]) -> list[int]:
         if not slots:
@@ -321,7 +316,7 @@ class Lane:
         for one in dead:
             tell(self._observer, "worker_died", self.pool, worker=one)
         claimed = self._store.claim(tenure.id, list(dict.fromkeys(slots)), dead, *self._known(tenure))
-        self._contested = {*(self._contested - set(slots)), *claimed.contested}
+        tenure.contested = {*(tenure.contested - set(slots)), *claimed.contested}
         if claimed.got:
             tell(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))
         if claimed.recovered:

@@ -55,6 +55,15 @@ class Tenure:
         """Held while signals are acted upon: they come with answers and with hints, in two threads."""
         self.given: set[int] = set()
         """Slots that were given away: a job handed over before that is not begun. Used in the loop only."""
+        self.version = 0
+        """Of the members for whom its slots were last settled. Another tenure may be in another pool of the same name,
+        which counts its members anew: so this, and what follows, is kept per tenure."""
+        self.own: list[int] = []
+        """Its slots."""
+        self.contested: set[int] = set()
+        """Slots that it is to have, and others still run jobs of."""
+        self.patrol = 0
+        """How far its slots were looked after, at the last heartbeat."""
         self.visits: dict[str, Visit] = {}
         """What is run, by mailbox."""
         self._strict = strict

@@ -15,6 +15,7 @@ import pytest
 from millpond import Event
 from millpond.errors import EngineUnavailable, JobFailed, NotFound
 from millpond.keyed import Job, KeyedPool, Resident
+from millpond.keyed._lane import Lane
 from millpond.keyed._records import SECOND
 from waiting import HANG, becomes, never, until
 
@@ -632,4 +633,32 @@ def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Cal
         assert worker._lane._settings.lease == 5 * SECOND
         assert worker._lane._sightings.lease == 5.0
         assert worker._heart._period() == 5.0 / 3
+        assert do.dispatch("k").result(HANG) == "k"
+
+
+def test_a_worker_that_takes_up_its_slots_while_the_pool_is_made_anew_serves_the_new_one(
+    make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
+):
+    """Both pools count their members from the beginning: what was seen of the old one must not pass for the new."""
+    pool = make(slots=16, lease=play.LONG)
+    claim, claims, may_go_on = Lane._claim, threading.Event(), threading.Event()
+
+    def slow_claim(self: Lane, *args: Any) -> list[int]:
+        claims.set()
+        may_go_on.wait(HANG)
+        return claim(self, *args)
+
+    monkeypatch.setattr(Lane, "_claim", slow_claim)
+
+    @pool.job
+    def do(job: Job) -> str:
+        return job.key
+
+    with pool.worker() as working:
+        worker, before = working._worker, working.id
+        assert worker is not None and claims.wait(HANG)
+        pool.admin.drop(force=True)
+        worker._heart.stir()
+        until(lambda: working.is_member and working.id != before)
+        may_go_on.set()
         assert do.dispatch("k").result(HANG) == "k"
