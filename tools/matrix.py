@@ -1,13 +1,12 @@
 """Run the tests on every other supported Python of this machine, each in an environment of its own, side by side.
 
-usage: python tools/matrix.py [--all]
-
 On the newest, all of them; on those between, which the oldest and the newest enclose, the tests of local pools, where
 Pythons differ most. With --all, all on each.
 """
 
 from __future__ import annotations
 
+import argparse
 import glob
 import os
 import shutil
@@ -94,4 +93,6 @@ def main(everywhere: bool) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(everywhere="--all" in sys.argv[1:]))
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--all", action="store_true", help="run all tests on each, not only on the newest")
+    raise SystemExit(main(everywhere=arguments.parse_args().all))
