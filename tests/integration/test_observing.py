@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -22,6 +21,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from millpond import KeyedPool, metrics
+from millpond.testing._ports import free_port
 from millpond.testing._redis import find_redis_server, redis_server
 from programs import find
 from promql import EXAMPLES, alerting, scaling, shown
@@ -92,12 +92,6 @@ def value(text: bytes, name: str, **labels: str) -> float:
         if one.name == name and labels.items() <= one.labels.items()
     ]
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ from millpond.resources.engines.temporal._follower import Follower
 from millpond.resources.engines.temporal._messages import News
 from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.testing import hosted_pools
-from millpond.testing._redis import free_port
+from millpond.testing._ports import free_port
 from waiting import HANG, becomes, until
 
 _numbers = itertools.count(1)

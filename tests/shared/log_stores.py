@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from millpond.testing._postgres import PostgresServer, find_postgres, postgres_server
-from millpond.testing._redis import Kind, RedisServer, find_redis_server, free_port, redis_server
+from millpond.testing._ports import free_port
+from millpond.testing._redis import Kind, RedisServer, find_redis_server, redis_server
 from programs import find, libraries
 from waiting import until
 
@@ -71,7 +72,8 @@ def pgbouncer(url: str, folder: Path) -> Iterator[str]:
         ) as process,
     ):
         try:
-            until(lambda: _listens(port))
+            until(lambda: process.poll() is not None or _listens(port))
+            assert process.poll() is None, "pgbouncer has ended"
             yield f"postgresql://{server.username}@127.0.0.1:{port}/{database}"
         finally:
             process.kill()

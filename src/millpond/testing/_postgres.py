@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.errors import EngineUnavailable
-from millpond.testing._redis import HOST, PATIENCE, free_port
+from millpond.testing._ports import HOST, free_port
+from millpond.testing._redis import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millpond.errors import EngineUnavailable
+from millpond.testing._ports import HOST, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +31,6 @@ __all__ = ["RedisServer", "find_redis_server", "redis_server"]
 
 Kind: TypeAlias = Literal["redis", "valkey"]
 
-HOST = "127.0.0.1"
 PATIENCE = 60.0
 """Seconds for a server to become ready, or to end."""
 
@@ -136,13 +136,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:  # a test may have stopped it with SIGSTOP
         process.kill()
         process.wait()
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens on now."""
-    with socket.create_server((HOST, 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _answers(port: int) -> bool:

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import EngineUnavailable
-from millpond.testing._redis import HOST, _stop, free_port
+from millpond.testing._ports import HOST, free_port
+from millpond.testing._redis import _stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
