@@ -22,7 +22,7 @@ def main(at_once: int, waiting: list[str]) -> int:
     while waiting or runs:
         while waiting and len(runs) < at_once:
             line = waiting.pop(0)
-            output = tempfile.TemporaryFile("w+")  # noqa: SIM115  (read when the command has ended)
+            output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (read when the command has ended)
             process = subprocess.Popen(line, shell=True, stdout=output, stderr=subprocess.STDOUT)
             runs.append((line, process, output, time.monotonic()))
         for run in list(runs):

@@ -6,9 +6,17 @@ for name in chromium chromium-browser google-chrome chrome; do
     command -v "$name" >/dev/null 2>&1 && exit 0
 done
 [ -n "${CHROMIUM:-}" ] && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "installing chromium for the tests of the page ..." >&2
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get install -qq -y --no-install-recommends chromium || { apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }; } >/dev/null 2>&1 ||
-        echo "chromium could not be installed: the page is not tested in a browser" >&2
-fi
+[ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || exit 0
+echo "installing chromium for the tests of the page ..." >&2
+export DEBIAN_FRONTEND=noninteractive
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+# another apt may be at work, and a mirror may hiccup
+patient="-qq -o DPkg::Lock::Timeout=600 -o Acquire::Retries=5"
+install() { apt-get $patient install -y --no-install-recommends chromium; }
+for pause in 1 5 20; do
+    { install || { apt-get $patient update && install; }; } >"$said" 2>&1 && exit 0
+    sleep "$pause"
+done
+tail -n 20 "$said" >&2
+echo "chromium could not be installed: the page is not tested in a browser" >&2

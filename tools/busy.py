@@ -23,7 +23,7 @@ HOG = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for 
 def run(command: list[str]) -> tuple[int, float, str]:
     """Run the command once; return its exit code, how long it took, and what it printed."""
     began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output:
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
         code = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT).returncode
         output.seek(0)
         return code, time.monotonic() - began, output.read()
