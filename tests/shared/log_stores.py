@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from millpond.testing._postgres import PostgresServer, find_postgres, postgres_server
 from millpond.testing._ports import free_port
+from millpond.testing._postgres import PostgresServer, find_postgres, postgres_server
 from millpond.testing._redis import Kind, RedisServer, find_redis_server, redis_server
 from programs import find, libraries
 from waiting import until
