@@ -7,11 +7,11 @@ from collections import deque
 
 from harness import Question, scale
 
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
-from millpond.resources._core import step
-from millpond.resources._records import Holder, Want
-from millpond.resources._state import State
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Holder, Want
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import step
 
 
 def churn(resources: int, waiters: int, selectors: int, *, named: bool = False, groups: int = 0) -> float:

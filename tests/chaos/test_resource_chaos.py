@@ -32,12 +32,12 @@ import pytest
 import log_stores
 from log_stores import of_machine
 from millpond import NotFound, ResourcePool
-from millpond.resources import _changes as to
 from millpond.resources._engine import Engine
-from millpond.resources._records import AWAY, Request
-from millpond.resources._replica import Replica
-from millpond.resources._state import State
-from millpond.resources._wire import Entry, freeze, thaw
+from millpond.resources._rules import changes as to
+from millpond.resources._rules.records import AWAY, Request
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.state import State
+from millpond.resources._rules.wire import Entry, freeze, thaw
 from millpond.resources.engines.log import LogEngine
 from millpond.resources.engines.log._stores import open_log
 from waiting import becomes, until

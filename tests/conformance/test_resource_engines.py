@@ -11,8 +11,8 @@ import pytest
 
 import log_stores
 from millpond._sqlite._url import parse
-from millpond.resources import _commands as do
-from millpond.resources._records import Holder, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Holder, Want
 from millpond.resources.engines.log import LogEngine
 from millpond.resources.engines.memory import MemoryEngine
 from millpond.resources.engines.sqlite import SqliteEngine

@@ -19,8 +19,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond.resources import ResourcePool
-from millpond.resources import _commands as do
-from millpond.resources._records import Holder, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Holder, Want
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._pool_client import PoolClient

@@ -27,9 +27,9 @@ from companions import Machine, quick
 from log_stores import of_machine
 from millpond import EngineError, EngineUnavailable, LeaseLost, ResourcePool
 from millpond._redis import Address, Client
-from millpond.resources import _commands as do
 from millpond.resources import _views
-from millpond.resources._records import HELD, Holder, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import HELD, Holder, Want
 from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted, _rendezvous
 from millpond.resources.engines.log import _messages as say
 from millpond.resources.engines.log._stores import open_log

@@ -13,7 +13,7 @@ import pytest
 from millpond import AcquireTimeout, EngineUnavailable, ResourcePool
 from millpond._sqlite import _database
 from millpond.errors import EngineError
-from millpond.resources._commands import Reply, Tick
+from millpond.resources._rules.commands import Reply, Tick
 from millpond.resources.engines.sqlite import _calls, _engine
 from waiting import HANG, until
 

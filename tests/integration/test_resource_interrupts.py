@@ -93,7 +93,7 @@ assert not pool._desk._cases, pool._desk._cases
 with pool.acquire(timeout=HANG):
     pass
 if url.startswith("memory"):
-    from millpond.resources._wire import freeze
+    from millpond.resources._rules.wire import freeze
     here = pool._engine._pools["lab"]
     now = freeze(here.replica.state)
     here._replica = None

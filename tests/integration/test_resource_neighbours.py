@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millpond import EngineError, ResourcePool
-from millpond.resources._commands import Tick
+from millpond.resources._rules.commands import Tick
 from millpond.resources.engines.sqlite import SqliteEngine
 from waiting import HANG, until
 

@@ -22,8 +22,8 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.common import RawValue
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from millpond.resources import _commands as do
-from millpond.resources._records import Holder
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Holder
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal import _recovery
 from waiting import HANG

@@ -16,7 +16,7 @@ from temporalio import workflow
 from temporalio.client import Client
 from temporalio.common import RawValue
 
-from millpond.resources import _commands as do
+from millpond.resources._rules import commands as do
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal import _recovery, _sender, _workflow
 from millpond.resources.engines.temporal._workflow import PoolWorkflow

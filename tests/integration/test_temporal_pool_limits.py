@@ -17,7 +17,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from millpond.errors import PoolFull
 from millpond.resources import ResourcePool
-from millpond.resources import _commands as do
+from millpond.resources._rules import commands as do
 from millpond.resources.engines.temporal import _hosted_pool, _workflow
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw

@@ -12,10 +12,10 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from millpond.resources import _commands as do
-from millpond.resources._core import Outcome, step
-from millpond.resources._placement import POLICIES
-from millpond.resources._state import State
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.placement import POLICIES
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import Outcome, step
 from millpond.resources.engines.temporal import _hosted_pool, _workflow
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 from millpond.testing._temporal_host import hosted_pools

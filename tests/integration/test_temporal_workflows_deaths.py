@@ -23,7 +23,7 @@ from temporalio.common import RetryPolicy
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from millpond.resources import AsyncResourcePool
-from millpond.resources._records import Holder
+from millpond.resources._rules.records import Holder
 from millpond.resources.engines.temporal._watch import Watch
 from waiting import HANG, auntil
 

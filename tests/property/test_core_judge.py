@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.resources._core import _Turn
-from millpond.resources._line import Line
-from millpond.resources._state import State
+from millpond.resources._rules.line import Line
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import _Turn
 from millpond_conformance import _script
 
 BUGS = {

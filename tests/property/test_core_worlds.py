@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from millpond.resources import _commands as do
-from millpond.resources._core import step
-from millpond.resources._records import ALL, AWAY, HELD, OFFERED, Holder, Settings, Want
-from millpond.resources._state import State
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import ALL, AWAY, HELD, OFFERED, Holder, Settings, Want
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import step
 from millpond_conformance._model import BrokenPromise, check_state, check_step, clone
 
 NOW = 1000

@@ -18,10 +18,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from memory_log import MemoryLog
 from millpond.errors import EngineUnavailable
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
-from millpond.resources._records import HELD, WAITING, Holder, Want
-from millpond.resources._replica import Replica
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import HELD, WAITING, Holder, Want
+from millpond.resources._rules.replica import Replica
 from millpond.resources.engines.log import _hosted
 from millpond.resources.engines.log._hosted import HostedPool, Listener, StoreClock
 from millpond.resources.engines.log._log import GATE, Log, Witness, decode_item

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from temporal_pools import Desk, ask, engines, run, until
 
 from millpond.resources import ResourcePool
-from millpond.resources import _commands as do
+from millpond.resources._rules import commands as do
 from millpond.resources.engines.temporal import _messages as say
 from millpond.testing._temporal import TUNED, temporal_server
 from millpond.testing._temporal_host import hosted_pools

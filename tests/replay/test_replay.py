@@ -19,9 +19,9 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from millpond.resources import _commands as do
-from millpond.resources._core import Outcome, step
-from millpond.resources._state import State
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import Outcome, step
 from millpond.resources.engines.temporal import _hosted_pool
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._hosted_pool import HostedPool

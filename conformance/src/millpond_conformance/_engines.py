@@ -25,12 +25,12 @@ import msgspec
 
 from millpond.errors import AcquireTimeout, LeaseLost
 from millpond.resources import ResourcePool
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
 from millpond.resources._engine import Engine, Question
-from millpond.resources._records import HELD, OFFERED, WAITING, Holder, Want
-from millpond.resources._replica import Replica, Standings
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder, Want
+from millpond.resources._rules.replica import Replica, Standings
+from millpond.resources._rules.wire import Entry
 
 T = TypeVar("T")
 PATIENCE: Final = 60.0

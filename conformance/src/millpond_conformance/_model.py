@@ -1,7 +1,7 @@
 """A judge for the rules of resource pools: it watches the shipping `step` and says which promise was broken.
 
 Everything is computed again from the records, naively (all waiters times all resources, bundles by trying all ways), so
-that no index of the state is trusted. `Judge.step` is `_core.step` plus all of these, after every single command:
+that no index of the state is trusted. `Judge.step` is `_rules.step` plus all of these, after every single command:
 
 - the indexes: masks, tokens, sessions, lines, bundles, due time, units in use, units of groups, matchers;
 - G1 no grant beyond capacity, or of what is not to be lent; G2 tokens; G3 order; G4 no idle unit that a waiter can use;
@@ -17,13 +17,12 @@ from typing import Final
 
 import msgspec
 
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
-from millpond.resources import _selectors
-from millpond.resources._core import Outcome, step
-from millpond.resources._image import Image
-from millpond.resources._placement import Plan
-from millpond.resources._records import (
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules import selectors
+from millpond.resources._rules.image import Image
+from millpond.resources._rules.placement import Plan
+from millpond.resources._rules.records import (
     ACTIVE,
     ALL,
     AWAY,
@@ -37,7 +36,8 @@ from millpond.resources._records import (
     Resource,
     Want,
 )
-from millpond.resources._state import State
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import Outcome, step
 
 Shares = tuple[tuple[str, int], ...]
 _CHANGES: Final = msgspec.msgpack.Decoder(list[to.AnyChange])
@@ -160,9 +160,9 @@ def _check_resources(state: State) -> None:
     for group_name in held:
         _expect(not group_name or group_name in state.groups, f"group {group_name!r} holds, but is not known")
     for text, matcher in state.matchers.items():
-        alternatives = _selectors.parse(text)
+        alternatives = selectors.parse(text)
         masks = [
-            sum(1 << one.slot for one in state.resources.values() if _selectors.matches(wanted, one.name, one.labels))
+            sum(1 << one.slot for one in state.resources.values() if selectors.matches(wanted, one.name, one.labels))
             for wanted in alternatives
         ]
         _same(matcher.masks, masks, f"resources that match {text!r}")
@@ -554,7 +554,7 @@ def _flat(wants: Iterable[Want]) -> list[Want]:
 
 
 def _suits(want: Want, resource: Resource) -> bool:
-    return any(_selectors.matches(one, resource.name, resource.labels) for one in _selectors.parse(want.selector))
+    return any(selectors.matches(one, resource.name, resource.labels) for one in selectors.parse(want.selector))
 
 
 def _ways(request: Request, there: Mapping[str, Resource], units: Mapping[str, int], room: int | None) -> Shares | None:

@@ -12,10 +12,10 @@ from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from millpond.resources import _commands as do
-from millpond.resources._core import Outcome
-from millpond.resources._records import ALL, AWAY, HELD, OFFERED, Holder, Settings, Want
-from millpond.resources._state import State
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import ALL, AWAY, HELD, OFFERED, Holder, Settings, Want
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import Outcome
 from millpond_conformance._model import Judge
 
 Move: TypeAlias = tuple[int, int, int, int, int]

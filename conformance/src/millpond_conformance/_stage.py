@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
-from millpond.resources._commands import Reply
-from millpond.resources._records import Holder, Request, Settings, Want
-from millpond.resources._state import State
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.commands import Reply
+from millpond.resources._rules.records import Holder, Request, Settings, Want
+from millpond.resources._rules.state import State
 from millpond_conformance._model import Judge
 
 START = 1_000_000

@@ -6,8 +6,7 @@ How a request goes through the layers, from the top:
     _port, _async_port          how a thread blocks, how a task awaits
     _desk, _case                the requests of one pool object: claims, renewals, losses
     engines/                    where pools live: memory, sqlite; each keeps replicas and a log
-    _core                       the rules: step(state, command, now) -> outcome, pure
-    _state, _line, _placement, _selectors, _records, _commands, _changes     what the rules are about
+    _rules/                     the rules: step(state, command, now) -> outcome, pure; its first page says what they are
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _find, __dir__ = lazy(
         "AsyncResourcePool": "millpond.resources._async_pool",
         "Grant": "millpond.resources._grant",
         "HolderView": "millpond.resources._views",
-        "Labels": "millpond.resources._selectors",
+        "Labels": "millpond.resources._rules.selectors",
         "PoolStatistics": "millpond.resources._views",
         "ResourcePool": "millpond.resources._pool",
         "ResourceView": "millpond.resources._views",
-        "Selector": "millpond.resources._selectors",
+        "Selector": "millpond.resources._rules.selectors",
         "WaiterView": "millpond.resources._views",
-        "Want": "millpond.resources._records",
+        "Want": "millpond.resources._rules.records",
         "pools": "millpond.resources.engines",
         "want": "millpond.resources._requests",
     },
@@ -62,9 +61,9 @@ if TYPE_CHECKING:
     from millpond.resources._async_pool import AsyncResourcePool
     from millpond.resources._grant import Grant
     from millpond.resources._pool import ResourcePool
-    from millpond.resources._records import Want
     from millpond.resources._requests import want
-    from millpond.resources._selectors import Labels, Selector
+    from millpond.resources._rules.records import Want
+    from millpond.resources._rules.selectors import Labels, Selector
     from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView
     from millpond.resources.engines import pools
 else:  # a checker that saw this would take any name to be there

@@ -12,15 +12,16 @@ import msgspec
 
 from millpond._events import Event
 from millpond.errors import AcquireTimeout, NotFound, PoolError, StaleToken
-from millpond.resources import _commands as do
-from millpond.resources import _requests, _selectors, _views
+from millpond.resources import _requests, _views
 from millpond.resources._async_grant import AsyncGrant
 from millpond.resources._async_port import AsyncPort, pause
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
-from millpond.resources._records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
-from millpond.resources._replica import Replica
-from millpond.resources._selectors import Labels
+from millpond.resources._rules import commands as do
+from millpond.resources._rules import selectors
+from millpond.resources._rules.records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.selectors import Labels
 
 T = TypeVar("T")
 _FIELDS = {
@@ -151,7 +152,7 @@ class AsyncAdmin:
             "",
             0,
             Holder("person", _requests.name(holder, "holder")),
-            (Want(_selectors.write(name=_resource(resource)), 1, 0),),
+            (Want(selectors.write(name=_resource(resource)), 1, 0),),
             priority=_OPERATOR,
             lease=_requests.microseconds(lease, "lease", 0.05),
             reason=f"{_requests.why(reason)} (reserved by {self._by})",

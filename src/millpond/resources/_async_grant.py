@@ -28,11 +28,11 @@ from millpond.errors import (
 from millpond.resources import _case, _views
 from millpond.resources._async_port import AsyncLatch, AsyncObtainable, AsyncPort, AsyncScope
 from millpond.resources._case import Case
-from millpond.resources._commands import Acquire, Decline, Pass, Release, Renew, Reply
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Ticket
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
-from millpond.resources._replica import Replica
+from millpond.resources._rules.commands import Acquire, Decline, Pass, Release, Renew, Reply
+from millpond.resources._rules.replica import Replica
 from millpond.resources._views import ResourceView
 
 OnLost: TypeAlias = str | Callable[["AsyncGrant"], object]

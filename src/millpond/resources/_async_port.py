@@ -12,8 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from millpond._clock import elapsed
 from millpond.errors import PoolError
-from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import UNREAD, Engine, Question, Ticket, answer_or, fell_behind
+from millpond.resources._rules.commands import Command, Reply
 
 T = TypeVar("T")
 G = TypeVar("G", bound="AsyncObtainable")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millpond.resources._alarm import Appointment
-from millpond.resources._commands import Acquire, Reply
+from millpond.resources._rules.commands import Acquire, Reply
 
 ASKING, WAITING, OFFERED, HELD, OVER, LOST = "asking", "waiting", "offered", "held", "over", "lost"
 

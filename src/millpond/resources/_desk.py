@@ -30,13 +30,13 @@ from millpond._events import logger
 from millpond._fork import this
 from millpond.errors import AlreadyExists, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm, _case
-from millpond.resources import _changes as to
 from millpond.resources._case import Case
-from millpond.resources._commands import Claim, Release, Renew, Reply, Suspect, Withdraw
 from millpond.resources._engine import AuditedRarely, Engine, KnowsObstacle, Ticket
-from millpond.resources._records import HELD, OFFERED, WAITING, Holder
-from millpond.resources._replica import Standing, Standings
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules.commands import Claim, Release, Renew, Reply, Suspect, Withdraw
+from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder
+from millpond.resources._rules.replica import Standing, Standings
+from millpond.resources._rules.wire import Entry
 
 AUDIT: Final = 1.0
 """Seconds between two looks at how one's waiters stand."""

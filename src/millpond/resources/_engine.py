@@ -1,6 +1,6 @@
 """The seam between a resource pool and where it lives.
 
-An engine keeps states and runs `_core.step` (or its twin) on them. It knows no selectors, grants or users; it answers
+An engine keeps states and runs `_rules.step` (or its twin) on them. It knows no selectors, grants or users; it answers
 through callbacks, so that one engine serves threads and event loops alike. Five verbs: `apply`, `read`, `watch`,
 `pools` (with `drop`), `close`.
 
@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from millpond.errors import PoolError
-from millpond.resources._commands import Command, Reply
-from millpond.resources._records import Holder
-from millpond.resources._replica import Replica
-from millpond.resources._wire import Entry
+from millpond.resources._rules.commands import Command, Reply
+from millpond.resources._rules.records import Holder
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.wire import Entry
 
 T = TypeVar("T")
 Watcher: TypeAlias = Callable[[Sequence[Entry]], None]

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from millpond._events import Event
-from millpond.resources import _changes as to
-from millpond.resources import _selectors
-from millpond.resources._records import ACTIVE, HELD, OFFERED, Request
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import selectors
+from millpond.resources._rules.records import ACTIVE, HELD, OFFERED, Request
+from millpond.resources._rules.wire import Entry
 
 _NAMES: dict[type[to.Change], str] = {to.Left: "away", to.GroupSet: "group set", to.Undelayed: "lent again"}
 
@@ -49,7 +49,7 @@ class Teller:
         """Tell a change; what was accepted at once, and given back before it was claimed, was granted as well."""
         if isinstance(change, to.Asked) and change.request.by:
             request = change.request
-            wanted = [name for want in request.wants if (name := _selectors.only_name(_selectors.parse(want.selector)))]
+            wanted = [name for want in request.wants if (name := selectors.only_name(selectors.parse(want.selector)))]
             about = {"request": request.id, "holder": str(request.holder), "resources": wanted}
             yield "reserved", {**about, "by": request.by, "reason": request.reason}
         if isinstance(change, to.Offered):

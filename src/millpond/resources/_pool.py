@@ -18,21 +18,21 @@ from millpond._fork import this
 from millpond._person import user_and_host
 from millpond._urls import shown
 from millpond.errors import AcquireTimeout, AlreadyExists, EngineUnavailable, StaleToken
-from millpond.resources import _commands as do
 from millpond.resources import _history, _requests, _views
 from millpond.resources._admin import Admin
-from millpond.resources._commands import Acquire, Reply
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
 from millpond.resources._grant import Chooser, Grant, OnLost
 from millpond.resources._observed import grant_maker
 from millpond.resources._port import ON_LOST, Port, Stream, begin, check_on_lost
-from millpond.resources._records import HELD, Want
 from millpond.resources._requests import Units
-from millpond.resources._selectors import Labels, Selector
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.commands import Acquire, Reply
+from millpond.resources._rules.records import HELD, Want
+from millpond.resources._rules.selectors import Labels, Selector
+from millpond.resources._rules.wire import Entry
 from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView
 from millpond.resources._watching import Watching
-from millpond.resources._wire import Entry
 from millpond.resources.engines import has_registry, open_engine
 
 T = TypeVar("T")

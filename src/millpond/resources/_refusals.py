@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, PoolError, PoolFull, StaleToken, Unsatisfiable
 from millpond.resources import _views
-from millpond.resources._records import Want
+from millpond.resources._rules.records import Want
 
 
 class Asked:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from millpond.resources import _selectors
-from millpond.resources._placement import POLICIES
-from millpond.resources._records import ALL, Want
-from millpond.resources._selectors import Labels, Selector
+from millpond.resources._rules import selectors
+from millpond.resources._rules.placement import POLICIES
+from millpond.resources._rules.records import ALL, Want
+from millpond.resources._rules.selectors import Labels, Selector
 
 REASON: Final = 1000
 """Characters of a reason; more is cut off."""
@@ -31,7 +31,7 @@ Units = int | Literal["all"]
 
 def want(selector: Selector | None = None, /, *, name: str | None = None, count: int = 1, units: Units = 1) -> Want:
     """Describe one part of a bundle: `count` different resources that match, `units` of each ("all": the whole)."""
-    text = _readable(_selectors.write(selector, name=name), "a selector")
+    text = _readable(selectors.write(selector, name=name), "a selector")
     if units == "all":
         units = ALL
     elif not _is_whole(units) or not 1 <= units <= MOST:
@@ -91,7 +91,7 @@ def name(value: object, what: str) -> str:
 
 def labels(value: Labels | None) -> dict[str, str]:
     """Return labels as text to text."""
-    found = _selectors.labels_of(value)
+    found = selectors.labels_of(value)
     return {_readable(key, "a label"): _readable(one, "a label") for key, one in found.items()}
 
 

@@ -14,12 +14,23 @@ from millpond._events import Event
 from millpond._words import duration, who
 from millpond.errors import NotFound
 from millpond.resources import _history
-from millpond.resources._commands import Acquire
-from millpond.resources._line import bits
-from millpond.resources._placement import fitting
-from millpond.resources._records import ALL, AWAY, HELD, OFFERED, REMOVING, WAITING, Holder, Request, Resource, Want
-from millpond.resources._replica import Replica
-from millpond.resources._state import STRIDE, State
+from millpond.resources._rules.commands import Acquire
+from millpond.resources._rules.line import bits
+from millpond.resources._rules.placement import fitting
+from millpond.resources._rules.records import (
+    ALL,
+    AWAY,
+    HELD,
+    OFFERED,
+    REMOVING,
+    WAITING,
+    Holder,
+    Request,
+    Resource,
+    Want,
+)
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.state import STRIDE, State
 
 KEPT: Final = ", but kept for "
 LOOKED_AT: Final = 300

@@ -13,7 +13,7 @@ from faces import eventually
 
 from millpond.errors import AcquireTimeout, EngineError
 from millpond.resources import AsyncResourcePool, ResourcePool
-from millpond.resources import _commands as do
+from millpond.resources._rules import commands as do
 from waiting import HANG, auntil
 
 pytestmark = pytest.mark.asyncio

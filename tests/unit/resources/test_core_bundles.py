@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from millpond.resources import _commands as do
-from millpond.resources._core import step
-from millpond.resources._records import Holder, Settings, Want
-from millpond.resources._state import State
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Holder, Settings, Want
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import step
 from millpond_conformance._stage import Stage
 
 HASTY = Settings(patience=100)

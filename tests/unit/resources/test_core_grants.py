@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
-from millpond.resources._records import Holder, Settings, Want
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Holder, Settings, Want
 from millpond_conformance._stage import Stage
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from millpond.resources import _commands as do
-from millpond.resources._records import Holder, Settings, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Holder, Settings, Want
 from millpond_conformance._stage import Stage
 
 CLAIM = Settings().claim

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from millpond.resources import _commands as do
-from millpond.resources._records import Settings, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import Settings, Want
 from millpond_conformance._stage import Stage
 
 

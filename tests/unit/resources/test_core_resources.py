@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from millpond.resources import _commands as do
-from millpond.resources._core import step
-from millpond.resources._records import ALL, Holder, Settings, Want
-from millpond.resources._state import State
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import ALL, Holder, Settings, Want
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import step
 from millpond_conformance._stage import Stage
 
 CLAIM = Settings().claim

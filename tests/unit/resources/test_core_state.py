@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from millpond.resources import _commands as do
-from millpond.resources import _state
-from millpond.resources._core import step
-from millpond.resources._records import Holder, Settings, Want
-from millpond.resources._state import State
+from millpond.resources._rules import commands as do
+from millpond.resources._rules import state as states
+from millpond.resources._rules.records import Holder, Settings, Want
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import step
 from millpond_conformance._model import check_state, clone, picture
 from millpond_conformance._stage import Stage
 
@@ -46,7 +46,7 @@ def test_an_image_of_an_older_version_can_be_read():
 
 
 def test_endings_are_remembered_up_to_a_bound(monkeypatch):
-    monkeypatch.setattr(_state, "REMEMBERED", 3)
+    monkeypatch.setattr(states, "REMEMBERED", 3)
     pool = Stage("a")
     tokens = []
     for index in range(5):
@@ -61,7 +61,7 @@ def test_endings_are_remembered_up_to_a_bound(monkeypatch):
 
 
 def test_a_loaded_pool_forgets_in_the_same_order(monkeypatch):
-    monkeypatch.setattr(_state, "REMEMBERED", 3)
+    monkeypatch.setattr(states, "REMEMBERED", 3)
     pool = Stage("a")
     pool.ask("0")
     for name in ("w1", "w2"):
@@ -76,7 +76,7 @@ def test_a_loaded_pool_forgets_in_the_same_order(monkeypatch):
 
 
 def test_groups_are_forgotten_when_they_are_idle(monkeypatch):
-    monkeypatch.setattr(_state, "GROUPS", 3)
+    monkeypatch.setattr(states, "GROUPS", 3)
     pool = Stage("a", "b")
     pool.tell(do.SetGroup("kept", weight=2))
     pool.ask("holder", group="holder")
@@ -89,7 +89,7 @@ def test_groups_are_forgotten_when_they_are_idle(monkeypatch):
 
 
 def test_matchers_are_forgotten_but_never_one_that_somebody_waits_for(monkeypatch):
-    monkeypatch.setattr(_state, "MATCHERS", 2)
+    monkeypatch.setattr(states, "MATCHERS", 2)
     pool = Stage("a")
     pool.state._most = 2
     pool.judge.twin._most = 2

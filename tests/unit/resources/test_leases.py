@@ -16,7 +16,7 @@ from faces import Faces, early_alarm, eventually, is_renewed, raw, url_of
 from millpond._clock import elapsed
 from millpond.errors import LeaseLost
 from millpond.resources import AsyncResourcePool, ResourcePool
-from millpond.resources import _commands as do
+from millpond.resources._rules import commands as do
 from waiting import HANG, until
 
 asynchronous = pytest.mark.asyncio

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.resources._selectors import labels_of, matches, parse, write
+from millpond.resources._rules.selectors import labels_of, matches, parse, write
 
 
 class Model(str, enum.Enum):  # noqa: UP042  # whose str() is not its value

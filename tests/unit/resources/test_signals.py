@@ -19,7 +19,7 @@ import pytest
 
 from millpond._interrupts import shielded
 from millpond.resources import ResourcePool, _grant, _port
-from millpond.resources._commands import Acquire
+from millpond.resources._rules.commands import Acquire
 from waiting import HANG, until
 
 STRUCK = (_grant.__file__, _port.__file__)

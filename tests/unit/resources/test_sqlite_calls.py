@@ -6,7 +6,7 @@ import threading
 from collections import deque
 
 from millpond.errors import EngineUnavailable
-from millpond.resources import _commands as do
+from millpond.resources._rules import commands as do
 from millpond.resources.engines.sqlite._calls import Call, Calls
 
 

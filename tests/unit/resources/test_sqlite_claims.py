@@ -12,8 +12,8 @@ import pytest
 
 from millpond import ResourcePool
 from millpond._sqlite._url import Place
-from millpond.resources import _commands as do
-from millpond.resources._records import HELD, Holder, Settings, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import HELD, Holder, Settings, Want
 from millpond.resources.engines.sqlite._engine import SqliteEngine
 from waiting import HANG, until
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.resources import _commands as do
-from millpond.resources._core import step
-from millpond.resources._placement import POLICIES
-from millpond.resources._records import Holder, Settings, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.placement import POLICIES
+from millpond.resources._rules.records import Holder, Settings, Want
+from millpond.resources._rules.step import step
 from millpond.resources.engines.temporal import _hosted_pool, _queries
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._hosted_pool import FORGOTTEN, SECOND, HostedPool

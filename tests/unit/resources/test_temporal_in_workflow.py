@@ -14,9 +14,9 @@ pytest.importorskip("temporalio")
 from temporalio import workflow
 
 from millpond.errors import AcquireTimeout, LeaseLost, StaleToken
-from millpond.resources import _commands as do
-from millpond.resources._commands import Reply
-from millpond.resources._records import Holder, Want
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.commands import Reply
+from millpond.resources._rules.records import Holder, Want
 from millpond.resources.engines.temporal import _in_workflow
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._hosted_pool import HostedPool

@@ -22,11 +22,11 @@ from millpond._clock import EngineTime, elapsed
 from millpond._events import logger
 from millpond._interrupts import shielded
 from millpond.resources import _alarm
-from millpond.resources._commands import Command, Reply, Tick
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
-from millpond.resources._records import Holder
-from millpond.resources._replica import Replica
-from millpond.resources._wire import Entry, freeze, thaw
+from millpond.resources._rules.commands import Command, Reply, Tick
+from millpond.resources._rules.records import Holder
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.wire import Entry, freeze, thaw
 
 T = TypeVar("T")
 

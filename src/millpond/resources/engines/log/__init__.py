@@ -9,7 +9,7 @@
     _log         Log: what a store must be able to do; the records that it keeps
     _redis_log, _postgres_log   the stores
 
-How it works. The rules (`_core.step`) run in one companion at a time, which has the gate of the pool. It decides what
+How it works. The rules (`_rules.step`) run in one companion at a time, which has the gate of the pool. It decides what
 its own users ask and what others have posted into the pool's inbox, and appends the decisions to the pool's log in one
 atomic step that checks that the gate is still its own. Everybody follows the log; a pool is a snapshot and the items
 after it. Who had the gate and died, or stands still, loses it after half a second, and the next goes on with the inbox

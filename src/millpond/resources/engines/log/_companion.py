@@ -31,10 +31,10 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._sqlite._process import own_start
 from millpond.errors import EngineError, EngineUnavailable
-from millpond.resources._commands import Bury, Command, Reply, Suspect
-from millpond.resources._records import HELD
-from millpond.resources._replica import Standings as StandingsQuestion
-from millpond.resources._wire import Entry, freeze, pack
+from millpond.resources._rules.commands import Bury, Command, Reply, Suspect
+from millpond.resources._rules.records import HELD
+from millpond.resources._rules.replica import Standings as StandingsQuestion
+from millpond.resources._rules.wire import Entry, freeze, pack
 from millpond.resources.engines.log import _messages as say
 from millpond.resources.engines.log._hosted import HostedPool, Listener, StoreClock
 from millpond.resources.engines.log._log import LOST_WORDS, Log, Orphan, Witness

@@ -26,12 +26,12 @@ from millpond._interrupts import shielded
 from millpond._sqlite._process import is_gone
 from millpond._urls import shown
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
-from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import Question, Ticket, Watcher
-from millpond.resources._records import Holder
-from millpond.resources._replica import Replica
-from millpond.resources._replica import Standings as StandingsQuestion
-from millpond.resources._wire import Entry, thaw, unpack
+from millpond.resources._rules.commands import Command, Reply
+from millpond.resources._rules.records import Holder
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.replica import Standings as StandingsQuestion
+from millpond.resources._rules.wire import Entry, thaw, unpack
 from millpond.resources.engines.log import _messages as say
 from millpond.resources.engines.log._machine import witness_of_this_process
 from millpond.resources.engines.log._rendezvous import meet, written_pid

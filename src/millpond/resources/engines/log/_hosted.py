@@ -21,12 +21,12 @@ import msgspec
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources import _changes as to
-from millpond.resources._commands import Bury, Command, Reply, Tick
-from millpond.resources._records import HELD
-from millpond.resources._replica import Replica
-from millpond.resources._state import State
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules.commands import Bury, Command, Reply, Tick
+from millpond.resources._rules.records import HELD
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.state import State
+from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.log._log import (
     GATE,
     LOST_WORDS,

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 from msgspec import Struct
 
-from millpond.resources._commands import Command, Reply
-from millpond.resources._image import Image
-from millpond.resources._wire import Entry
+from millpond.resources._rules.commands import Command, Reply
+from millpond.resources._rules.image import Image
+from millpond.resources._rules.wire import Entry
 
 FORMAT: Final = 1
 """Of what is stored; a store of a newer format is refused."""

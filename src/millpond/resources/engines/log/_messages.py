@@ -14,9 +14,9 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from millpond.resources._commands import Command, Reply
-from millpond.resources._replica import Standing
-from millpond.resources._wire import Entry
+from millpond.resources._rules.commands import Command, Reply
+from millpond.resources._rules.replica import Standing
+from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.log._log import Witness
 
 PROTOCOL: Final = 2
@@ -130,7 +130,7 @@ class Standings(Message, frozen=True, tag=4):
 
 
 class PoolImage(Message, frozen=True, tag=5):
-    """A pool as it is: its image and its recent entries, as `_wire` writes them."""
+    """A pool as it is: its image and its recent entries, as `_rules.wire` writes them."""
 
     number: int
     version: int

@@ -18,7 +18,7 @@ from psycopg import errors
 
 from millpond._clock import elapsed
 from millpond.errors import EngineError, EngineUnavailable
-from millpond.resources._replica import HISTORY
+from millpond.resources._rules.replica import HISTORY
 from millpond.resources.engines.log._log import (
     FORMAT,
     GATE,

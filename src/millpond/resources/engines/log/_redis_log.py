@@ -14,7 +14,7 @@ from typing import Any, Final
 from millpond._redis import Address, Client, Subscription
 from millpond._redis._client import Script
 from millpond.errors import EngineError
-from millpond.resources._replica import HISTORY
+from millpond.resources._rules.replica import HISTORY
 from millpond.resources.engines.log._log import (
     FORMAT,
     GATE,

@@ -15,10 +15,10 @@ from collections.abc import Iterable
 
 from millpond._events import logger
 from millpond._sqlite import EngineClock, Transaction, enrolled, note_use, strike, used
-from millpond.resources import _changes as to
-from millpond.resources._commands import Adopt, Bury, Claim, Command, Pass, Reply
-from millpond.resources._records import OFFERED
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules.commands import Adopt, Bury, Claim, Command, Pass, Reply
+from millpond.resources._rules.records import OFFERED
+from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.sqlite import _log
 from millpond.resources.engines.sqlite._calls import Call, Calls
 from millpond.resources.engines.sqlite._claims import Claims

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from millpond._clock import elapsed
-from millpond.resources._commands import Command
 from millpond.resources._engine import Question
+from millpond.resources._rules.commands import Command
 
 STUCK = 30.0
 """Seconds after which a call that could not begin is given up."""

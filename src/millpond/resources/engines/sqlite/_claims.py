@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from millpond._clock import elapsed
 from millpond._sqlite import EngineClock
-from millpond.resources._records import OFFERED
+from millpond.resources._rules.records import OFFERED
 from millpond.resources.engines.sqlite._peers import Peers
 from millpond.resources.engines.sqlite._replicas import Pool
 

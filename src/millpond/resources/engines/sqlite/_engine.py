@@ -32,8 +32,8 @@ from millpond._sqlite import Database, EngineClock, Transaction
 from millpond._sqlite._url import Place
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
-from millpond.resources._commands import Acquire, Command, Reply, Tick
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
+from millpond.resources._rules.commands import Acquire, Command, Reply, Tick
 from millpond.resources.engines.sqlite import _log
 from millpond.resources.engines.sqlite._batch import Batch
 from millpond.resources.engines.sqlite._calls import STUCK, Call, Calls

@@ -14,9 +14,9 @@ from typing import Final
 
 from millpond._sqlite import Transaction
 from millpond.errors import EngineError
-from millpond.resources._replica import HISTORY, Replica
-from millpond.resources._state import State
-from millpond.resources._wire import Entry, freeze, pack, thaw, unpack
+from millpond.resources._rules.replica import HISTORY, Replica
+from millpond.resources._rules.state import State
+from millpond.resources._rules.wire import Entry, freeze, pack, thaw, unpack
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS resource_pool (

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millpond._sqlite import Bell, Database, DeathWatch, LiveFile, Passport, enrol, enrolled
-from millpond.resources import _changes as to
-from millpond.resources._records import Holder
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules.records import Holder
+from millpond.resources._rules.wire import Entry
 
 
 class Peers:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable
 from millpond._events import logger
 from millpond._sqlite import Database, Transaction
 from millpond.resources._engine import Watcher
-from millpond.resources._replica import Replica
-from millpond.resources._wire import Entry
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.sqlite import _log
 from millpond.resources.engines.sqlite._log import UnreadablePool
 

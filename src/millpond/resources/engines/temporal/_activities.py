@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources import _commands as do
+from millpond.resources._rules import commands as do
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import Order, raw
 from millpond.resources.engines.temporal._pool_client import PoolClient

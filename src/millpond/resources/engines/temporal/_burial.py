@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from millpond.resources import _commands as do
-from millpond.resources._commands import Reply
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.commands import Reply
 from millpond.resources.engines.temporal._engine import open as open_engine
 
 REASON = "its process has ended"

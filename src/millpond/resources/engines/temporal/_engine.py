@@ -26,13 +26,13 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._urls import shown
 from millpond.errors import EngineUnavailable, PoolClosed
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
-from millpond.resources._commands import Command, Reply
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
-from millpond.resources._records import HELD, OFFERED, WAITING, Holder
-from millpond.resources._state import State
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.commands import Command, Reply
+from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder
+from millpond.resources._rules.state import State
+from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._follower import Follower
 from millpond.resources.engines.temporal._pool_client import PoolClient

@@ -32,9 +32,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources._replica import Replica
-from millpond.resources._state import State
-from millpond.resources._wire import Entry
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.state import State
+from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._pool_client import PoolClient

@@ -1,7 +1,7 @@
 """What a pool's workflow does, without Temporal: it runs the rules, and keeps what they do not know.
 
 Everything here is deterministic and has no clock but the one it is told, so a replay comes to the same decisions. What
-it adds to the rules (`_core.step`):
+it adds to the rules (`_rules.step`):
 
 - *batches* take effect once: the last one of every lane is remembered with its replies, also over continue-as-new;
 - *letters* to workflows, whose grants come without being asked for again;
@@ -22,15 +22,15 @@ from typing import Final
 
 import msgspec
 
-from millpond.resources import _changes as to
-from millpond.resources import _commands as do
-from millpond.resources import _wire
-from millpond.resources._core import Outcome, step, told
-from millpond.resources._placement import POLICIES
-from millpond.resources._records import HELD, QUARANTINED, Request, Resource
-from millpond.resources._replica import Replica
-from millpond.resources._state import State
-from millpond.resources._wire import Entry
+from millpond.resources._rules import changes as to
+from millpond.resources._rules import commands as do
+from millpond.resources._rules import wire
+from millpond.resources._rules.placement import POLICIES
+from millpond.resources._rules.records import HELD, QUARANTINED, Request, Resource
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import Outcome, step, told
+from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.temporal import _sessions
 from millpond.resources.engines.temporal._messages import (
     FORMAT,
@@ -187,7 +187,7 @@ class HostedPool:
             reply, changes = self._step(self.replica.state, command, self.now)
             entry = Entry(self.now, getattr(command, "session", ""), changes)
             if changes:
-                _wire.pack([entry])  # it must be possible to carry it on
+                wire.pack([entry])  # it must be possible to carry it on
         except Exception as error:
             self._broken += 1
             self._rebuild()
@@ -402,14 +402,14 @@ class HostedPool:
 
     def _rebase(self) -> None:
         """Let this be the last state that is surely good."""
-        self._base = _wire.freeze(self.replica.state), self.replica.version
+        self._base = wire.freeze(self.replica.state), self.replica.version
         self._journal = []
 
     def _rebuild(self) -> None:
         """Come back to the state after the last command that was good."""
         history = self.replica.history
         base, version = self._base
-        self.replica = Replica(_wire.thaw(base), version)
+        self.replica = Replica(wire.thaw(base), version)
         for entry in self._journal:
             self.replica.follow(entry)
         self.replica.history = history

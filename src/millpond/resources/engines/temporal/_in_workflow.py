@@ -20,13 +20,13 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 from millpond.errors import AcquireTimeout, EngineError, LeaseLost
-from millpond.resources import _commands as do
 from millpond.resources import _requests
-from millpond.resources._commands import Acquire, Command, Reply
-from millpond.resources._records import HELD, WAITING, Holder, Want
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
 from millpond.resources._requests import Units
-from millpond.resources._selectors import Selector
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.commands import Acquire, Command, Reply
+from millpond.resources._rules.records import HELD, WAITING, Holder, Want
+from millpond.resources._rules.selectors import Selector
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal import _sessions
 from millpond.resources.engines.temporal._orders import Order, raw

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from millpond.resources._commands import Command, Reply
-from millpond.resources._image import Image
-from millpond.resources._wire import Entry
+from millpond.resources._rules.commands import Command, Reply
+from millpond.resources._rules.image import Image
+from millpond.resources._rules.wire import Entry
 
 T = TypeVar("T")
 FORMAT: Final = 1

@@ -6,7 +6,7 @@ import msgspec
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
-from millpond.resources._commands import Command
+from millpond.resources._rules.commands import Command
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):

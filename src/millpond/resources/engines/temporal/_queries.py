@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from millpond.resources import _commands as do
 from millpond.resources import _views
-from millpond.resources._records import HELD, Holder, Want
-from millpond.resources._replica import Replica
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.records import HELD, Holder, Want
+from millpond.resources._rules.replica import Replica
 
 ROWS: Final = 20
 """Holders that the details in Temporal's UI show."""

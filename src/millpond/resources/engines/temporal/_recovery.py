@@ -19,9 +19,9 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFail
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
-from millpond.resources import _changes as to
-from millpond.resources._replica import Replica
-from millpond.resources._state import State
+from millpond.resources._rules import changes as to
+from millpond.resources._rules.replica import Replica
+from millpond.resources._rules.state import State
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._hosted_pool import LIMIT, HostedPool
 from millpond.resources.engines.temporal._pool_client import payload_limit

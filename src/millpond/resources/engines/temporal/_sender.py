@@ -19,8 +19,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources import _commands as do
-from millpond.resources._commands import Command, Reply
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.commands import Command, Reply
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._pool_client import PoolClient, Refused
 

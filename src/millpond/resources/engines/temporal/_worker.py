@@ -13,8 +13,8 @@ from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from millpond.errors import PoolError
-from millpond.resources._placement import POLICIES
-from millpond.resources._records import Request, Resource
+from millpond.resources._rules.placement import POLICIES
+from millpond.resources._rules.records import Request, Resource
 from millpond.resources.engines.temporal._activities import PoolActivities, UserActivities
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._workflow import PoolWorkflow

@@ -32,10 +32,10 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError, FailureError
 
-from millpond.resources import _commands as do
-from millpond.resources._placement import POLICIES
-from millpond.resources._records import HELD, QUARANTINED, Holder, Request
 from millpond.resources._requests import NAME
+from millpond.resources._rules import commands as do
+from millpond.resources._rules.placement import POLICIES
+from millpond.resources._rules.records import HELD, QUARANTINED, Holder, Request
 from millpond.resources.engines.temporal import _hosted_pool, _queries, _sessions
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._hosted_pool import HostedPool

@@ -1,6 +1,6 @@
 """The state of a resource pool: its records, and the indexes that make every question about them quick.
 
-Only `evolve` changes a state, one decided change at a time; it decides nothing. The rules (`_core.step`) and the
+Only `evolve` changes a state, one decided change at a time; it decides nothing. The rules (`_rules.step`) and the
 replicas that follow them share it, so both always hold the same records. Indexes are derived: they are not in the
 image, and `load` builds them again.
 
@@ -15,10 +15,10 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from millpond.resources import _changes as to
-from millpond.resources._image import Image
-from millpond.resources._line import Line, LineKey, Matcher
-from millpond.resources._records import (
+from millpond.resources._rules import changes as to
+from millpond.resources._rules.image import Image
+from millpond.resources._rules.line import Line, LineKey, Matcher
+from millpond.resources._rules.records import (
     ACTIVE,
     ALL,
     AWAY,

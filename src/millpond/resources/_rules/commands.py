@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from millpond.resources._records import Holder, Settings, Want
+from millpond.resources._rules.records import Holder, Settings, Want
 
 
 class Verb(Struct, frozen=True, gc=False, tag=True, omit_defaults=True):

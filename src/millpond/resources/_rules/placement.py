@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from millpond.resources._line import Matcher, bits
-from millpond.resources._records import ALL, Request, Resource, Want
-from millpond.resources._state import State
+from millpond.resources._rules.line import Matcher, bits
+from millpond.resources._rules.records import ALL, Request, Resource, Want
+from millpond.resources._rules.state import State
 
 _MIX: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from millpond.resources._changes import AnyChange
-from millpond.resources._image import Image
-from millpond.resources._state import State
+from millpond.resources._rules.changes import AnyChange
+from millpond.resources._rules.image import Image
+from millpond.resources._rules.state import State
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from millpond.resources._changes import Act
-from millpond.resources._records import Ending, Group, Request, Resource, Settings
+from millpond.resources._rules.changes import Act
+from millpond.resources._rules.records import Ending, Group, Request, Resource, Settings
 
 
 class Image(Struct, array_like=True):

@@ -1,6 +1,6 @@
 """The nouns of a resource pool as plain records: what a pool's state is made of, and what its image on disk holds.
 
-Times are whole microseconds of the engine's clock, 0 means none. Nothing here decides anything: `_core.step` does.
+Times are whole microseconds of the engine's clock, 0 means none. Nothing here decides anything: `_rules.step` does.
 Records are msgspec structs, written as arrays: a field is only ever added at the end, with a default, so that
 neighbouring versions can read each other.
 """

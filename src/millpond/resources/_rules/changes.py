@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from millpond.resources._records import Holder, Request, Resource, Settings
+from millpond.resources._rules.records import Holder, Request, Resource, Settings
 
 
 class Change(Struct, frozen=True, array_like=True, gc=False):

@@ -12,8 +12,8 @@ import heapq
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from millpond.resources import _selectors
-from millpond.resources._records import WAITING, Request, Resource, Want
+from millpond.resources._rules import selectors
+from millpond.resources._rules.records import WAITING, Request, Resource, Want
 
 LineKey: TypeAlias = tuple[tuple[Want, ...], str, tuple[str, ...]]
 
@@ -35,11 +35,11 @@ class Matcher:
     __slots__ = ("_alternatives", "lines", "mask", "masks", "name")
 
     def __init__(self, selector: str, resources: Mapping[str, Resource]) -> None:
-        self._alternatives = _selectors.parse(selector)
+        self._alternatives = selectors.parse(selector)
         self.lines: dict[LineKey, Line] = {}
         self.masks = [0] * len(self._alternatives)
         self.mask = 0
-        self.name = _selectors.only_name(self._alternatives)
+        self.name = selectors.only_name(self._alternatives)
         if self.name is None:
             for resource in resources.values():
                 self.learn(resource)
@@ -53,7 +53,7 @@ class Matcher:
             return
         bit = 1 << resource.slot
         for index, alternative in enumerate(self._alternatives):
-            if _selectors.matches(alternative, resource.name, resource.labels):
+            if selectors.matches(alternative, resource.name, resource.labels):
                 self.masks[index] |= bit
                 self.mask |= bit
 

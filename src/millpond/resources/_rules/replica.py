@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from millpond.resources._changes import Ended
-from millpond.resources._commands import Command, Reply
-from millpond.resources._core import step, told
-from millpond.resources._state import State
-from millpond.resources._wire import Entry
+from millpond.resources._rules.changes import Ended
+from millpond.resources._rules.commands import Command, Reply
+from millpond.resources._rules.state import State
+from millpond.resources._rules.step import step, told
+from millpond.resources._rules.wire import Entry
 
 HISTORY: Final = 1000
 """Entries that a process remembers of a pool."""
