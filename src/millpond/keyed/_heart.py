@@ -1,5 +1,9 @@
 """Keeps a worker a member: renews its lease from a thread of its own, and tells it to stop in time when it cannot.
 
+A worker that renews but does not work would hold its keys for ever. So when every turn of its lane fails, though the
+store answers the renewals, its lease is given up, and it joins again once a turn succeeds. A turn that takes long has
+not failed: a slow store ends no lease.
+
 Two threads, since a renewal may hang: one renews every third of a lease and, when the membership is over, joins again
 under a new id; the other only watches the clock.
 """
@@ -18,6 +22,8 @@ from millpond.keyed._tenure import Tenure
 
 ANSWER = 0.5
 """Seconds for which the store is waited for after the process stood still, before what runs is stopped."""
+STUCK = 10.0
+"""Seconds for which a worker may fail to work before it gives up its lease; or two leases, if that is more."""
 AGAIN = 0.2
 """Seconds after which a renewal that failed is tried again."""
 
@@ -34,6 +40,7 @@ class Heart:
         is_wanted: Callable[[], bool],
         beaten: Callable[[Beat], None],
         lost: Callable[[Tenure, str], None],
+        is_stuck: Callable[[], bool],
         outer: OuterHeart | None = None,
     ) -> None:
         self.is_leaving = False
@@ -43,6 +50,9 @@ class Heart:
         self._is_wanted = is_wanted
         self._beaten = beaten
         self._lost = lost
+        self._is_stuck = is_stuck
+        self._stuck_since: float | None = None
+        """Since when the store answers renewals, and the worker cannot work."""
         self._outer: OuterHeart = outer or _NoHeart()
         self._tenure: Tenure | None = None
         self._version = 0
@@ -84,42 +94,65 @@ class Heart:
             if self._ended.is_set() or not self._is_wanted():
                 return
             tenure = self._tenure
-            pause = self._period()
+            pause = AGAIN
             try:
-                if tenure is None or tenure.is_over:
-                    if self.is_leaving:
-                        return
-                    self._tenure = self._join()
-                    self._outer.join(self._tenure.id)
-                    self._alarm.set()
-                    pause = self._period()
-                    continue
-                sent = elapsed()
-                beat = self._store.renew(tenure.id, leaving=self.is_leaving, version=self._version)
-                if beat is None:
-                    self._lost(tenure, "no member any more")
-                    self._stir.set()
-                else:
-                    tenure.extend(sent)
-                    self._version = beat.version
+                if tenure is not None and not tenure.is_over:
+                    pause = self._renew_once(tenure)
                     said = ""
-                    self._alarm.set()
-                    self._outer.beat()
-                    self._beaten(beat)
+                elif self.is_leaving:
+                    return
+                else:
+                    pause = self._join_again(tenure)
             except PoolGone:
                 if tenure is not None:
                     self._lost(tenure, "the store lost the pool")
-                pause = AGAIN
             except EngineUnavailable:
-                pause = AGAIN
+                if tenure is not None and not tenure.is_over:
+                    self._stuck_since = None  # the store is to blame
             except EngineError as error:
                 if str(error) != said:
                     said = str(error)
                     logger.error("a heartbeat failed: %s", error)
-                pause = AGAIN
             except Exception:
                 logger.exception("a heartbeat failed")
-                pause = AGAIN
+
+    def _renew_once(self, tenure: Tenure) -> float:
+        """Renew a membership; return after how many seconds to do so again."""
+        sent = elapsed()
+        beat = self._store.renew(tenure.id, leaving=self.is_leaving, version=self._version)
+        if beat is None:
+            self._lost(tenure, "no member any more")
+            self._stir.set()
+        else:
+            tenure.extend(sent)
+            self._version = beat.version
+            self._alarm.set()
+            self._outer.beat()
+            self._beaten(beat)
+            self._give_up_if_stuck(tenure)
+        return self._period()
+
+    def _join_again(self, former: Tenure | None) -> float:
+        """Become a member anew, as soon as this worker can work; return after how many seconds to look again."""
+        if former is not None and self._stuck_since is not None and self._is_stuck():
+            if not former.visits:
+                self._store.leave(former.id)  # so that nobody has to wait for the end of its lease
+            return min(1.0, self._period())
+        self._stuck_since = None
+        self._tenure = self._join()
+        self._outer.join(self._tenure.id)
+        self._alarm.set()
+        return self._period()
+
+    def _give_up_if_stuck(self, tenure: Tenure) -> None:
+        """After a renewal: end a membership under which nothing was done for long."""
+        if not self._is_stuck():
+            self._stuck_since = None
+        elif self._stuck_since is None:
+            self._stuck_since = elapsed()
+        elif elapsed() - self._stuck_since >= max(STUCK, 2 * tenure.lease):
+            self._outer.join("")
+            self._lost(tenure, "it could not work")
 
     def _period(self) -> float:
         """Return after how many seconds to renew: by the lease of this membership, which may be new."""

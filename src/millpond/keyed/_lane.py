@@ -75,6 +75,8 @@ class Lane:
         """Whether the last round was too small for all that was to be given and claimed."""
         self._rounds = 0
         """How often the store was asked."""
+        self._failures = 0
+        """Turns in a row that failed, though the pool is there."""
         self._ended = threading.Event()
         self._due = 0.0
         self._idle = threading.Event()
@@ -128,6 +130,11 @@ class Lane:
                 self._idle.clear()
         return True
 
+    def is_stuck(self) -> bool:
+        """Return whether nothing is taken or reported: the last turns failed, or the thread has ended of an error."""
+        has_ended = self._thread.ident is not None and not self._thread.is_alive()
+        return self._failures > 0 or (has_ended and not self._ended.is_set())
+
     def is_quiet(self) -> bool:
         """Tell whether there is nothing to report."""
         return not self._settles
@@ -158,22 +165,26 @@ class Lane:
                     tell(self._observer, "store_back", self.pool, seconds=elapsed() - away)
                     away = 0.0
             except EngineUnavailable as error:
+                self._failures += 1
                 if not away:
                     away = elapsed()
                     tell(self._observer, "store_unavailable", self.pool, error=str(error))
                 self._is_unsure = True
                 pause = min(1.0, pause * 2 or 0.05)
             except PoolGone:
+                self._failures = 0  # the heart makes the pool anew
                 if self._tenure is not None:
                     self._lost(self._tenure, "the store lost the pool")
                 pause = 0.2
             except EngineError as error:
+                self._failures += 1
                 if self._reports < REPORTS:
                     pause = 0.05  # one report is to blame: it is being looked for
                 else:
                     logger.error("pool %r: %s", self.pool, error)
                     pause = 1.0
             except Exception:
+                self._failures += 1
                 logger.exception("the lane of a worker of pool %r failed", self.pool)
                 pause = 1.0
 
@@ -196,6 +207,7 @@ class Lane:
             self._heed(tenure, runner, work)
             if work.version != tenure.version and not tenure.is_over and not self.is_closing and not work.is_gone:
                 self._steer(tenure, runner, self._store.ask(about.Members()))
+            self._failures = 0
             if self._tenure is not tenure or self._ended.is_set():
                 return
             if not self._settles and not (work.is_more and is_serving and runner.room()):

@@ -111,7 +111,7 @@ class Worker:
         outer = None
         try:
             outer = store.outer_heart(lease, self._stall, renews=not self._strict)
-            beats = self._join, self._is_wanted, self._lane.tell, self._lost
+            beats = self._join, self._is_wanted, self._lane.tell, self._lost, self._lane.is_stuck
             self._heart = Heart(home.name, store, lease, *beats, outer)
             tenure = await self._loop.run_in_executor(None, self._join)
         except BaseException:

@@ -13,8 +13,8 @@ import keyed_play as play
 import pytest
 
 from millpond import Event
-from millpond.errors import EngineUnavailable, JobFailed, NotFound
-from millpond.keyed import Job, KeyedPool, Resident
+from millpond.errors import EngineError, EngineUnavailable, JobFailed, NotFound
+from millpond.keyed import Job, KeyedPool, Resident, _heart
 from millpond.keyed._lane import Lane
 from millpond.keyed._records import SECOND
 from waiting import HANG, becomes, never, until
@@ -132,6 +132,71 @@ def test_a_renewal_that_hangs_does_not_keep_handlers_running(
         hang.set()
         assert receipt.result(HANG)
     assert stopped == ["lease"]
+
+
+def refuse(*args: Any, **kwargs: Any) -> None:
+    raise EngineError("refused, by the test")
+
+
+def end_the_thread(*args: Any, **kwargs: Any) -> None:
+    raise SystemExit
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the thread that is ended
+@pytest.mark.parametrize("trouble", [play.cut, refuse, end_the_thread])
+def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
+    make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, trouble: Callable[..., None]
+):
+    monkeypatch.setattr(_heart, "STUCK", 0.0)  # two leases then
+    lost: list[str] = []
+    one = make(
+        lease=0.3, on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None
+    )
+    two = make()
+
+    @two.job
+    async def do(job: Job) -> str:
+        return "two"
+
+    one.declare_job("do")
+    store = play.tamper(one)
+    with one.worker() as stuck:
+        was = stuck.id
+        with two.worker():
+            until(lambda: play.settled(two, 2, 4096))
+            key = play.key_of(two, was)
+            store.before["work"] = trouble
+            assert do.dispatch(key).result(HANG) == "two"
+            assert "it could not work" in lost
+            until(lambda: not stuck.is_member)
+            never(lambda: stuck.is_member, seconds=0.5)  # it would be given keys
+            if trouble is not end_the_thread:
+                del store.before["work"]
+                until(lambda: stuck.is_member and stuck.id != was and play.slot_share(two).get(stuck.id))
+
+
+def test_a_turn_that_takes_long_costs_no_lease(make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch):
+    pool = make(lease=0.3)
+    clock = play.Clock(monkeypatch, pool)
+    hangs, hang = threading.Event(), threading.Event()
+
+    @pool.job
+    async def do(job: Job) -> int:
+        return job.attempt
+
+    def work(*args: Any, **kwargs: Any) -> None:
+        hangs.set()
+        hang.wait(HANG)
+
+    store = play.tamper(pool)
+    with pool.worker() as worker:
+        was = worker.id
+        store.before["work"] = work
+        assert hangs.wait(HANG)
+        clock.let_pass(2 + _heart.STUCK / 0.3, worker)
+        hang.set()
+        assert do.dispatch("k").result(HANG) == 1
+        assert worker.id == was
 
 
 def test_another_worker_takes_over_from_one_that_is_cut_off_and_never_both(
