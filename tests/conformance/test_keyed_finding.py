@@ -468,3 +468,14 @@ async def test_a_task_finds_a_receipt_by_key_and_id(url: str):
             assert await found.result(HANG) == 42
         with pytest.raises(NotFound):
             await double.receipt("ann", "unknown")
+
+
+def test_nothing_has_waited_while_the_pool_is_paused_or_shut_down(pool: KeyedPool):
+    """An autoscaler that sees an age starts workers, which have nothing to do during an incident."""
+    pool.declare_job("do").dispatch("k")
+    for stop in (pool.admin.pause, pool.admin.shutdown):
+        until(lambda: pool.statistics().oldest_age > 0)
+        stop()
+        assert pool.statistics().oldest_age == 0.0
+        pool.admin.resume()
+    assert pool.statistics().oldest_age > 0

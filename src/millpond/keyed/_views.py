@@ -210,7 +210,8 @@ class KeyedStatistics:
     workers: int
     """Workers that are members."""
     oldest_age: float
-    """How long the oldest job has waited that could run now: scale by this. 0 when nothing waits."""
+    """How long the oldest job has waited that could run now: scale by this. 0 when nothing waits, or the pool is
+    paused or shut down."""
     dispatched_total: int
     """Jobs dispatched."""
     done_total: int
@@ -374,6 +375,7 @@ def act(one: Act) -> ActView:
 
 def statistics(counts: Counts, workers: int) -> KeyedStatistics:
     """Return how the pool stands."""
+    waits = counts.oldest and not counts.is_paused and not counts.is_shut
     return KeyedStatistics(
         counts.jobs,
         counts.keys_ready,
@@ -382,7 +384,7 @@ def statistics(counts: Counts, workers: int) -> KeyedStatistics:
         counts.dead,
         counts.residents,
         workers,
-        max(0, counts.now - counts.oldest) / SECOND if counts.oldest else 0.0,
+        max(0, counts.now - counts.oldest) / SECOND if waits else 0.0,
         counts.dispatched,
         counts.done,
         counts.retried,
