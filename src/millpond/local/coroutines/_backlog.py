@@ -3,12 +3,12 @@
 An entry that was cancelled, or started out of turn, stays in the queue until its turn comes and is skipped then; when
 there are many of these, the queue is made anew without them.
 
-How long entries wait is measured as in `millpond.local._backlog`: `probe`, called by `statistics()`, sends an entry
-through the queue that is there only to be skipped.
+How long entries wait is measured as in `millpond.local._backlog`, with an entry that is there only to be skipped.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -75,20 +75,26 @@ class AsyncBacklog:
             self.queue.put_back(entry)
         return oldest
 
-    def probe(self) -> float | None:
-        """Return how long an entry waits, in seconds, as last measured; send a probe if none is under way."""
+    def delay(self, loop: asyncio.AbstractEventLoop | None) -> float | None:
+        """Return how long an entry waits, in seconds, as last measured, and have it measured again.
+
+        Another thread than that of `loop` has it done soon.
+        """
+        if loop is None or not loop.is_running() or asyncio._get_running_loop() is loop:
+            self._send_probe()
+        else:
+            with suppress(RuntimeError):  # the loop has closed meanwhile
+                loop.call_soon_threadsafe(self._send_probe)
+        probe = self._probe
+        return self._delay if probe is None else max(self._delay or 0.0, time.monotonic() - probe.queued_at)
+
+    def _send_probe(self) -> None:
         if len(self.queue) <= self.removed:
             self._delay = 0.0
         elif self._probe is None:
             self._probe = Probe(time.monotonic())
             self.removed += 1
             self.queue.put(self._probe)
-        return self.delay()
-
-    def delay(self) -> float | None:
-        """Return how long an entry waits, in seconds, as last measured."""
-        probe = self._probe
-        return self._delay if probe is None else max(self._delay or 0.0, time.monotonic() - probe.queued_at)
 
 
 class Keys:

@@ -25,7 +25,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import Context, copy_context
 from typing import Any, Protocol
 
@@ -348,17 +348,8 @@ class Limiter:
             waiting_submitters=0 if self.admission is None else len(self.admission.waiting),
             largest=self.largest,
             state="closed" if self.is_closed else "paused" if self.is_paused else "open",
-            queueing_delay=self._queueing_delay(),
+            queueing_delay=self.backlog.delay(self.runner.loop),
         )
-
-    def _queueing_delay(self) -> float | None:
-        """Measure how long an entry waits; from another thread, return what is known and have it measured soon."""
-        loop = self.runner.loop
-        if loop is None or not loop.is_running() or asyncio._get_running_loop() is loop:
-            return self.backlog.probe()
-        with suppress(RuntimeError):  # the loop has closed meanwhile
-            loop.call_soon_threadsafe(self.backlog.probe)
-        return self.backlog.delay()
 
     # -- managing -------------------------------------------------------------------------------------------------
 
