@@ -89,6 +89,7 @@ class ThreadRunner:
         self.admission = Admission(self, max_queued, when_full)
         self.drainers = Drainers(self.is_idle)
         self.has_left = self.drainers.wake
+        self.hold_place = hold
         self.workers = make_workers(self)
         self.sweep_soon = self.workers.sweep
         self.placement = Placement(self, self.workers, is_dedicated=is_dedicated)
@@ -155,8 +156,6 @@ class ThreadRunner:
         return PoolClosed(f"pool {self.name!r} is shut down and takes no more tasks; make a new one or restart() it")
 
     # -- for the admission and the backlog ----------------------------------------------------------------------------
-
-    hold_place = staticmethod(hold)
 
     def workers_that_count(self) -> int:
         """Return how many tasks may run besides those that wait: those that run now, in a paused pool."""
