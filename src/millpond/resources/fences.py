@@ -53,6 +53,11 @@ def _checked(token: object) -> int:
     return token
 
 
+def _checked_key(key: object) -> None:
+    if not isinstance(key, str) or not key:
+        raise TypeError(f"key must be a non-empty string, not {key!r}; it names what is written to")
+
+
 def _stale(key: str, token: int, seen: int) -> StaleToken:
     return StaleToken(
         f"write with token {token} to {key!r} refused: token {seen} has been seen; the grant was lost, acquire again"
@@ -130,6 +135,7 @@ class SqlFence:
         would part the check from the write: where the driver shows it (sqlite3, psycopg), that is a RuntimeError.
         """
         _checked(token)
+        _checked_key(key)
         cursor = where.cursor() if hasattr(where, "cursor") else where
         cursor.execute(self._admit, (key, token))
         if cursor.rowcount == 0:
@@ -211,6 +217,8 @@ class FileFence:
         Readers see the old content or the new one, never a mixture. When it returns, both content and token are on
         disk. Text is written as UTF-8. A file that was there keeps its mode.
         """
+        if not isinstance(data, str | bytes | bytearray | memoryview):
+            raise TypeError(f"the content of {self.path!r} must be text or bytes, not {data!r}; nothing was changed")
         content = data.encode() if isinstance(data, str) else data
         with _admitted(self.path, token):
             _replace(self.path, content)
@@ -331,6 +339,8 @@ class RedisFence:
 
     def set(self, key: str, value: str | bytes, token: int) -> None:
         """Set `key` to `value`, or raise `StaleToken` and leave it as it is. One script: nothing comes between."""
+        if not isinstance(value, str | bytes):
+            raise TypeError(f"the value of {key!r} must be text or bytes, not {value!r}; nothing was changed")
         self._admit(key, token, [self._record(key), key], [value])
 
     def _admit(self, key: str, token: int, keys: list[str], values: list[str | bytes]) -> None:
@@ -345,4 +355,5 @@ class RedisFence:
 
     def _record(self, key: str) -> str:
         """Return the key of the record, which is in the cluster slot of `key` by its braces."""
+        _checked_key(key)
         return self._prefix + (key if re.search(r"\{[^}]+\}", key) else f"{{{key}}}")

@@ -5,166 +5,197 @@ One wrong type in a row made a SQLite file, and every pool in it, unreadable for
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import datetime
-import decimal
-import enum
-import fractions
-import math
 import pathlib
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from millpond import ResourcePool
+from millpond._sqlite import Database
 from millpond.errors import PoolError
+from millpond.resources import Admin, AsyncAdmin, AsyncResourcePool, _requests, want
+from millpond.resources.engines.sqlite import _log
+from millpond.resources.fences import FileFence, RedisFence, SqlFence
+from odd_arguments import ARGUMENTS, ODD, PLAIN, Awaited, Number, Size, Text, check, methods, prepare, use
+from waiting import HANG
 
 
-class Text(str):
-    __slots__ = ()
+def test_every_argument_of_every_method_is_given_odd_values():
+    given = {method: list(plain) for method, plain in PLAIN.items()}
+    assert methods(ResourcePool, Admin) == given
+    assert methods(AsyncResourcePool, AsyncAdmin) == given
 
 
-class Number(int):
-    pass
+@contextlib.contextmanager
+def decoder(path: pathlib.Path) -> Iterator[Callable[[], None]]:
+    """Yield what decodes every row of a file, with a connection and replicas of its own."""
+    database = Database(str(path), tables=[_log.TABLES])
 
+    def decode() -> None:
+        with database.reading() as transaction:
+            for name in _log.names(transaction):
+                found = _log.find(transaction, name)
+                assert found is not None
+                _log.load(transaction, found)
 
-class Word(enum.StrEnum):
-    GPU = "gpu"
-
-
-class Size(enum.IntEnum):
-    ONE = 1
-
-
-class Odd:
-    def __str__(self) -> str:
-        return "odd"
-
-
-ODD: list[Any] = [
-    None, True, False, 0, 1, -1, 42, 2**31, 2**53, 2**53 + 1, 2**63, 2**64, 10**40, -(2**63),
-    0.0, 1.0, 0.5, -1.5, 1e308, math.inf, -math.inf, math.nan,
-    "", " ", "a", "gpu-0", "tenant", "#1", "*", "@gpu-0", "a=b", "a in (b c)", '"', "\x00", "a\nb", "\ud800", "é" * 2000, "x" * 5000,
-    b"", b"gpu-0", bytearray(b"x"), memoryview(b"x"),
-    Text("gpu-0"), Text("tenant"), Text(""), Number(1), Number(-3), Word.GPU, Size.ONE,
-    (), ("a",), ("gpu-0", "b"), [], ["a"], [["a"]], [None], {}, {"a": "b"}, {"a": True}, {"a": False}, {"a": None}, {"a": 1.5},
-    {1: 2}, {"": ""}, {"a": ["b", 1]}, {Text("k"): Text("v")}, {"k": Number(7)}, {"\ud800": "x"}, {"x": "\ud800"},
-    set(), {"a"}, frozenset({"a"}), range(3), iter(["a"]), object(), Odd(), Odd, len, lambda: None,
-    decimal.Decimal("1.5"), fractions.Fraction(1, 3), 1j, datetime.datetime.now(datetime.UTC), datetime.timedelta(seconds=1),
-    pathlib.Path("gpu-0"), NotImplemented, ...,
-]  # fmt: skip
-
-Call = Callable[[ResourcePool, Any], Any]
-
-
-def _acquire(**fixed: Any) -> Callable[[str], Call]:
-    def with_argument(name: str) -> Call:
-        def call(pool: ResourcePool, value: Any) -> Any:
-            with pool.acquire(**{"timeout": 0, **fixed, name: value}):
-                pass
-
-        return call
-
-    return with_argument
-
-
-def _token(pool: ResourcePool) -> int:
-    return pool.holders()[0].token
-
-
-CALLS: dict[str, Call] = {
-    **{f"acquire({name}=)": _acquire()(name) for name in ("name", "count", "units", "timeout", "lease", "priority")},
-    **{f"acquire({name}=)": _acquire()(name) for name in ("group", "request_id", "reason", "wait_for_capacity")},
-    "acquire(selector)": lambda pool, value: pool.acquire(value, timeout=0).release(),
-    "acquire_all": lambda pool, value: pool.acquire_all(value, timeout=0).release(),
-    "acquire_all([])": lambda pool, value: pool.acquire_all([value], timeout=0).release(),
-    "try_acquire": lambda pool, value: pool.try_acquire(value, group=value, reason=value),
-    "adopt": lambda pool, value: pool.adopt(value),
-    "adopt(reason=)": lambda pool, value: pool.adopt(1, reason=value, lease=value),
-    "add": lambda pool, value: pool.add(value),
-    "add(labels=)": lambda pool, value: pool.add("more", labels=value, exist_ok=True),
-    "add(capacity=)": lambda pool, value: pool.add("more", capacity=value, exist_ok=True),
-    "add(exist_ok=)": lambda pool, value: pool.add("gpu-0", exist_ok=value),
-    "remove": lambda pool, value: pool.admin.remove(value, reason=value),
-    "relabel": lambda pool, value: pool.admin.relabel(value, {"a": "b"}),
-    "relabel(labels)": lambda pool, value: pool.admin.relabel("gpu-0", value),
-    "resize": lambda pool, value: pool.admin.resize(value, 1),
-    "resize(capacity)": lambda pool, value: pool.admin.resize("gpu-1", value),
-    "cordon": lambda pool, value: pool.admin.cordon(value),
-    "cordon(reason=)": lambda pool, value: pool.admin.cordon("gpu-1", reason=value),
-    "uncordon": lambda pool, value: pool.admin.uncordon(value),
-    "uncordon(reason=)": lambda pool, value: pool.admin.uncordon("gpu-1", reason=value),
-    "quarantine": lambda pool, value: pool.admin.quarantine("gpu-2", reason=value),
-    "drain": lambda pool, value: pool.admin.drain(value, timeout=0),
-    "release": lambda pool, value: pool.admin.release(value, token=1, reason="x"),
-    "release(token=)": lambda pool, value: pool.admin.release("gpu-0", token=value, reason=value),
-    "withdraw": lambda pool, value: pool.admin.withdraw(value, reason="x"),
-    "steal": lambda pool, value: pool.admin.steal(value, token=value, reason=value),
-    "keep": lambda pool, value: pool.admin.keep("held", token=_token(pool), holder=value, reason="x"),
-    "keep(reason=)": lambda pool, value: pool.admin.keep("held", token=_token(pool), holder="ann", reason=value),
-    "reserve": lambda pool, value: pool.admin.reserve(value, holder="ann", reason="x"),
-    "reserve(holder=)": lambda pool, value: pool.admin.reserve("gpu-2", holder=value, reason="x"),
-    "pause": lambda pool, value: (pool.admin.pause(reason=value), pool.admin.resume(reason="x")),
-    "resume": lambda pool, value: pool.admin.resume(reason=value),
-    "configure(patience=)": lambda pool, value: pool.admin.configure(patience=value),
-    "configure(ageing=)": lambda pool, value: pool.admin.configure(ageing=value),
-    "configure(claim_within=)": lambda pool, value: pool.admin.configure(claim_within=value),
-    "configure(lock_delay=)": lambda pool, value: pool.admin.configure(lock_delay=0 if value == 1e308 else value),
-    "configure(retention=)": lambda pool, value: pool.admin.configure(retention=value, reason=value),
-    "group": lambda pool, value: pool.admin.group(value),
-    "group(weight=)": lambda pool, value: pool.admin.group("tenant", weight=value),
-    "group(quota=)": lambda pool, value: pool.admin.group("tenant", quota=value),
-    "group(reason=)": lambda pool, value: pool.admin.group("tenant", reason=value),
-    "history": lambda pool, value: pool.admin.history(value),
-    "history(limit=)": lambda pool, value: pool.admin.history(limit=value),
-    "explain": lambda pool, value: pool.admin.explain(value),
-    "delete_pool": lambda pool, value: pool.admin.delete_pool(force=value),
-}
-
-
-def odd(pool: ResourcePool, call: Call, value: Any) -> None:
-    """Call with an odd value: what it raises is an error of ours, or says in Python's own words what is wrong."""
     try:
-        call(pool, value)
-    except (PoolError, TypeError, ValueError) as refusal:
-        words = str(refusal)
-        if not words:
-            raise AssertionError(f"an error that says nothing for {value!r}") from refusal
+        yield decode
+    finally:
+        database.close()
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_nothing_that_is_given_makes_a_pool_unreadable(store: str, name: str, tmp_path: pathlib.Path):
-    url = "memory:" if store == "memory" else f"sqlite:///{tmp_path}/pools.db"
+@pytest.mark.parametrize(("method", "argument"), ARGUMENTS)
+def test_nothing_that_is_given_makes_a_pool_in_memory_unreadable(method: str, argument: str):
+    with ResourcePool("odd", f"memory:{method}-{argument}") as pool:
+        check(pool, method, argument, ODD, lambda: None)
+        prepare(pool)
+        use(pool)
+
+
+@pytest.mark.parametrize(("method", "argument"), ARGUMENTS)
+def test_nothing_that_is_given_makes_a_pool_of_tasks_unreadable(method: str, argument: str):
+    class Pool(Awaited):
+        """Can be made like one of threads, and used in a block."""
+
+        def __init__(self, **arguments: Any) -> None:
+            async def make() -> AsyncResourcePool:
+                return AsyncResourcePool(**arguments)
+
+            super().__init__(runner.run(make()), runner)
+
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self.close()
+
+    with asyncio.Runner() as runner, Pool(name="odd", url=f"memory:{method}-{argument}") as pool:
+        check(pool, method, argument, ODD, lambda: None)
+
+
+@pytest.mark.parametrize(("method", "argument"), ARGUMENTS)
+def test_nothing_that_is_given_makes_a_file_unreadable(method: str, argument: str, tmp_path: pathlib.Path):
+    url = f"sqlite:///{tmp_path}/pools.db"
     with ResourcePool("neighbour", url) as neighbour, ResourcePool("odd", url) as pool:
         neighbour.add("n-0")
-        for number in range(3):
-            pool.add(f"gpu-{number}", exist_ok=True)
-        pool.add("held", capacity=1)
-        held = pool.acquire(name="held")
-        for value in ODD:
-            odd(pool, CALLS[name], value)
-        with neighbour.acquire(timeout=5):
+        with decoder(tmp_path / "pools.db") as decode:
+            check(pool, method, argument, ODD, decode)
+        with neighbour.acquire(timeout=HANG):
             pass
-        reading(pool)
-        if store == "sqlite":
-            with ResourcePool("odd", url, holder="another") as again, ResourcePool("neighbour", url) as beside:
-                reading(again)
-                reading(beside)
-        with contextlib.suppress(PoolError):
-            held.release()
+    with ResourcePool("odd", url) as pool, ResourcePool("neighbour", url) as neighbour:  # in a session of its own
+        use(neighbour)
+        prepare(pool)
+        use(pool)
 
 
-def reading(pool: ResourcePool) -> None:
-    """Read everything that the pool has written, and use it."""
-    for question in (pool.resources, pool.holders, pool.waiters, pool.statistics, pool.admin.history):
-        question()
-    pool.add("last", exist_ok=True)
-    pool.admin.resume(reason="test")
-    pool.admin.uncordon("last")
-    pool.admin.resize("last", 1)
-    pool.acquire(name="last", timeout=5).release()
+def as_it_is(value: Any, *_: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("rule", "method", "argument", "value"),
+    [
+        ("flag", "acquire", "wait_for_capacity", 1),
+        ("name", "admin.group", "name", 42),
+        ("priority", "acquire", "priority", 0.5),
+        ("text", "acquire", "reason", b"x"),
+    ],
+)
+def test_an_argument_that_is_not_checked_is_noticed(
+    rule: str, method: str, argument: str, value: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Here the check is taken away, so that the two tests above must find what comes of it."""
+    with ResourcePool("odd", f"sqlite:///{tmp_path}/pools.db") as pool, decoder(tmp_path / "pools.db") as decode:
+        prepare(pool)
+        monkeypatch.setattr(_requests, rule, as_it_is)
+        with pytest.raises(AssertionError, match=rf"{argument}={value!r}\) made the pool unreadable"):
+            check(pool, method, argument, [value], decode)
+        with pytest.raises(_log.UnreadablePool):
+            decode()
+        monkeypatch.undo()
+        pool.admin.delete_pool(force=True)
+
+
+@pytest.mark.parametrize("argument", ["selector", "name", "count", "units"])
+def test_a_part_of_a_bundle_is_refused_or_can_be_written(argument: str):
+    with ResourcePool("odd", f"memory:want-{argument}") as pool:
+        for value in ODD:
+            prepare(pool)
+            given = {argument: value}
+            positional = [given.pop("selector")] if argument == "selector" else []
+            with contextlib.suppress(PoolError, TypeError, ValueError):
+                pool.acquire_all([want(*positional, **given)], timeout=0).release()
+            use(pool)
+
+
+# --- fences -----------------------------------------------------------------------------------------------------------
+
+
+class Client:
+    """Takes the place of a Redis client, and of its way to refuse what it cannot send."""
+
+    def eval(self, script: str, count: int, /, *words: str | bytes) -> object:
+        for one in words:
+            one if isinstance(one, bytes) else one.encode()
+        return None
+
+
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_a_fence_refuses_what_is_no_key_and_no_token(value: Any, tmp_path: pathlib.Path):
+    """A key that the database takes for another, or for none, would let every token in."""
+    connection = sqlite3.connect(":memory:")
+    sql, file, client = SqlFence(), FileFence(tmp_path), RedisFence(Client())
+    sql.create(connection)
+    calls: list[Callable[[], object]] = [
+        lambda: sql.check(connection, value, 1),
+        lambda: sql.check(connection, "key", value),
+        lambda: file.check(value, 1),
+        lambda: file.check("key", value),
+        lambda: FileFence(tmp_path / "data").write(value, 1),
+        lambda: FileFence(tmp_path / "data").write(b"x", value),
+        lambda: client.check(value, 1),
+        lambda: client.check("key", value),
+        lambda: client.set(value, "x", 1),
+        lambda: client.set("key", value, 1),
+        lambda: client.set("key", "x", value),
+        lambda: RedisFence(Client(), prefix=value).check("key", 1),
+        lambda: SqlFence(value),
+        lambda: SqlFence(paramstyle=value),
+    ]
+    for call in calls:
+        with contextlib.suppress(PoolError, TypeError, ValueError, OSError):
+            call()
+    keys = [key for (key,) in connection.execute("SELECT key FROM millpond_fence")]
+    assert all(isinstance(key, str) and key for key in keys)
+    connection.close()
+
+
+@pytest.mark.parametrize("key", [None, 1, b"x", ""])
+def test_the_key_of_a_fence_is_a_text(key: Any):
+    connection = sqlite3.connect(":memory:")
+    fence = SqlFence()
+    fence.create(connection)
+    with pytest.raises(TypeError, match="key must be a non-empty string"):
+        fence.check(connection, key, 1)
+    with pytest.raises(TypeError, match="key must be a non-empty string"):
+        RedisFence(Client()).check(key, 1)
+    connection.close()
+
+
+@pytest.mark.parametrize("value", [None, 1, [], {}])
+def test_what_a_fence_writes_is_text_or_bytes_or_its_token_is_not_seen(value: Any, tmp_path: pathlib.Path):
+    with pytest.raises(TypeError, match="must be text or bytes, not .*; nothing was changed"):
+        FileFence(tmp_path / "data").write(value, 7)
+    with pytest.raises(TypeError, match="must be text or bytes, not .*; nothing was changed"):
+        RedisFence(Client()).set("key", value, 7)
+    assert not list(tmp_path.iterdir())
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
 
 
 def test_what_was_written_is_of_plain_types(tmp_path: pathlib.Path):
