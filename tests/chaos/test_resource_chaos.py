@@ -33,11 +33,10 @@ import log_stores
 from log_stores import of_machine
 from millpond import NotFound, ResourcePool
 from millpond.resources._engine import Engine
+from millpond.resources._questions import PoolCopy, WholePool
 from millpond.resources._rules import changes as to
 from millpond.resources._rules.records import AWAY, Request
-from millpond.resources._rules.replica import Replica
-from millpond.resources._rules.state import State
-from millpond.resources._rules.wire import Entry, freeze, thaw
+from millpond.resources._rules.wire import Entry, thaw
 from millpond.resources.engines.log import LogEngine
 from millpond.resources.engines.log._stores import open_log
 from waiting import becomes, until
@@ -47,10 +46,6 @@ import resource_worker
 from resource_worker import SHARED, begun
 
 POOL = "chaos"
-
-
-def _copy(replica: Replica, now: int) -> State:
-    return thaw(freeze(replica.state))
 
 
 class Witness:
@@ -80,17 +75,18 @@ class Witness:
         if not entries and not self._is_blind:
             self._is_blind = True
             self.gaps += 1
-            self._engine.read(POOL, _copy, self._look, block=False)
+            self._engine.ask(POOL, WholePool(), self._look, block=False)
         for entry in () if self._is_blind else entries:
             for change in entry.changes:
                 self._hear(change)
 
-    def _look(self, state: State | Exception) -> None:
+    def _look(self, pool: PoolCopy | Exception) -> None:
         """Begin anew from how the pool stands: what comes after this answer has happened after it."""
-        if isinstance(state, Exception):
-            self._engine.read(POOL, _copy, self._look, block=False)
+        if isinstance(pool, Exception):
+            self._engine.ask(POOL, WholePool(), self._look, block=False)
             return
         self._is_blind = False
+        state = thaw(pool.image)
         self._token, self.grants = state.token, state.grants
         self._capacity = {one.name: one.capacity for one in state.resources.values()}
         self._used = {one.name: one.used for one in state.resources.values()}

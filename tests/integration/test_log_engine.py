@@ -27,7 +27,7 @@ from companions import Machine, quick
 from log_stores import of_machine
 from millpond import EngineError, EngineUnavailable, LeaseLost, ResourcePool
 from millpond._redis import Address, Client
-from millpond.resources import _views
+from millpond.resources._questions import Holders
 from millpond.resources._rules import commands as do
 from millpond.resources._rules.records import HELD, Holder, Want
 from millpond.resources.engines.log import LogEngine, _companion, _engine, _hosted, _rendezvous
@@ -219,7 +219,7 @@ def look(engine: LogEngine, pool: str) -> list[Any]:
     """Return who holds what."""
     answers: list[Any] = []
     came = threading.Event()
-    engine.read(pool, _views.holders, lambda answer: (answers.append(answer), came.set()), block=False)  # type: ignore[arg-type, func-returns-value]
+    engine.ask(pool, Holders(), lambda answer: (answers.append(answer), came.set()), block=False)  # type: ignore[arg-type, func-returns-value]
     assert came.wait(HANG)
     return list(answers[0])
 

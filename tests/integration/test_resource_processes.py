@@ -17,7 +17,7 @@ import pytest
 from millpond._sqlite import Bell, Gate
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, StaleToken
 from millpond.resources import ResourcePool
-from millpond.resources._desk import AUDIT
+from millpond.resources._engine import AUDIT
 from millpond.resources.engines.sqlite._engine import SAFETY
 from waiting import HANG, until
 

@@ -23,14 +23,15 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from millpond.errors import AcquireTimeout, LeaseLost
+from millpond.errors import AcquireTimeout, LeaseLost, NotFound
 from millpond.resources import ResourcePool
 from millpond.resources._engine import Engine, Question
+from millpond.resources._questions import Explain, PoolSettings, Resources, Standings, WholePool
 from millpond.resources._rules import changes as to
 from millpond.resources._rules import commands as do
-from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder, Want
-from millpond.resources._rules.replica import Replica, Standings
-from millpond.resources._rules.wire import Entry
+from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder, Request, Want
+from millpond.resources._rules.state import State
+from millpond.resources._rules.wire import Entry, thaw
 
 T = TypeVar("T")
 PATIENCE: Final = 60.0
@@ -75,7 +76,7 @@ class Bench:
 
     def ask(self, question: Question[T], engine: Engine | None = None, *, block: bool = True) -> T:
         """Ask a question and return the answer."""
-        answer: T = self._wait(lambda done: (engine or self.engine).read(POOL, question, done, block=block), question)
+        answer: T = self._wait(lambda done: (engine or self.engine).ask(POOL, question, done, block=block), question)
         return answer
 
     def add(self, *names: str, capacity: int = 1) -> None:
@@ -85,7 +86,19 @@ class Bench:
 
     def states(self, engine: Engine | None = None) -> dict[str, str]:
         """Return how all requests stand."""
-        return self.ask(_states, engine)
+        return {one.id: one.state for one in self.requests(engine).values()}
+
+    def copy(self, engine: Engine | None = None) -> State:
+        """Return a copy of the whole pool."""
+        return thaw(self.ask(WholePool(), engine).image)
+
+    def requests(self, engine: Engine | None = None) -> dict[str, Request]:
+        """Return all requests that are not over."""
+        return self.copy(engine).requests
+
+    def names(self, engine: Engine | None = None, *, block: bool = True) -> list[str]:
+        """Return the names of all resources, in the pool's order."""
+        return [one.name for one in self.ask(Resources(), engine, block=block)]
 
     def until(self, question: Callable[[], bool], owed: str) -> None:
         """Wait until something is so."""
@@ -123,14 +136,6 @@ class Watch:
     def names(self) -> list[str]:
         """Return what happened, in order."""
         return [type(change).__name__ for entry in list(self.entries) for change in entry.changes]
-
-
-def _states(replica: Replica, now: int) -> dict[str, str]:
-    return {one.id: one.state for one in replica.state.requests.values()}
-
-
-def _version(replica: Replica, now: int) -> int:
-    return replica.version
 
 
 # --- the verbs -------------------------------------------------------------------------------------------------------
@@ -177,12 +182,12 @@ def verb_apply_takes_effect_once_when_many_call_at_once(bench: Bench) -> None:
 def verb_a_command_that_changes_nothing_makes_no_entry(bench: Bench) -> None:
     """What is refused leaves no trace."""
     bench.add("a")
-    before = bench.ask(_version)
+    before = bench.ask(WholePool()).version
     watch = Watch(bench.engine)
     assert bench.send(do.Release(bench.engine.session, 1)).kind == "stale"
     assert bench.send(do.Remove("none")).kind == "unknown"
     assert bench.send(do.Add("a", {})).kind == "exists"
-    assert bench.ask(_version) == before, "a command that changed nothing moved the version"
+    assert bench.ask(WholePool()).version == before, "a command that changed nothing moved the version"
     assert not watch.entries
 
 
@@ -202,7 +207,7 @@ def verb_watchers_hear_every_entry_once_in_order_and_before_the_answer(bench: Be
         bench.engine.apply(POOL, bench.acquire(request=request), done, block=bool(number % 2))
         assert came.wait(PATIENCE), f"{request} was not answered"
         assert heard == [True], f"the answer to {request} came before its watchers heard of it"
-        token = bench.ask(lambda replica, now, name=request: replica.state.requests[name].token)  # type: ignore[misc]
+        token = bench.requests()[request].token
         bench.send(do.Release(bench.engine.session, token), block=bool(number % 2))
     assert watch.names() == ["Added", *["Asked", "Ended"] * 50], "every entry is told once and in order"
     times = [entry.at for entry in watch.entries]
@@ -261,28 +266,24 @@ def verb_a_watcher_may_apply_from_within(bench: Bench) -> None:
     assert names == ["a", "b"]
 
 
-def verb_read_sees_what_was_answered(bench: Bench) -> None:
+def verb_ask_sees_what_was_answered(bench: Bench) -> None:
     """A question sees everything that was answered before it, with and without block; its error is its answer."""
     for number in range(20):
         bench.add(f"r{number}")
         for block in (True, False):
-            found = bench.ask(lambda replica, now: len(replica.state.resources), block=block)
+            found = len(bench.names(block=block))
             assert found == number + 1, f"a question saw {found} resources after {number + 1} were added"
-
-    def broken(replica: Replica, now: int) -> int:
-        raise LookupError("a question of a test fails on purpose")
-
     for block in (True, False):
         try:
-            bench.ask(broken, block=block)
-        except LookupError:
+            bench.ask(Explain("nobody"), block=block)
+        except NotFound:
             continue
         raise AssertionError("the error of a question is its answer")
 
 
 def verb_the_clock_does_not_go_back(bench: Bench) -> None:
     """Times that questions and entries show never fall."""
-    times = [bench.ask(lambda replica, now: now) for _ in range(50)]
+    times = [bench.ask(WholePool()).now for _ in range(50)]
     assert times == sorted(times)
 
 
@@ -293,12 +294,12 @@ def verb_pools_are_apart_and_can_be_dropped(bench: Bench) -> None:
     bench.engine.apply("another", do.Add("b", {}), answers.append, block=True)
     bench.until(lambda: bool(answers), "a command in another pool is answered")
     bench.until(lambda: bench.engine.pools() == ["another", POOL], "all pools that exist are listed")
-    assert bench.ask(lambda replica, now: sorted(replica.state.resources)) == ["a"]
+    assert bench.names() == ["a"]
     bench.engine.drop(POOL)
-    assert bench.ask(lambda replica, now: sorted(replica.state.resources)) == []
+    assert bench.names() == []
     bench.until(lambda: bench.engine.pools() == ["another"], "a pool that was dropped is not listed")
     bench.add("c")
-    assert bench.ask(lambda replica, now: sorted(replica.state.resources)) == ["c"]
+    assert bench.names() == ["c"]
 
 
 def verb_a_wait_ends_on_time_with_nobody_calling(bench: Bench) -> None:
@@ -447,7 +448,7 @@ def g3_equal_requests_are_served_in_the_order_of_asking(bench: Bench) -> None:
         assert bench.send(bench.acquire(wait=False)).kind == "busy", "G3: a newcomer barged in"
         states = bench.states()
         assert states[request] == HELD, f"G3: it was the turn of {request}, not {states}"
-        token = bench.ask(lambda replica, now, name=request: replica.state.requests[name].token)  # type: ignore[misc]
+        token = bench.requests()[request].token
 
 
 def g4_no_unit_stays_free_while_somebody_wants_it(bench: Bench) -> None:
@@ -468,7 +469,7 @@ def g6_what_was_answered_is_there_for_everybody(bench: Bench) -> None:
         return
     for number in range(20):
         bench.add(f"r{number}")
-        seen = bench.ask(lambda replica, now: len(replica.state.resources), bench.other)
+        seen = len(bench.names(bench.other))
         assert seen == number + 1, f"another session sees {seen} resources after {number + 1} were added"
 
 
@@ -553,7 +554,7 @@ def offers_to_another_session_lapse_unless_claimed(bench: Bench) -> None:
     began = time.monotonic()
     held = bench.send(bench.acquire())
     enough = min(max(0.5, 20 * (time.monotonic() - began)), 10.0)  # for a claim to come in time on a slow machine
-    settings = bench.ask(lambda replica, now: replica.state.settings)
+    settings = bench.ask(PoolSettings())
     bench.send(do.Configure(msgspec.structs.replace(settings, claim=int(enough * 1e6))))
     bench.send(bench.acquire(bench.other, "sleeper"), bench.other)
     bench.send(bench.acquire(bench.other, "claimer"), bench.other)

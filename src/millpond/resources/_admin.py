@@ -13,7 +13,8 @@ import msgspec
 
 from millpond._events import Event
 from millpond.errors import AcquireTimeout, NotFound, PoolError, StaleToken
-from millpond.resources import _requests, _views
+from millpond.resources import _questions as about
+from millpond.resources import _requests
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
 from millpond.resources._grant import Grant
@@ -21,7 +22,6 @@ from millpond.resources._port import Port, pause
 from millpond.resources._rules import commands as do
 from millpond.resources._rules import selectors
 from millpond.resources._rules.records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
-from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.selectors import Labels
 
 T = TypeVar("T")
@@ -86,12 +86,7 @@ class Admin:
         _requests.microseconds(timeout, "timeout")
         resource = _resource(resource)
         self._mark(resource, DRAINING, reason)
-
-        def question(replica: Replica, now: int) -> bool:
-            found = replica.state.resources.get(resource)
-            return found is None or found.state != DRAINING
-
-        if not pause(self._port, question, timeout):
+        if not pause(self._port, about.IsDraining(resource), timeout):
             raise AcquireTimeout(f"{resource!r} is still held after {timeout:g} s: it goes on draining; see holders()")
 
     # --- other people's grants ---------------------------------------------------------------------------------
@@ -209,7 +204,7 @@ class Admin:
 
     def settings(self) -> dict[str, float]:
         """Return the settings of the pool, as `configure` takes them: seconds."""
-        found = self._ask(lambda replica, now: replica.state.settings)
+        found = self._ask(about.PoolSettings())
         return {name: getattr(found, field) / 1_000_000 for name, field in _FIELDS.items()}
 
     def group(self, name: str, *, weight: int = 1, quota: int | None = None, reason: str | None = None) -> None:
@@ -232,25 +227,20 @@ class Admin:
         only_acts = _requests.flag(acts, "acts")
         pool, most = self._desk.pool, _requests.whole(limit, "limit", 0)
         resource = None if resource is None else _resource(resource)
-        return self._ask(lambda replica, now: _views.history(replica, pool, resource, most, acts=only_acts))
+        return self._ask(about.History(pool, resource, most, only_acts))
 
     def explain(self, name: str) -> str:
         """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""
-        name = _requests.name(name, "a request or resource")
-        return self._ask(lambda replica, now: _views.explain(replica, now, name))
+        return self._ask(about.Explain(_requests.name(name, "a request or resource")))
 
     def delete_pool(self, *, force: bool = False) -> None:
         """Delete the pool with all its resources. Refused while anybody holds or waits, unless forced.
 
         With `force`, a pool that cannot be read is deleted, too.
         """
-
-        def question(replica: Replica, now: int) -> int:
-            return len(replica.state.requests)
-
         is_forced = _requests.flag(force, "force")
         self._desk.check_open()
-        if not is_forced and (users := self._ask(question)):
+        if not is_forced and (users := self._ask(about.CountRequests())):
             raise PoolError(
                 f"pool {self._desk.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
             )
@@ -270,7 +260,7 @@ class Admin:
         self._change(do.Mark(_resource(resource), state, self._by, _requests.text(reason, "reason")))
 
     def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
-        settings = self._ask(lambda replica, now: replica.state.settings)
+        settings = self._ask(about.PoolSettings())
         self._send(do.Configure(change(settings), self._by, reason))
 
     def _change(self, command: do.Command) -> do.Reply:

@@ -17,7 +17,8 @@ from millpond._fork import this
 from millpond._person import user_and_host
 from millpond._urls import shown
 from millpond.errors import AcquireTimeout, AlreadyExists, EngineUnavailable, StaleToken
-from millpond.resources import _history, _requests, _views
+from millpond.resources import _history, _requests
+from millpond.resources import _questions as about
 from millpond.resources._async_admin import AsyncAdmin
 from millpond.resources._async_grant import AsyncGrant, Chooser, OnLost
 from millpond.resources._async_observed import grant_maker
@@ -212,19 +213,19 @@ class AsyncResourcePool:
 
     async def resources(self) -> list[ResourceView]:
         """Return all resources, in the pool's order."""
-        return await self._ask(_views.resources)
+        return await self._ask(about.Resources())
 
     async def holders(self) -> list[HolderView]:
         """Return who holds what: since when, why, under which token; the longest hold first."""
-        return await self._ask(_views.holders)
+        return await self._ask(about.Holders())
 
     async def waiters(self) -> list[WaiterView]:
         """Return who waits, in the order of service: position, since when, and why not granted."""
-        return await self._ask(_views.waiters)
+        return await self._ask(about.Waiters())
 
     async def statistics(self) -> PoolStatistics:
         """Return the pool in figures."""
-        return await self._ask(_views.statistics)
+        return await self._ask(about.Statistics())
 
     def watch(self) -> AsyncIterator[Event]:
         """Iterate over what happens in the pool from now on, until the pool is closed.
@@ -241,9 +242,9 @@ class AsyncResourcePool:
 
     async def _events(self, stream: AsyncStream[Sequence[Entry]], watching: Watching) -> AsyncIterator[Event]:
         try:
-            teller = await self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
+            writer = _history.EventWriter(self.name, await self._port.ask(about.Requests()))
             async for entries in stream:
-                told = list(teller.tell(entries))
+                told = list(writer.of_entries(entries))
                 while told:
                     yield told.pop(0)
         finally:

@@ -165,12 +165,12 @@ class AsyncScope:
 
 
 async def pause(port: AsyncPort, question: Question[bool], timeout: float | None) -> bool:
-    """Wait until a question about the pool is answered with yes; False when the time is over first."""
+    """Wait until a question about the pool is answered with no; False when the time is over first."""
     deadline = None if timeout is None else elapsed() + timeout
     stream: AsyncStream[object] = AsyncStream()
     stop = port.engine.watch(port.pool, stream.put)
     try:
-        while not await port.ask(question):
+        while await port.ask(question):
             left = 1.0 if deadline is None else min(1.0, deadline - elapsed())
             if left <= 0:
                 return False
@@ -199,13 +199,13 @@ class AsyncPort:
     async def ask(self, question: Question[T]) -> T:
         """Ask a question about the pool."""
         latch: AsyncLatch[T | Exception] = AsyncLatch()
-        return await self._result(self.engine.read(self.pool, question, latch.set, block=False), latch)
+        return await self._result(self.engine.ask(self.pool, question, latch.set, block=False), latch)
 
     async def glance(self, question: Question[T], otherwise: T, timeout: float) -> T:
         """Ask a question that is not worth waiting for: return `otherwise` when there is no answer in time."""
         latch: AsyncLatch[T | Exception] = AsyncLatch()
         try:
-            ticket = self.engine.read(self.pool, question, latch.set, block=False)
+            ticket = self.engine.ask(self.pool, question, latch.set, block=False)
         except (PoolError, RuntimeError):  # closed meanwhile
             return otherwise
         if not await latch.wait(timeout):

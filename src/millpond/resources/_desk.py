@@ -31,15 +31,13 @@ from millpond._fork import this
 from millpond.errors import AlreadyExists, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm, _case
 from millpond.resources._case import Case
-from millpond.resources._engine import AuditedRarely, Engine, KnowsObstacle, Ticket
+from millpond.resources._engine import AUDIT, Engine, Ticket
+from millpond.resources._questions import Standing, Standings
 from millpond.resources._rules import changes as to
 from millpond.resources._rules.commands import Claim, Release, Renew, Reply, Suspect, Withdraw
 from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder
-from millpond.resources._rules.replica import Standing, Standings
 from millpond.resources._rules.wire import Entry
 
-AUDIT: Final = 1.0
-"""Seconds between two looks at how one's waiters stand."""
 _numbers = itertools.count(1)
 
 
@@ -113,7 +111,6 @@ class Desk:
         self._pid = this.pid
         self._is_closed = False
         self._audit: _alarm.Appointment | None = None
-        self._audit_every = engine.audit_every if isinstance(engine, AuditedRarely) else AUDIT
         self._adopting = 0  # grants that are being taken over: they are the session's, and at no desk yet
         self.seen = 0
         _desks.add(self)
@@ -170,10 +167,6 @@ class Desk:
         """Return the command that accepts an offer."""
         case.sent = elapsed()
         return Claim(self.engine.session, (case.id,))
-
-    def obstacle(self) -> str:
-        """Return what keeps the engine from answering, if it knows that."""
-        return self.engine.obstacle() if isinstance(self.engine, KnowsObstacle) else ""
 
     def owe(self, command: Release | Withdraw) -> None:
         """Send what could not be sent again and again, until the engine has taken it or is closed."""
@@ -464,7 +457,7 @@ class Desk:
     def _watch_over(self) -> None:
         with self._lock:
             if self._audit is None and not self._is_closed:
-                self._audit = _alarm.call_later(self._audit_every, self._audit_now)
+                self._audit = _alarm.call_later(self.engine.audit_every, self._audit_now)
 
     def _audit_now(self) -> None:
         with self._lock:
@@ -484,7 +477,7 @@ class Desk:
                 self._compare(answer, sent)
             self._watch_over()
 
-        self.engine.read(self.pool, Standings(self.engine.session, tuple(asked), strays), answered, block=False)
+        self.engine.ask(self.pool, Standings(self.engine.session, tuple(asked), strays), answered, block=False)
 
     def _compare(self, standing: list[Standing], sent: float) -> None:
         claims: list[str] = []

@@ -1,8 +1,10 @@
 """The seam between a resource pool and where it lives.
 
 An engine keeps states and runs `_rules.step` (or its twin) on them. It knows no selectors, grants or users; it answers
-through callbacks, so that one engine serves threads and event loops alike. Five verbs: `apply`, `read`, `watch`,
-`pools` (with `drop`), `close`.
+through callbacks, so that one engine serves threads and event loops alike. What goes in is data: `apply` takes a
+command, and alone decides anything; `ask` takes a question, and changes nothing. So an engine may carry out both
+wherever the pool is. `watch` tells what happened; `accept` is a short cut for a claim; `pools`, `drop` and `close`
+are for the house. Decision 25 says why it is as wide as that.
 
 What an engine owes, checked by `millpond_conformance.check_engine`:
 
@@ -13,13 +15,15 @@ What an engine owes, checked by `millpond_conformance.check_engine`:
 - a call that cannot begin for a long time is answered with `EngineUnavailable`, which says what is in the way;
 - a watcher may call `apply` from within; nothing else that blocks;
 - something ends on time (offers, leases, waits) while any process has the pool open, with nobody calling;
-- with `proves_death`, what a dead process held is free again soon, and what a living one holds is not.
+- where a death can be proved, what a dead process held is free again soon, and what a living one holds is not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from millpond.errors import PoolError
 from millpond.resources._rules.commands import Command, Reply
@@ -28,9 +32,16 @@ from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.wire import Entry
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Watcher: TypeAlias = Callable[[Sequence[Entry]], None]
-Question: TypeAlias = Callable[[Replica, int], T]
-"""A pure question about a replica at a time."""
+
+
+class Question(Struct, Generic[T_co], frozen=True):
+    """A question about a pool, and in brackets what its answer is: plain data both. `_questions` has all that exist."""
+
+    def answer(self, replica: Replica, now: int) -> T_co:
+        """Return the answer from a copy of the pool at a time; it is called where the copy is."""
+        raise NotImplementedError
 
 
 class Ticket(Protocol):
@@ -38,6 +49,9 @@ class Ticket(Protocol):
 
     def cancel(self) -> bool:
         """Take the call back if it has not begun: True means that it never will have any effect."""
+
+    def obstacle(self) -> str:
+        """Return what keeps it from being answered, and what to do; "" if nothing is known. Never wait."""
 
 
 class Done:
@@ -47,6 +61,10 @@ class Done:
         """Say that it is too late."""
         return False
 
+    def obstacle(self) -> str:
+        """Return nothing: it is answered."""
+        return ""
+
 
 DONE = Done()
 
@@ -55,10 +73,10 @@ class Engine(Protocol):
     """Where resource pools live."""
 
     url: str
-    proves_death: bool
-    """Whether it can tell a dead process from a silent one."""
     is_shared: bool
     """Whether other processes can use its pools, a forked child among them."""
+    audit_every: float
+    """Seconds between two looks of a process at how its waiters stand: so long a lost wake-up may cost one."""
 
     @property
     def session(self) -> str:
@@ -71,8 +89,8 @@ class Engine(Protocol):
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Atomically run a command; `done` gets the answer, from whatever thread. With `block`, it may be this one."""
 
-    def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
-        """Ask a pure question about the pool as it is now."""
+    def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
+        """Answer a question about the pool as it is now."""
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
         """Tell every entry from now on; return what stops it. With `own`, what concerns others may be left out."""
@@ -93,6 +111,8 @@ class Engine(Protocol):
         """Give up this process's session: what it holds is released."""
 
 
+AUDIT: Final = 1.0
+"""Seconds between two looks where a question is cheap."""
 UNREAD: Final = 10_000
 """So many batches of entries are kept for a watcher that reads slowly."""
 
@@ -113,19 +133,3 @@ def answer_or(
         done(answer)
 
     return answered
-
-
-@runtime_checkable
-class AuditedRarely(Protocol):
-    """An engine that is asked how waiters stand less often than every second, since asking costs it much."""
-
-    audit_every: float
-    """Seconds between two such questions of a process: so long a lost wake-up may cost a waiter."""
-
-
-@runtime_checkable
-class KnowsObstacle(Protocol):
-    """An engine that can tell what keeps it from answering."""
-
-    def obstacle(self) -> str:
-        """Return what keeps the oldest call from being answered, and what to do; "" if nothing. Never wait."""

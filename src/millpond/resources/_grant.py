@@ -26,14 +26,14 @@ from millpond.errors import (
     PoolError,
     StaleToken,
 )
-from millpond.resources import _case, _views
+from millpond.resources import _case
+from millpond.resources import _questions as about
 from millpond.resources._case import Case
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Ticket
 from millpond.resources._port import Latch, Obtainable, Port, Scope
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
 from millpond.resources._rules.commands import Acquire, Decline, Pass, Release, Renew, Reply
-from millpond.resources._rules.replica import Replica
 from millpond.resources._views import ResourceView
 
 OnLost: TypeAlias = str | Callable[["Grant"], object]
@@ -135,13 +135,7 @@ class Grant(Obtainable):
     def labels(self) -> dict[str, str]:
         """Return the labels of the resource (of the first one), as they are now."""
         self._check_process()
-        name = self.resource
-
-        def question(replica: Replica, now: int) -> dict[str, str]:
-            resource = replica.state.resources.get(name)
-            return dict(resource.labels) if resource is not None else {}
-
-        return self._port.ask(question)
+        return self._port.ask(about.LabelsOf(self.resource))
 
     # --- giving it back ----------------------------------------------------------------------------------------
 
@@ -310,7 +304,7 @@ class Grant(Obtainable):
         case = self._case
         if case.state != _case.ASKING:
             return None
-        why = self._desk.obstacle()
+        why = ticket.obstacle()
         if not ticket.cancel():
             self._desk.owe(self._desk.withdrawal(case))
         self._desk.forget(case, "not answered in time")
@@ -326,8 +320,7 @@ class Grant(Obtainable):
 
     def _rank(self, chooser: Chooser) -> None:
         """Show the requester's placement what is free; what it leaves out, it will not take."""
-        wants = self._case.command.wants
-        candidates = self._port.ask(lambda replica, now: _views.candidates(replica, now, wants))
+        candidates = self._port.ask(about.Candidates(self._case.command.wants))
         rank = _names(chooser(candidates))
         refused = tuple(sorted({one.name for one in candidates} - set(rank)))
         self._case.command = msgspec.structs.replace(self._case.command, rank=rank, refused=refused)
@@ -337,7 +330,7 @@ class Grant(Obtainable):
         case = self._case
         offered = {name for name, _ in case.shares}
         token = case.token
-        everything = self._port.ask(_views.resources)
+        everything = self._port.ask(about.Resources())
         taken = _names(self._chooser([one for one in everything if one.name in offered])) if self._chooser else ()
         latch = self._hang_latch()
         if not self._desk.wait_again(case, token):  # it was ended meanwhile, or offered something else
@@ -381,8 +374,7 @@ class Grant(Obtainable):
 
     def _standing(self) -> str:
         """Say who is in the way, if the pool tells at once."""
-        case = self._case
-        return self._port.glance(lambda replica, now: _views.standing(replica, now, case.command), "", GLANCE)
+        return self._port.glance(about.WhyNot(self._case.command), "", GLANCE)
 
     # --- small things ------------------------------------------------------------------------------------------
 

@@ -1,37 +1,51 @@
-"""Entries of a log, told as events: who did what, when and why."""
+"""Entries of a log as events: who did what, when and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from millpond._events import Event
 from millpond.resources._rules import changes as to
 from millpond.resources._rules import selectors
-from millpond.resources._rules.records import ACTIVE, HELD, OFFERED, Request
+from millpond.resources._rules.records import ACTIVE, HELD, OFFERED, Holder, Request
 from millpond.resources._rules.wire import Entry
 
 _NAMES: dict[type[to.Change], str] = {to.Left: "away", to.GroupSet: "group set", to.Undelayed: "lent again"}
 
 
-class Teller:
-    """Tells entries as events; it remembers who asked for what, to name those to whom something happens later."""
+class Known(NamedTuple):
+    """What is remembered of a request, to name those to whom something happens later."""
 
-    def __init__(self, pool: str, requests: Mapping[str, Request]) -> None:
+    id: str
+    holder: Holder
+    shares: tuple[tuple[str, int], ...]
+    state: str
+
+
+class EventWriter:
+    """Writes entries as events. It begins with the requests that there are, and remembers what it hears."""
+
+    def __init__(self, pool: str, requests: Iterable[Known | Request]) -> None:
         self._pool = pool
-        self._who = {name: request.holder for name, request in requests.items()}
-        self._what = {name: request.shares for name, request in requests.items()}
-        self._offered = {name for name, request in requests.items() if request.state == OFFERED}
+        self._who: dict[str, Holder] = {}
+        self._what: dict[str, tuple[tuple[str, int], ...]] = {}
+        self._offered: set[str] = set()
+        for one in requests:
+            self._who[one.id] = one.holder
+            self._what[one.id] = one.shares
+            if one.state == OFFERED:
+                self._offered.add(one.id)
 
-    def tell_acts(self, acts: Iterable[to.Act]) -> Iterator[Event]:
-        """Tell what operators did, oldest first."""
+    def of_acts(self, acts: Iterable[to.Act]) -> Iterator[Event]:
+        """Return what operators did, oldest first."""
         for act in acts:
             if act.shares and isinstance(act.change, to.Adopted):
                 self._what[act.change.id] = act.shares
-            yield from (event for event in self.tell([Entry(act.at, "", [act.change])]) if event.data.get("by"))
+            yield from (event for event in self.of_entries([Entry(act.at, "", [act.change])]) if event.data.get("by"))
 
-    def tell(self, entries: Iterable[Entry]) -> Iterator[Event]:
-        """Tell entries, oldest first."""
+    def of_entries(self, entries: Iterable[Entry]) -> Iterator[Event]:
+        """Return the events of entries, oldest first."""
         entries = list(entries)
         for entry in entries:
             for change in entry.changes:
@@ -46,7 +60,7 @@ class Teller:
                     yield Event(name, self._pool, entry.at / 1_000_000, known)
 
     def _events(self, change: to.AnyChange) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Tell a change; what was accepted at once, and given back before it was claimed, was granted as well."""
+        """Yield the events of a change: what was accepted at once and given back before a claim was granted as well."""
         if isinstance(change, to.Asked) and change.request.by:
             request = change.request
             wanted = [name for want in request.wants if (name := selectors.only_name(selectors.parse(want.selector)))]

@@ -18,7 +18,8 @@ from millpond._fork import this
 from millpond._person import user_and_host
 from millpond._urls import shown
 from millpond.errors import AcquireTimeout, AlreadyExists, EngineUnavailable, StaleToken
-from millpond.resources import _history, _requests, _views
+from millpond.resources import _history, _requests
+from millpond.resources import _questions as about
 from millpond.resources._admin import Admin
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
@@ -213,19 +214,19 @@ class ResourcePool:
 
     def resources(self) -> list[ResourceView]:
         """Return all resources, in the pool's order."""
-        return self._ask(_views.resources)
+        return self._ask(about.Resources())
 
     def holders(self) -> list[HolderView]:
         """Return who holds what: since when, why, under which token; the longest hold first."""
-        return self._ask(_views.holders)
+        return self._ask(about.Holders())
 
     def waiters(self) -> list[WaiterView]:
         """Return who waits, in the order of service: position, since when, and why not granted."""
-        return self._ask(_views.waiters)
+        return self._ask(about.Waiters())
 
     def statistics(self) -> PoolStatistics:
         """Return the pool in figures."""
-        return self._ask(_views.statistics)
+        return self._ask(about.Statistics())
 
     def watch(self) -> Iterator[Event]:
         """Iterate over what happens in the pool from now on, until the pool is closed.
@@ -242,9 +243,9 @@ class ResourcePool:
 
     def _events(self, stream: Stream[Sequence[Entry]], watching: Watching) -> Iterator[Event]:
         try:
-            teller = self._port.ask(lambda replica, now: _history.Teller(self.name, replica.state.requests))
+            writer = _history.EventWriter(self.name, self._port.ask(about.Requests()))
             for entries in stream:
-                told = list(teller.tell(entries))
+                told = list(writer.of_entries(entries))
                 while told:
                     yield told.pop(0)
         finally:

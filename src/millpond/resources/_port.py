@@ -104,12 +104,12 @@ class Scope:
 
 
 def pause(port: Port, question: Question[bool], timeout: float | None) -> bool:
-    """Wait until a question about the pool is answered with yes; False when the time is over first."""
+    """Wait until a question about the pool is answered with no; False when the time is over first."""
     deadline = None if timeout is None else elapsed() + timeout
     changed = threading.Event()
     stop = port.engine.watch(port.pool, lambda entries: changed.set())
     try:
-        while not port.ask(question):
+        while port.ask(question):
             left = 1.0 if deadline is None else min(1.0, deadline - elapsed())
             if left <= 0:
                 return False
@@ -137,13 +137,13 @@ class Port:
     def ask(self, question: Question[T]) -> T:
         """Ask a question about the pool."""
         latch: Latch[T | Exception] = Latch()
-        return self._result(self.engine.read(self.pool, question, latch.set, block=True), latch)
+        return self._result(self.engine.ask(self.pool, question, latch.set, block=True), latch)
 
     def glance(self, question: Question[T], otherwise: T, timeout: float) -> T:
         """Ask a question that is not worth waiting for: return `otherwise` when there is no answer in time."""
         latch: Latch[T | Exception] = Latch()
         try:
-            ticket = self.engine.read(self.pool, question, latch.set, block=False)
+            ticket = self.engine.ask(self.pool, question, latch.set, block=False)
         except (PoolError, RuntimeError):  # closed meanwhile
             return otherwise
         if not latch.wait(timeout):

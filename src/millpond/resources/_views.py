@@ -293,8 +293,8 @@ def statistics(replica: Replica, now: int) -> PoolStatistics:
 
 def history(replica: Replica, pool: str, resource: str | None, limit: int, *, acts: bool = False) -> list[Event]:
     """Return the last events, oldest first; with `resource`, those that touch it; with `acts`, those of operators."""
-    teller = _history.Teller(pool, replica.state.requests)
-    told = list(teller.tell_acts(replica.state.acts) if acts else teller.tell(replica.history))
+    writer = _history.EventWriter(pool, replica.state.requests.values())
+    told = list(writer.of_acts(replica.state.acts) if acts else writer.of_entries(replica.history))
     if resource is not None:
         told = [
             one for one in told if one.data.get("resource") == resource or resource in one.data.get("resources", ())

@@ -12,7 +12,7 @@ from millpond.resources.engines.sqlite._calls import Call, Calls
 
 def test_a_call_that_comes_while_others_fail_is_answered_too():
     """Whoever has a call appends it with no lock."""
-    calls, heard = Calls(threading.RLock()), []
+    calls, heard = Calls(threading.RLock(), str), []
 
     def call(name: str) -> Call:
         return Call(calls, "pool", do.Tick(), lambda answer: heard.append((name, type(answer))))

@@ -6,14 +6,11 @@ Whoever has the right to decide calls `decide`; everybody else calls `follow` wi
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final
 
-from msgspec import Struct
-
-from millpond.resources._rules.changes import Ended
 from millpond.resources._rules.commands import Command, Reply
 from millpond.resources._rules.state import State
-from millpond.resources._rules.step import step, told
+from millpond.resources._rules.step import step
 from millpond.resources._rules.wire import Entry
 
 HISTORY: Final = 1000
@@ -47,54 +44,3 @@ class Replica:
             evolve(change, now)
         self.history.append(entry)
         self.version += 1
-
-
-class Standing(NamedTuple):
-    """How a request stands, and the seconds left of its lease or offer.
-
-    "gone": it is over; "taken": it is another's; "stray": it was not asked about, and is the session's.
-    """
-
-    id: str
-    state: str
-    token: int = 0
-    shares: tuple[tuple[str, int], ...] = ()
-    left: float = 0.0
-    how: str = ""
-    """How one that is gone has ended, if that was lately."""
-
-
-class Standings(Struct, frozen=True):
-    """The question how requests of a session stand. It is plain data, so that an engine can ask it elsewhere."""
-
-    session: str
-    ids: tuple[str, ...]
-    strays: bool = False
-    """Whether to tell of all other requests of the session, too."""
-
-    def __call__(self, replica: Replica, now: int) -> list[Standing]:
-        """Return how they stand."""
-        requests = replica.state.requests
-        found: list[Standing] = []
-        for one in self.ids:
-            request = requests.get(one)
-            if request is None:
-                found.append(Standing(one, "gone", how=_ending(replica, one)))
-            elif request.session == self.session:
-                left = (request.until - now) / 1e6
-                found.append(Standing(one, request.state, request.token, request.shares, left))
-            else:
-                found.append(Standing(one, "taken", request.token))
-        if self.strays:
-            others = sorted(set(replica.state.sessions.get(self.session, ())).difference(self.ids))
-            found += [Standing(one, "stray", requests[one].token) for one in others]
-        return found
-
-
-def _ending(replica: Replica, request: str) -> str:
-    """Say how a request has ended, if that is remembered."""
-    for entry in reversed(replica.history):
-        for change in entry.changes:
-            if isinstance(change, Ended) and change.id == request:
-                return told(change.how, change.by, change.reason)
-    return ""

@@ -22,7 +22,7 @@ from millpond._clock import EngineTime, elapsed
 from millpond._events import logger
 from millpond._interrupts import shielded
 from millpond.resources import _alarm
-from millpond.resources._engine import DONE, Question, Ticket, Watcher
+from millpond.resources._engine import AUDIT, DONE, Question, Ticket, Watcher
 from millpond.resources._rules.commands import Command, Reply, Tick
 from millpond.resources._rules.records import Holder
 from millpond.resources._rules.replica import Replica
@@ -88,8 +88,8 @@ def _nobody() -> None:
 class MemoryEngine:
     """An engine whose pools are gone with the process. `clock` is for tests."""
 
-    proves_death = True  # the process that holds is the process that knows
     is_shared = False
+    audit_every = AUDIT
 
     def __init__(self, url: str = "memory:", clock: Callable[[], int] | None = None) -> None:
         self.url = url
@@ -115,11 +115,11 @@ class MemoryEngine:
             raise
         return DONE
 
-    def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
+    def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask a question, here and now."""
         try:
             with self._lock:
-                answer = question(self._pool(pool).replica, self._clock())
+                answer = question.answer(self._pool(pool).replica, self._clock())
         except Exception as error:
             done(error)
         else:

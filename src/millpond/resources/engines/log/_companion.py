@@ -31,9 +31,9 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._sqlite._process import own_start
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.resources._questions import Standings as StandingsQuestion
 from millpond.resources._rules.commands import Bury, Command, Reply, Suspect
 from millpond.resources._rules.records import HELD
-from millpond.resources._rules.replica import Standings as StandingsQuestion
 from millpond.resources._rules.wire import Entry, freeze, pack
 from millpond.resources.engines.log import _messages as say
 from millpond.resources.engines.log._hosted import HostedPool, Listener, StoreClock
@@ -331,7 +331,7 @@ class Companion:
         match ask:
             case say.Look():
                 session = connection.session.session if connection.session is not None else ""
-                found = StandingsQuestion(session, ask.ids, ask.strays)(pool.replica, now)
+                found = StandingsQuestion(session, ask.ids, ask.strays).answer(pool.replica, now)
                 connection.tell(say.Standings(ask.number, tuple(found)))
             case say.GetImage():
                 replica = pool.replica

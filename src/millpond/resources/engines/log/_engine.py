@@ -26,11 +26,11 @@ from millpond._interrupts import shielded
 from millpond._sqlite._process import is_gone
 from millpond._urls import shown
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
-from millpond.resources._engine import Question, Ticket, Watcher
+from millpond.resources._engine import AUDIT, Question, Ticket, Watcher
+from millpond.resources._questions import Standings as StandingsQuestion
 from millpond.resources._rules.commands import Command, Reply
 from millpond.resources._rules.records import Holder
 from millpond.resources._rules.replica import Replica
-from millpond.resources._rules.replica import Standings as StandingsQuestion
 from millpond.resources._rules.wire import Entry, thaw, unpack
 from millpond.resources.engines.log import _messages as say
 from millpond.resources.engines.log._machine import witness_of_this_process
@@ -57,12 +57,16 @@ class Call:
         """Take it back, if it was not sent."""
         return self.engine.take_back(self)
 
+    def obstacle(self) -> str:
+        """Return nothing: it is the companion who would know."""
+        return ""
+
 
 class LogEngine:
     """All pools of one store, for this process."""
 
-    proves_death = True
     is_shared = True
+    audit_every = AUDIT
 
     def __init__(self, url: str, machine: str = "") -> None:
         self.url = shown(url)
@@ -100,7 +104,7 @@ class LogEngine:
         """Send a command to the companion."""
         return self._ask(lambda number, acked: say.Apply(number, acked, pool, command), done)
 
-    def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
+    def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask how requests stand, which the companion can tell; for another question, get the pool and ask it here."""
         if isinstance(question, StandingsQuestion):
             return self._ask(lambda number, acked: say.Look(number, pool, question.ids, question.strays), done)
@@ -110,7 +114,7 @@ class LogEngine:
                 replica = Replica(thaw(answer.image), answer.version)
                 replica.history.extend(unpack(answer.history))
                 try:
-                    answer = question(replica, answer.now)
+                    answer = question.answer(replica, answer.now)
                 except Exception as error:
                     answer = error
             done(answer)

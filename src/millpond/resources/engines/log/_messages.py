@@ -14,8 +14,8 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from millpond.resources._questions import Standing
 from millpond.resources._rules.commands import Command, Reply
-from millpond.resources._rules.replica import Standing
 from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.log._log import Witness
 

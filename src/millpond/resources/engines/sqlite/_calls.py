@@ -40,12 +40,18 @@ class Call:
         """Take it out of the queue, if it still stands there."""
         return self.queue.cancel(self)
 
+    def obstacle(self) -> str:
+        """Return what keeps it from being answered; "" if nothing does."""
+        return self.queue.obstacle()
+
 
 class Calls:
     """All calls of this process that are on their way."""
 
-    def __init__(self, use: threading.RLock) -> None:
+    def __init__(self, use: threading.RLock, obstacle: Callable[[], str]) -> None:
         self._use = use
+        self.obstacle = obstacle
+        """Return what keeps the oldest of those that wait from being carried out."""
         self.waiting: deque[Call] = deque()
         self.questions: deque[Call] = deque()
         self.answers: deque[Call] = deque()

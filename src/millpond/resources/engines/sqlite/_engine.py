@@ -32,7 +32,7 @@ from millpond._sqlite import Database, EngineClock, Transaction
 from millpond._sqlite._url import Place
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm
-from millpond.resources._engine import DONE, Question, Ticket, Watcher
+from millpond.resources._engine import AUDIT, DONE, Question, Ticket, Watcher
 from millpond.resources._rules.commands import Acquire, Command, Reply, Tick
 from millpond.resources.engines.sqlite import _log
 from millpond.resources.engines.sqlite._batch import Batch
@@ -62,8 +62,8 @@ FEW = 4
 class SqliteEngine:
     """All pools of one file, for this process."""
 
-    proves_death = True
     is_shared = True
+    audit_every = AUDIT
 
     def __init__(self, url: str, place: Place) -> None:
         self.url = url
@@ -88,7 +88,7 @@ class SqliteEngine:
         self._peers = Peers(self._database)
         self._clock = EngineClock(self._database)
         self._replicas = Replicas(self._database, self._peers.notice)
-        self._calls = Calls(self._use)
+        self._calls = Calls(self._use, self._obstacle)
         self._claims = Claims(self._peers, self._clock)
         self._ears = Ears(self._peers)
         self.holder = self._peers.holder()
@@ -119,7 +119,7 @@ class SqliteEngine:
             self._hurry_soon()
         return call
 
-    def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
+    def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Answer a question about the pool as the file has it now."""
         self._check_open()
         call = Call(self._calls, pool, question, done)
@@ -179,7 +179,7 @@ class SqliteEngine:
             self._gate.leave()
         return True
 
-    def obstacle(self) -> str:
+    def _obstacle(self) -> str:
         """Return who is inside the gate while a call of this process waits; "" while none does."""
         waited = self._calls.waited()
         return self._gate.obstacle(waited) if waited and not self.is_closed else ""
@@ -388,7 +388,7 @@ class SqliteEngine:
                 pool.tell()
                 if pool.replica is None:
                     raise pool.trouble or EngineError(f"pool {call.pool!r} on {self.url} could not be read: try again")
-                call.reply = call.command(pool.replica, self._clock.now())  # type: ignore[operator]
+                call.reply = call.command.answer(pool.replica, self._clock.now())  # type: ignore[union-attr]
         except Exception as error:
             call.reply = error
         call.done(call.reply)

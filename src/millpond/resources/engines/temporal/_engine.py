@@ -135,7 +135,6 @@ class _Pool:
 class TemporalEngine:
     """An engine whose pools are workflows."""
 
-    proves_death = False
     is_shared = True
     audit_every = AUDIT
 
@@ -169,14 +168,14 @@ class TemporalEngine:
             self.witness.mention(pool)
         return here.lane.put(command, done)
 
-    def read(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
+    def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask a question about the pool as of now."""
         here = self._pool(pool)
 
         async def ask() -> None:
             try:
                 await here.follower.sync()
-                answer: T | Exception = question(here.follower.replica, here.follower.now())
+                answer: T | Exception = question.answer(here.follower.replica, here.follower.now())
             except Exception as error:
                 answer = error
             done(answer)

@@ -46,6 +46,10 @@ class Pending:
         """Take it back, if it is not under way."""
         return self._lane.take_back(self)
 
+    def obstacle(self) -> str:
+        """Return nothing: who does not answer is not known here."""
+        return ""
+
 
 class Sender:
     """One sender to one pool. `put` may be called from any thread, all else happens in the loop."""
