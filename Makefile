@@ -33,15 +33,14 @@ demo: $(RUNS)  ## see workers killed and nothing lost (ends by itself when there
 
 # The lots of tests, each a pytest of its own. Most of them wait for a server, a process or a clock rather than for a core,
 # so four at a time take little longer than one; the longest come first.
-UNIT_LOTS := "$(TEST) tests/unit --ignore=tests/unit/keyed" "$(TEST) tests/unit/keyed tests/conformance"
+UNIT_LOTS := "$(TEST) tests/unit/keyed tests/conformance" "$(TEST) tests/unit --ignore=tests/unit/keyed"
 TYPES     := "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests"
-SLOW_LOTS := "$(BIN)/python tools/matrix.py" "$(SLOW) tests/integration/test_temporal_* tests/chaos/test_temporal_chaos.py" \
-  "$(TEST) tests/integration/test_cli* tests/integration/test_pytest_plugin.py" \
-  "$(TEST) tests/integration/test_temporal_*" "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" \
-  "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py --ignore-glob='*/test_temporal_*'" "$(TEST) tests/property"
-MORE_LOTS := \
+LONG_LOTS := "$(BIN)/python tools/matrix.py" \
   "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*' --ignore-glob='*/test_cli*' --ignore-glob='*/test_pytest_plugin.py'" \
-  "$(TEST) tests/docs tests/replay" "$(TEST) tests/stress" "$(TEST) tests/browser"
+  "$(TEST) tests/integration/test_temporal_*" "$(TEST) tests/integration/test_keyed_*"
+MORE_LOTS := "$(TEST) tests/integration/test_cli* tests/integration/test_pytest_plugin.py" "$(SLOW) tests/chaos/test_keyed_chaos.py" \
+  "$(SLOW) tests/integration/test_temporal_* tests/chaos/test_temporal_chaos.py" "$(TEST) tests/property" "$(TEST) tests/docs tests/replay" \
+  "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py --ignore-glob='*/test_temporal_*'" "$(TEST) tests/browser" "$(TEST) tests/stress"
 
 $(BIN)/promtool: $(STAMP)
 	@sh tools/debian.sh $(BIN) "prometheus promtool" prometheus
@@ -51,7 +50,7 @@ $(BIN)/pgbouncer: $(STAMP)
 
 test: lint $(BIN)/promtool $(BIN)/pgbouncer  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
 	@sh tools/browser.sh
-	@$(BESIDE) 4 $(SLOW_LOTS) $(UNIT_LOTS) $(MORE_LOTS) $(TYPES)
+	@$(BESIDE) 4 $(LONG_LOTS) $(UNIT_LOTS) $(MORE_LOTS) $(TYPES)
 	@echo "all green"
 
 check: lint  ## format, lint, types, layers, and the quick tests: two minutes
