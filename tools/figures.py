@@ -49,15 +49,15 @@ def table() -> str:
     freed, sqlite = row("resources_death"), row("keyed_sqlite", synchronous="NORMAL")
     rows = [
         ("kill -9 of a worker, Redis: until all it ran has begun elsewhere, s", death["millpond"], others(death, 75)),
-        ("drain jobs that do nothing, Redis, one worker: µs per job", drain["millpond"], others(drain)),
-        ("put many jobs, Redis: µs per job", bulk["millpond"], others(bulk)),
+        ("drain jobs that do nothing, 60 per key, Redis, one worker: µs per job", drain["millpond"], others(drain)),
+        ("put many jobs, 60 per key, Redis: µs per job", bulk["millpond"], others(bulk)),
         ("put and run jobs between two processes, SQLite: µs per job", sqlite["millpond"], ""),
         ("`submit` 100,000 no-ops and take each result, 4 threads: µs per task", submit["millpond"], others(submit)),
         ("20,000 small tasks in 2 processes: µs per task", processes["millpond"], others(processes)),
         ("kill -9 of a lock's holder, SQLite: until the next process has it, ms", freed["millpond"], ""),
-        ("8 processes at one lock: most grants of one : fewest of another", lock["millpond"], others(lock)),
+        ("8 processes at one lock, SQLite: most grants of one : fewest of another", lock["millpond"], others(lock)),
     ]
-    lines = ["| what, measured in one run | Millpond | others |", "|---|---|---|"]
+    lines = ["| what (each row is one run, all sides in turn) | Millpond | others |", "|---|---|---|"]
     lines += [f"| {what} | **{number(ours)}** | {rivals or 'not measured'} |" for what, ours, rivals in rows]
     return "\n".join(lines) + "\n"
 

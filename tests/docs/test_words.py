@@ -19,6 +19,20 @@ TERMS = (
     "distributed lock",
     "autoscal",
     "monitoring",
+    "at-least-once",
+    "visibility timeout",
+    "liveness",
+    "health check",
+    "fifo",
+    "job queue",
+    "dead letter queue",
+    "webhook",
+    "llm",
+    "singleton",
+    "throttle",
+    "mutual exclusion",
+    "head-of-line",
+    "thundering herd",
 )
 
 

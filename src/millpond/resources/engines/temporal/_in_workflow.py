@@ -53,9 +53,13 @@ class Detached:
     """A grant on its way through continue-as-new: an argument of the next run, which acquires with `reattach=`."""
 
     pool: str
+    """The name of the pool."""
     request_id: str
+    """The request that was granted."""
     token: int
+    """The token of the grant."""
     session: str
+    """Who holds it: the chain of runs of the workflow."""
 
 
 def acquire(
