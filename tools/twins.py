@@ -39,10 +39,10 @@ PAIRS = [
     ("src/millpond/resources/_async_grant.py", "src/millpond/resources/_grant.py"),
     ("src/millpond/resources/_async_observed.py", "src/millpond/resources/_observed.py"),
     ("src/millpond/resources/_async_admin.py", "src/millpond/resources/_admin.py"),
-    ("src/millpond/keyed/_async_pool.py", "src/millpond/keyed/_pool.py"),
-    ("src/millpond/keyed/_async_handle.py", "src/millpond/keyed/_handle.py"),
-    ("src/millpond/keyed/_async_admin.py", "src/millpond/keyed/_admin.py"),
-    ("src/millpond/keyed/_async_search.py", "src/millpond/keyed/_search.py"),
+    *(
+        (f"src/millpond/keyed/client/_async/{name}.py", f"src/millpond/keyed/client/_sync/{name}.py")
+        for name in ("pool", "handle", "admin", "search")
+    ),
 ]
 """Source and twin; a pair whose source is not there is passed over."""
 
@@ -58,7 +58,9 @@ NAMES = {
     "asynccontextmanager": "contextmanager",
     "AbstractAsyncContextManager": "AbstractContextManager",
     "StopAsyncIteration": "StopIteration",
+    "async_bridge": "bridge",
     "async_serve": "serve",
+    "_async": "_sync",
 }
 """Names that no rule covers. `AsyncX` is X and `_async_x` is `_x`, whatever X is."""
 

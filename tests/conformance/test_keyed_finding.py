@@ -15,8 +15,8 @@ import pytest
 
 from millpond.errors import JobFailed, NotFound
 from millpond.keyed import AsyncKeyedPool, Job, JobView, KeyedPool, Page, Resident
-from millpond.keyed._envelope import encode, opened
-from millpond.keyed._records import Batch
+from millpond.keyed.rules.envelope import encode, opened
+from millpond.keyed.rules.records import Batch
 from waiting import HANG, until
 
 _numbers = itertools.count(1)

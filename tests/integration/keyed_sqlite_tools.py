@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from millpond.keyed import _core
-from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import SECOND, Joiner, Order, Settings, Settle, Special, Take
+from millpond.keyed.rules import placement
+from millpond.keyed.rules.envelope import Envelope, encode, opened
+from millpond.keyed.rules.records import SECOND, Joiner, Order, Settings, Settle, Special, Take
 from millpond.keyed.stores import sqlite
 
 SLOTS = 16
@@ -21,11 +21,11 @@ def open_store(url: str, pool: str = "p", settings: Settings = SETTINGS) -> sqli
 
 def order(key: str, job: str, special: Special | None = None, *, keep: int = 0, reply: str = "") -> Order:
     body = encode(Envelope(job, "job", reply, keep, b"x" * 40))
-    return Order(_core.slot_of(key, SLOTS), f"j:{key}", body, special)
+    return Order(placement.slot_of(key, SLOTS), f"j:{key}", body, special)
 
 
 def resident(key: str, job: str, payload: bytes = b"") -> tuple[int, str, bytes]:
-    return _core.slot_of(key, SLOTS), f"r:watch:{key}", encode(Envelope(job, "watch", "", 0, payload))
+    return placement.slot_of(key, SLOTS), f"r:watch:{key}", encode(Envelope(job, "watch", "", 0, payload))
 
 
 class Hand:

@@ -21,12 +21,12 @@ import redis
 
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed import Job, KeyedPool
-from millpond.keyed import _commands as do
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import Envelope, encode
-from millpond.keyed._records import SECOND, Batch, Joiner, Order, Outcome, Settings, Settle, Special, Work
-from millpond.keyed._store import PoolGone
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import Envelope, encode
+from millpond.keyed.rules.records import SECOND, Batch, Joiner, Order, Outcome, Settings, Settle, Special, Work
 from millpond.keyed.stores import redis as redis_store
+from millpond.keyed.stores.base import PoolGone
 from millpond.keyed.stores.redis import RedisStore, _connection, _scripts
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
-from millpond.keyed._envelope import Envelope, encode
-from millpond.keyed._records import SECOND, Batch, Joiner, Outcome, Settings, Special
-from millpond.keyed._store import PoolGone
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
+from millpond.keyed.rules.envelope import Envelope, encode
+from millpond.keyed.rules.records import SECOND, Batch, Joiner, Outcome, Settings, Special
 from millpond.keyed.stores import sqlite
+from millpond.keyed.stores.base import PoolGone
 from millpond.keyed.stores.sqlite import _desk
 from millpond.resources import ResourcePool
 

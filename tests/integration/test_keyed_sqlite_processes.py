@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import SECOND, Batch
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import opened
+from millpond.keyed.rules.records import SECOND, Batch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "sqlite"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,7 +27,7 @@ start = programs.start
 TOOLS = f"""
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from keyed_sqlite_tools import *
-from millpond.keyed._records import Batch
+from millpond.keyed.rules.records import Batch
 from millpond.keyed.stores.sqlite import _home
 _home.LOOK = 3600.0  # who waits is woken; nothing is found, and no lock held, by looking now and then
 store = open_store(sys.argv[1])

@@ -328,7 +328,7 @@ def test_ctrl_c_ends_a_block_that_has_not_begun_yet(lab: Lab):
     pool = lab.pool(slots=16, lease=HANG)
     leaver = lab.child(
         """
-        from millpond.keyed._port import Working
+        from millpond.keyed.client.bridge import Working
         start = Working._start
         async def slowly(self):
             worker = await start(self)

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.keyed import _commands as do
-from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import Batch, Joiner, Order, Settings, Settle, Signal, Special, Take
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules.envelope import Envelope, encode, opened
+from millpond.keyed.rules.records import Batch, Joiner, Order, Settings, Settle, Signal, Special, Take
 from millpond.keyed.rules.tables import PARKED, PAUSED, RETRY, RUNNING
 from millpond_conformance import _keyed_script
 from millpond_conformance._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of

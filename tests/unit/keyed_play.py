@@ -14,10 +14,11 @@ import pytest
 
 from millpond._clock import elapsed
 from millpond.errors import EngineUnavailable
-from millpond.keyed import _heart, _tenure, _worker
-from millpond.keyed._pool import KeyedPool
-from millpond.keyed._port import Working
+from millpond.keyed.client._sync.pool import KeyedPool
+from millpond.keyed.client.bridge import Working
 from millpond.keyed.stores.memory import MemoryStore
+from millpond.keyed.worker import heartbeat, membership
+from millpond.keyed.worker import worker as worker_module
 from waiting import HANG, auntil, until
 
 LONG = 600.0
@@ -133,7 +134,7 @@ class Clock:
         self._lease = pool._home.settings.lease / 1_000_000
         self._now, begun, start = elapsed(), elapsed(), store._clock()
         store._clock = lambda: start + round((self._now - begun) * 1_000_000)  # type: ignore[assignment]
-        for module in (_heart, _tenure, _worker):
+        for module in (heartbeat, membership, worker_module):
             monkeypatch.setattr(module, "elapsed", lambda: self._now)
 
     def advance(self, leases: float) -> None:

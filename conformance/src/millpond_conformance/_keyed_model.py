@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import Joiner, Settings, Settle, Work, key_of
-from millpond.keyed.rules import Numbers, Rules
-from millpond.keyed.rules.tables import RUNNING
+from millpond.keyed.rules.envelope import opened
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.records import Joiner, Settings, Settle, Work, key_of
+from millpond.keyed.rules.tables import RUNNING, Numbers
 from millpond.keyed.rules.takes import Hand
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from millpond.keyed import _commands as do
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import Envelope, came, encode, opened
-from millpond.keyed._records import (
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import Envelope, came, encode, opened
+from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     SECOND,
     STAMP,
@@ -44,8 +44,8 @@ from millpond.keyed._records import (
     Take,
     Work,
 )
-from millpond.keyed._store import Store
 from millpond.keyed.rules.tables import PARKED, READY, RETRY, SUSPECTS
+from millpond.keyed.stores.base import Store
 from millpond.keyed.stores.memory import _reads
 from millpond_conformance._keyed_model import NAMES, Judge, clone, finish, make_rules, tables_of
 from millpond_conformance._stores import jobs_in

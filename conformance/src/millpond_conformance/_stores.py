@@ -26,9 +26,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from millpond.keyed import _core
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import (
+from millpond.keyed.rules import placement
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import (
     Cancel,
     Configure,
     Drop,
@@ -42,8 +42,8 @@ from millpond.keyed._commands import (
     Start,
     Stop,
 )
-from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import (
+from millpond.keyed.rules.envelope import Envelope, encode, opened
+from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     DEAD_RETRY,
     DUE,
@@ -67,8 +67,8 @@ from millpond.keyed._records import (
     Work,
     key_of,
 )
-from millpond.keyed._store import Ear, PoolGone, Store
 from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES, SUSPECTS
+from millpond.keyed.stores.base import Ear, PoolGone, Store
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox, MemoryMailboxes
 
@@ -276,7 +276,7 @@ class StoreBench:
 
     def slot(self, key: str) -> int:
         """Return the slot of a key."""
-        return _core.slot_of(key, self.settings.slots)
+        return placement.slot_of(key, self.settings.slots)
 
     def neighbours(self, count: int, slot: int = 0) -> list[str]:
         """Return keys that share a slot."""

@@ -16,7 +16,7 @@ import pytest
 
 from millpond.errors import JobFailed
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
-from millpond.keyed import _records as store_records
+from millpond.keyed.rules import records as store_records
 from waiting import HANG, until
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from millpond.keyed._core import (
+from millpond.keyed.rules.placement import (
     LOAD,
     NOBODY,
     SLOTS,

@@ -200,7 +200,7 @@ def test_retry_waits_as_long_as_it_says(pool: KeyedPool):
 
 
 def test_backoff_grows_and_has_a_limit():
-    from millpond.keyed._definition import Policy
+    from millpond.keyed.shared.definition import Policy
 
     policy = Policy(max_attempts=10, backoff=1.0, backoff_limit=5.0)
     pauses = [max(policy.pause(failures) for _ in range(200)) for failures in (1, 2, 3, 4, 5, 1000)]

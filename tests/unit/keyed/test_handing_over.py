@@ -12,11 +12,11 @@ import keyed_play as play
 import pytest
 
 from millpond.keyed import Job, KeyedPool
-from millpond.keyed._definition import Policy, define
-from millpond.keyed._envelope import Envelope, encode, stamped
-from millpond.keyed._records import Settle, Signal, Take
-from millpond.keyed._runner import Runner
-from millpond.keyed._tenure import Tenure
+from millpond.keyed.rules.envelope import Envelope, encode, stamped
+from millpond.keyed.rules.records import Settle, Signal, Take
+from millpond.keyed.shared.definition import Policy, define
+from millpond.keyed.worker.membership import Tenure
+from millpond.keyed.worker.runner import Runner
 from waiting import HANG, becomes, until
 
 

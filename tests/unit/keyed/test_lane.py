@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from millpond.errors import EngineError
-from millpond.keyed import _lane
-from millpond.keyed import _questions as about
-from millpond.keyed._core import Rendezvous
-from millpond.keyed._lane import Lane
-from millpond.keyed._records import SECOND, Joiner, Outcome, Settings, Settle, Work
-from millpond.keyed._tenure import Tenure
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.placement import Rendezvous
+from millpond.keyed.rules.records import SECOND, Joiner, Outcome, Settings, Settle, Work
 from millpond.keyed.stores.memory import MemoryStore
+from millpond.keyed.worker import feed
+from millpond.keyed.worker.feed import Lane
+from millpond.keyed.worker.membership import Tenure
 
 
 class Clock:
@@ -60,8 +60,8 @@ class IdleRunner:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(_lane, "elapsed", clock)
-    monkeypatch.setattr("millpond.keyed._tenure.elapsed", clock)
+    monkeypatch.setattr(feed, "elapsed", clock)
+    monkeypatch.setattr("millpond.keyed.worker.membership.elapsed", clock)
     return clock
 
 

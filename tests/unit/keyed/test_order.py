@@ -14,7 +14,7 @@ import keyed_play as play
 import pytest
 
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
-from millpond.keyed._outbox import Parcel
+from millpond.keyed.client.sender import Parcel
 from waiting import HANG, auntil, until
 
 

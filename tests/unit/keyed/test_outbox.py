@@ -12,8 +12,8 @@ import pytest
 
 from millpond.errors import PoolClosed
 from millpond.keyed import Job, KeyedPool
-from millpond.keyed._outbox import Outbox, Parcel
-from millpond.keyed._records import Batch, Order, Verdicts
+from millpond.keyed.client.sender import Outbox, Parcel
+from millpond.keyed.rules.records import Batch, Order, Verdicts
 from waiting import HANG
 
 

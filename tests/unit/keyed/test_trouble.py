@@ -14,9 +14,10 @@ import pytest
 
 from millpond import Event
 from millpond.errors import EngineError, EngineUnavailable, JobFailed, NotFound
-from millpond.keyed import Job, KeyedPool, Resident, _heart
-from millpond.keyed._lane import Lane
-from millpond.keyed._records import SECOND
+from millpond.keyed import Job, KeyedPool, Resident
+from millpond.keyed.rules.records import SECOND
+from millpond.keyed.worker import heartbeat
+from millpond.keyed.worker.feed import Lane
 from waiting import HANG, becomes, never, until
 
 
@@ -147,7 +148,7 @@ def end_the_thread(*args: Any, **kwargs: Any) -> None:
 def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, trouble: Callable[..., None]
 ):
-    monkeypatch.setattr(_heart, "STUCK", 0.0)  # two leases then
+    monkeypatch.setattr(heartbeat, "STUCK", 0.0)  # two leases then
     lost: list[str] = []
     one = make(
         lease=0.3, on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None
@@ -193,7 +194,7 @@ def test_a_turn_that_takes_long_costs_no_lease(make: Callable[..., KeyedPool], m
         was = worker.id
         store.before["work"] = work
         assert hangs.wait(HANG)
-        clock.let_pass(2 + _heart.STUCK / 0.3, worker)
+        clock.let_pass(2 + heartbeat.STUCK / 0.3, worker)
         hang.set()
         assert do.dispatch("k").result(HANG) == 1
         assert worker.id == was
@@ -383,9 +384,9 @@ def test_dispatches_whose_answers_are_lost_are_in_once_and_in_order(make: Callab
 
 
 def test_a_dispatch_that_is_never_answered_says_that_nothing_is_known(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
-    from millpond.keyed import _outbox
+    from millpond.keyed.client import sender
 
-    monkeypatch.setattr(_outbox, "PATIENCE", 0.2)
+    monkeypatch.setattr(sender, "PATIENCE", 0.2)
 
     @pool.job
     async def do(job: Job) -> int:
@@ -552,8 +553,8 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
     @pool.job
     def do(job: Job) -> None: ...
 
-    from millpond.keyed._commands import Gone
-    from millpond.keyed._records import Joiner
+    from millpond.keyed.rules.commands import Gone
+    from millpond.keyed.rules.records import Joiner
 
     receipt = do.dispatch("k")
     store = lookout._home.store

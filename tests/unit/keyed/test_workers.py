@@ -15,9 +15,10 @@ import pytest
 from millpond import Event
 from millpond._clock import elapsed
 from millpond.errors import PoolClosed
-from millpond.keyed import AsyncKeyedPool, Job, Jump, KeyedPool, _worker
-from millpond.keyed._core import Member
-from millpond.keyed._runner import Runner
+from millpond.keyed import AsyncKeyedPool, Job, Jump, KeyedPool
+from millpond.keyed.rules.placement import Member
+from millpond.keyed.worker import worker as worker_module
+from millpond.keyed.worker.runner import Runner
 from waiting import HANG, auntil, until
 
 
@@ -337,7 +338,7 @@ def test_a_coroutine_that_outlasts_the_grace_is_cancelled_and_run_again_elsewher
 def test_a_function_that_outlasts_the_grace_keeps_its_key_while_it_runs(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(_worker, "CANCELLED", 0.05)
+    monkeypatch.setattr(worker_module, "CANCELLED", 0.05)
     one, two = make(slots=16, lease=0.3, drain=play.LONG), make()
     clock = play.Clock(monkeypatch, one)
     log, gate = play.Log(), play.Gate()

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic
 
-from millpond.keyed._envelope import Envelope, opened, stamped
-from millpond.keyed._records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Settle
+from millpond.keyed.rules.envelope import Envelope, opened, stamped
+from millpond.keyed.rules.records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Settle
 from millpond.keyed.rules.tables import NOWHERE, PARKED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Generic
 
-from millpond.keyed._envelope import opened, stamped
-from millpond.keyed._records import STAMP, Delayed, Order, Paused, Signal, Special, key_of
+from millpond.keyed.rules.envelope import opened, stamped
 from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.records import STAMP, Delayed, Order, Paused, Signal, Special, key_of
 from millpond.keyed.rules.tables import (
     NOWHERE,
     PARKED,

@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
-from millpond.keyed import _commands as do
-from millpond.keyed._records import (
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.orders import OrderRules
+from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     DEATH_RETENTION,
     HANDED,
@@ -36,8 +38,6 @@ from millpond.keyed._records import (
     Verdicts,
     Work,
 )
-from millpond.keyed.rules.mailboxes import MailboxRules
-from millpond.keyed.rules.orders import OrderRules
 from millpond.keyed.rules.tables import QUEUES, RUNNING, SUSPECTS, M, Tables
 from millpond.keyed.rules.takes import Hand, TakeRules
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from millpond.keyed._records import Act, DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
+from millpond.keyed.rules.records import Act, DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
 
 NOWHERE: Final = -1
 READY: Final = 0

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeAlias
 
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import HANDED_BYTES, HEAVY, VISIT, Signal, Take, key_of
+from millpond.keyed.rules.envelope import opened
 from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.records import HANDED_BYTES, HEAVY, VISIT, Signal, Take, key_of
 from millpond.keyed.rules.tables import NOWHERE, PAUSED, RUNNING, SUSPECTS, M, Tables
 
 Hand: TypeAlias = Callable[[str, int, Signal], bool]

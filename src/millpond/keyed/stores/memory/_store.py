@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from millpond._clock import EngineTime
 from millpond.errors import EngineError
-from millpond.keyed._commands import Command
-from millpond.keyed._questions import A, Question
-from millpond.keyed._records import (
+from millpond.keyed.rules.commands import Command
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.questions import A, Question
+from millpond.keyed.rules.records import (
     Batch,
     Beat,
     Claimed,
@@ -28,8 +29,7 @@ from millpond.keyed._records import (
     Verdicts,
     Work,
 )
-from millpond.keyed._store import Ear, Opened, PoolGone
-from millpond.keyed.rules import Rules
+from millpond.keyed.stores.base import Ear, Opened, PoolGone
 from millpond.keyed.stores.memory import _reads
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
 from millpond.keyed.stores.memory._tables import MemoryTables

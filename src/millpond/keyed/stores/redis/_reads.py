@@ -12,10 +12,10 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from millpond.keyed import _questions as about
-from millpond.keyed._page import Page, page_of
-from millpond.keyed._questions import Question
-from millpond.keyed._records import (
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.page import Page, page_of
+from millpond.keyed.rules.questions import Question
+from millpond.keyed.rules.records import (
     HEAVY,
     LOOKED_AT,
     Act,

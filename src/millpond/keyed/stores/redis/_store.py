@@ -15,11 +15,11 @@ import msgspec
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.keyed import _commands as commands
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import Command
-from millpond.keyed._questions import A, Question
-from millpond.keyed._records import (
+from millpond.keyed.rules import commands
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import Command
+from millpond.keyed.rules.questions import A, Question
+from millpond.keyed.rules.records import (
     KEPT_ACTS,
     Batch,
     Beat,
@@ -34,7 +34,7 @@ from millpond.keyed._records import (
     Verdicts,
     Work,
 )
-from millpond.keyed._store import Ear, Opened, PoolGone
+from millpond.keyed.stores.base import Ear, Opened, PoolGone
 from millpond.keyed.stores.redis._connection import Link, Place, forbidden
 from millpond.keyed.stores.redis._listener import Listener
 from millpond.keyed.stores.redis._outer_heart import OuterHeart

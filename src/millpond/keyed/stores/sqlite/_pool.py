@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from millpond._sqlite import Transaction
-from millpond.keyed._records import Settings
+from millpond.keyed.rules.records import Settings
 from millpond.keyed.rules.tables import Numbers
 from millpond.keyed.stores.sqlite._schema import OF_A_POOL
 

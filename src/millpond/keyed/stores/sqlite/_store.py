@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from millpond import _fork
 from millpond._sqlite import FileReplaced, Transaction
 from millpond.errors import PoolClosed
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import Command
-from millpond.keyed._questions import A, Question
-from millpond.keyed._records import (
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import Command
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.questions import A, Question
+from millpond.keyed.rules.records import (
     Batch,
     Beat,
     Claimed,
@@ -26,8 +27,7 @@ from millpond.keyed._records import (
     Verdicts,
     Work,
 )
-from millpond.keyed._store import Opened, PoolGone
-from millpond.keyed.rules import Rules
+from millpond.keyed.stores.base import Opened, PoolGone
 from millpond.keyed.stores.sqlite import _reads
 from millpond.keyed.stores.sqlite._ears import Ear, ring
 from millpond.keyed.stores.sqlite._home import Home

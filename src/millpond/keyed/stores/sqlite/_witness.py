@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from millpond._sqlite import Passport, Transaction, read_stat
-from millpond.keyed._records import SECOND
+from millpond.keyed.rules.records import SECOND
 
 STALL: Final = 60 * SECOND
 """For so long others vouch for a worker that gives no sign of life."""
