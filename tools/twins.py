@@ -60,9 +60,8 @@ NAMES = {
     "StopAsyncIteration": "StopIteration",
     "async_bridge": "bridge",
     "async_serve": "serve",
-    "_async": "_sync",
 }
-"""Names that no rule covers. `AsyncX` is X and `_async_x` is `_x`, whatever X is."""
+"""Names that no rule covers. `AsyncX` is X and `_async_x` is `_x`, whatever X is; a folder `_async` is `_sync`."""
 
 
 def renamed(name: str) -> str:
@@ -167,7 +166,16 @@ class Translation:
         elif token.text in ("Awaitable", "AsyncGenerator") and after.text == "[":
             self._parameters(index)
         else:
-            self._put(token, renamed(token.text))
+            is_folder = token.text == "_async" and self._is_import(index)
+            self._put(token, "_sync" if is_folder else renamed(token.text))
+
+    def _is_import(self, index: int) -> bool:
+        """Return whether a name is part of the path of an import: `from millpond.keyed.client._async.pool import`."""
+        while index > 0 and (self.tokens[index].kind == tokenize.NAME or self.tokens[index].text == "."):
+            if self.tokens[index].text in ("from", "import"):
+                return True
+            index -= 1
+        return self.tokens[index].text in ("from", "import")
 
     def _parameters(self, index: int) -> None:
         """Change a generic whose parameters are others in the twin."""
