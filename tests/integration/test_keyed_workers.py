@@ -62,8 +62,8 @@ class Away:
         return call
 
 def can_be_away(pool):
-    pool._home.open()
-    pool._home._store = store = Away(pool._home._store)
+    pool._connection.open()
+    pool._connection._store = store = Away(pool._connection._store)
     threading.Thread(target=lambda: (hear(), setattr(store, "is_away", True), say("away")), daemon=True).start()
 
 @dataclass

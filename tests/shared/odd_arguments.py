@@ -136,7 +136,7 @@ def _names(function: Callable[..., Any]) -> list[str]:
 
 def prepare(pool: Any) -> None:
     """Bring a pool to how each call finds it."""
-    paused, settings, found = pool._port.ask(_how)
+    paused, settings, found = pool._bridge.ask(_how)
     if paused:
         pool.admin.resume()
     if settings != Settings():
@@ -199,7 +199,7 @@ def check(pool: Any, method: str, argument: str, values: Iterable[Any], readable
         except (PoolError, TypeError, ValueError) as refusal:
             says_something(refusal, value)
         try:
-            pool._port.ask(written)
+            pool._bridge.ask(written)
             readable()
         except Exception as error:
             raise AssertionError(f"{method}({argument}={value!r}) made the pool unreadable: {error!r}") from error

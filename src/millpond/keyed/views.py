@@ -9,7 +9,18 @@ from typing import Any
 import msgspec
 
 from millpond.keyed.rules.envelope import came, opened, stamped
-from millpond.keyed.rules.records import SECOND, Act, Beat, Counts, DeadLetter, Delayed, KeyView, Paused, Slot, key_of
+from millpond.keyed.rules.records import (
+    SECOND,
+    Act,
+    Counts,
+    DeadLetter,
+    Delayed,
+    KeyView,
+    Paused,
+    PoolState,
+    Slot,
+    key_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +241,7 @@ class KeyedStatistics:
     """Whether the pool was shut down."""
 
 
-def workers(beat: Beat, owners: Iterable[str]) -> list[WorkerView]:
+def workers(state: PoolState, owners: Iterable[str]) -> list[WorkerView]:
     """Return the members, the oldest first."""
     owned: dict[str, int] = {}
     for owner in owners:
@@ -243,11 +254,11 @@ def workers(beat: Beat, owners: Iterable[str]) -> list[WorkerView]:
             each.concurrency,
             each.names,
             each.joined / SECOND,
-            (each.lease_end - beat.now) / SECOND,
+            (each.lease_end - state.now) / SECOND,
             owned.get(each.id, 0),
             each.is_leaving,
         )
-        for each in sorted(beat.members, key=lambda member: (member.joined, member.id))
+        for each in sorted(state.members, key=lambda member: (member.joined, member.id))
     ]
 
 

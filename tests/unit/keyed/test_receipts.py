@@ -315,7 +315,7 @@ def test_a_result_that_nobody_waits_for_any_more_is_not_asked_for(
     for receipt in receipts:
         with pytest.raises(TimeoutError):
             receipt.result(0.001)
-    assert pool._port.replies._waits == {}
+    assert pool._bridge.results._waits == {}
     before = len(store.calls)
     time.sleep(0.1)  # ten times as long as it takes to look: nothing is to happen
     assert len(store.calls) - before <= 2
@@ -330,7 +330,7 @@ def test_one_who_gives_up_takes_nothing_from_those_who_still_wait(pool: KeyedPoo
     found: list[str] = []
     waiter = threading.Thread(target=lambda: found.append(receipt.result(HANG)))
     waiter.start()
-    until(lambda: pool._port.replies._waits)
+    until(lambda: pool._bridge.results._waits)
     with pytest.raises(TimeoutError):
         receipt.result(0.001)
     with pool.worker():
@@ -343,9 +343,9 @@ def test_those_who_wait_long_cost_the_store_little(pool: KeyedPool, monkeypatch:
     monkeypatch.setattr(results, "LOOK", 0.01)
     store = play.tamper(pool)
     receipts = pool.declare_job("do").dispatch_many([("k",)] * 200)
-    replies = pool._port.replies
+    replies = pool._bridge.results
     for receipt in receipts:
-        replies.expect(receipt.id, *pool._home.address("k"))
+        replies.expect(receipt.id, *pool._connection.address("k"))
     until(lambda: store.calls.count("Where") >= 3 * results.DOUBTS)
     looks = store.calls.count("Outcomes")
     assert store.calls.count("Where") <= results.DOUBTS * (looks + 1)
@@ -365,9 +365,9 @@ def test_a_store_searches_for_those_who_wait_for_a_small_part_of_its_time(
         now += 0.1
 
     store.before["Where"] = search
-    replies = results.Replies(pool._home)
+    replies = results.Results(pool._connection)
     for receipt in pool.declare_job("do").dispatch_many([("k",)] * 200):
-        replies._waits[receipt.id] = results._Wait(*pool._home.address("k"))
+        replies._waits[receipt.id] = results._Wait(*pool._connection.address("k"))
     for _ in range(100):
         now += results.LOOK
         replies._look()
@@ -377,7 +377,7 @@ def test_a_store_searches_for_those_who_wait_for_a_small_part_of_its_time(
 
 def test_results_that_are_fetched_ahead_take_little_memory(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(results, "FETCHED", 1 << 20)
-    replies = pool._port.replies
+    replies = pool._bridge.results
     most = 0
 
     @pool.job

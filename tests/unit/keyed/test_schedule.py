@@ -215,7 +215,7 @@ def test_a_worker_joins_although_its_schedules_cannot_be_started(
     pool.every(0.05, name="a schedule with a name that is longer than that")(lambda job: ran.append(job.key))
     with pool.worker():
         until(lambda: ran, "what we start ourselves is not limited")
-    monkeypatch.setattr(pool._home, "envelope", lambda *args: 1 / 0)
+    monkeypatch.setattr(pool._connection, "envelope", lambda *args: 1 / 0)
     with pool.worker():
         assert len(pool.workers()) == 1
     assert "could not be started" in caplog.text and pool.workers() == []
@@ -224,7 +224,7 @@ def test_a_worker_joins_although_its_schedules_cannot_be_started(
 def test_ids_are_remembered_as_long_as_they_are_needed(pool: KeyedPool):
     def memory(missed: Any, when: times.Times) -> float:
         job = define(lambda job: None, "j", Policy())
-        return schedule.Schedule(pool._home, job, when, None, missed)._memory(next(when.back(1.7e9)))
+        return schedule.Schedule(pool._connection, job, when, None, missed)._memory(next(when.back(1.7e9)))
 
     assert memory("once", times.Every(1)) < 1000, "a thousand keys each second are not kept for a day"
     assert memory("all", times.Every(1)) > 86400

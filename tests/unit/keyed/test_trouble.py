@@ -17,7 +17,7 @@ from millpond.errors import EngineError, EngineUnavailable, JobFailed, NotFound
 from millpond.keyed import Job, KeyedPool, Resident
 from millpond.keyed.rules.records import SECOND
 from millpond.keyed.worker import heartbeat
-from millpond.keyed.worker.feed import Lane
+from millpond.keyed.worker.feed import Feed
 from waiting import HANG, becomes, never, until
 
 
@@ -533,10 +533,10 @@ def test_the_room_of_handlers_that_were_cut_off_is_free_again(
         receipts = do.dispatch_many([("a",), ("b",)])
         until(lambda: all(one.status() == "running" for one in receipts))
         store.always_before = play.cut
-        assert worker._worker is not None and worker._worker._tenure is not None
-        tenure = worker._worker._tenure
+        assert worker._worker is not None and worker._worker._membership is not None
+        membership = worker._worker._membership
         clock.advance(0.9)
-        until(lambda: tenure.is_over)
+        until(lambda: membership.is_over)
         store.always_before = None
         block.set()
         until(lambda: worker.is_member and worker.id != before)
@@ -557,7 +557,7 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
     from millpond.keyed.rules.records import Joiner
 
     receipt = do.dispatch("k")
-    store = lookout._home.store
+    store = lookout._connection.store
     behind = do.dispatch("k")
     for number in range(2):  # a worker that takes it and is never seen again
         ghost = f"ghost{number}"
@@ -590,7 +590,7 @@ def test_the_clock_of_the_store_jumps(make: Callable[..., KeyedPool]):
             return number
 
     first, _ = pool.job(keep_result=1e6)(do), other.job(do)
-    store: Any = pool._home.store
+    store: Any = pool._connection.store
     with pool.worker() as one_worker, other.worker() as other_worker:
         play.beat_often(one_worker), play.beat_often(other_worker)
         until(lambda: play.settled(pool, 2, 16))
@@ -684,7 +684,7 @@ def test_a_worker_that_cannot_listen_leaves_no_member_behind(pool: KeyedPool, mo
 def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Callable[..., KeyedPool]):
     """Its lease is a fraction of what it was: a worker that beat by the old one would lose it each time."""
     maker, pool = make(slots=16, lease=play.LONG), make()
-    maker._home.open()
+    maker._connection.open()
 
     @pool.job
     def do(job: Job) -> str:
@@ -692,13 +692,13 @@ def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Cal
 
     with pool.worker() as working:
         worker, before = working._worker, working.id
-        assert worker is not None and worker._lane._settings.lease == play.LONG * SECOND
+        assert worker is not None and worker._feed._settings.lease == play.LONG * SECOND
         pool.admin.drop(force=True)  # it is made anew by the worker, which asks for the defaults
-        worker._heart.stir()
+        worker._heartbeat.wake()
         until(lambda: working.is_member and working.id != before)
-        assert worker._lane._settings.lease == 5 * SECOND
-        assert worker._lane._sightings.lease == 5.0
-        assert worker._heart._period() == 5.0 / 3
+        assert worker._feed._settings.lease == 5 * SECOND
+        assert worker._feed._sightings.lease == 5.0
+        assert worker._heartbeat._period() == 5.0 / 3
         assert do.dispatch("k").result(HANG) == "k"
 
 
@@ -707,14 +707,14 @@ def test_a_worker_that_takes_up_its_slots_while_the_pool_is_made_anew_serves_the
 ):
     """Both pools count their members from the beginning: what was seen of the old one must not pass for the new."""
     pool = make(slots=16, lease=play.LONG)
-    claim, claims, may_go_on = Lane._claim, threading.Event(), threading.Event()
+    claim, claims, may_go_on = Feed._claim, threading.Event(), threading.Event()
 
-    def slow_claim(self: Lane, *args: Any) -> list[int]:
+    def slow_claim(self: Feed, *args: Any) -> list[int]:
         claims.set()
         may_go_on.wait(HANG)
         return claim(self, *args)
 
-    monkeypatch.setattr(Lane, "_claim", slow_claim)
+    monkeypatch.setattr(Feed, "_claim", slow_claim)
 
     @pool.job
     def do(job: Job) -> str:
@@ -724,7 +724,7 @@ def test_a_worker_that_takes_up_its_slots_while_the_pool_is_made_anew_serves_the
         worker, before = working._worker, working.id
         assert worker is not None and claims.wait(HANG)
         pool.admin.drop(force=True)
-        worker._heart.stir()
+        worker._heartbeat.wake()
         until(lambda: working.is_member and working.id != before)
         may_go_on.set()
         assert do.dispatch("k").result(HANG) == "k"

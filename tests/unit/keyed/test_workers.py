@@ -420,9 +420,9 @@ def test_a_handler_is_told_before_its_drain_is_over(make: Callable[..., KeyedPoo
     told: list[float] = []
     give_away = Runner.give_away
 
-    def noting(runner: Runner, tenure: Any, slots: Any, when: float) -> None:
+    def noting(runner: Runner, membership: Any, slots: Any, when: float) -> None:
         told.append(when)
-        give_away(runner, tenure, slots, when)
+        give_away(runner, membership, slots, when)
 
     monkeypatch.setattr(Runner, "give_away", noting)
     store = play.tamper(one)
@@ -449,7 +449,7 @@ def test_a_slot_that_comes_back_is_not_drained_any_more(make: Callable[..., Keye
         receipts = first.dispatch_many([(f"k{number}",) for number in range(20)])
         until(lambda: len(log.begun) == 20)
         assert worker._worker is not None
-        visits = list(worker._worker._runner.visits)
+        visits = list(worker._worker._runner.runs)
         with two.worker():
             until(lambda: play.settled(one, 2, 16))
             until(lambda: any(visit.drained for visit in visits))

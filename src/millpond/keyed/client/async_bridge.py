@@ -10,47 +10,47 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from millpond.errors import PoolClosed
-from millpond.keyed.client.results import Replies
-from millpond.keyed.client.sender import Outbox
+from millpond.keyed.client.results import Results
+from millpond.keyed.client.sender import Sender
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import Order, Verdicts
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.stores.base import Store
 from millpond.keyed.worker.worker import Worker
 
 T = TypeVar("T")
 
 
-class AsyncPort:
+class AsyncBridge:
     """The ways of one pool object to its store."""
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, connection: PoolConnection) -> None:
+        self.connection = connection
         self._doors: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._begin()
-        home.forked.append(self._begin)
+        connection.forked.append(self._begin)
 
     def _begin(self) -> None:
-        self.replies = Replies(self.home)
-        self._outbox = Outbox(self.home)
+        self.results = Results(self.connection)
+        self._sender = Sender(self.connection)
 
     async def open(self) -> None:
         """Open the store, if that has not been done. Tasks go on in the order in which they came."""
         loop = asyncio.get_running_loop()
         async with self._doors.setdefault(loop, asyncio.Lock()):
-            if not self.home.is_open:
-                await loop.run_in_executor(None, self.home.open)
+            if not self.connection.is_open:
+                await loop.run_in_executor(None, self.connection.open)
 
     async def enter(self) -> None:
         """Open the store, also when the pool was closed here before."""
-        if self.home.is_closed:
-            self.home.revive()
+        if self.connection.is_closed:
+            self.connection.revive()
             self._begin()
         await self.open()
 
     async def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: self.home.ask(question, once=once))
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: self.connection.ask(question, once=once))
 
     async def look(self, question: Question[A]) -> A:
         """Ask the store something."""
@@ -64,7 +64,7 @@ class AsyncPort:
         """Begin to hand jobs to the store; return what waits for its word."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        parcel = self._outbox.begin(orders, lambda: _later(loop, future))
+        parcel = self._sender.begin(orders, lambda: _later(loop, future))
 
         async def ended() -> Verdicts:
             await future
@@ -80,7 +80,9 @@ class AsyncPort:
             except asyncio.CancelledError:
                 if not future.cancelled():
                     raise
-                raise PoolClosed(f"pool {self.home.name!r} was closed here while its outcome was waited for") from None
+                raise PoolClosed(
+                    f"pool {self.connection.name!r} was closed here while its outcome was waited for"
+                ) from None
 
     def caller(self, function: Callable[[bytes], object]) -> Callable[[bytes], object]:
         """Return what calls a function of the user from another thread: in the loop of the caller."""
@@ -99,7 +101,7 @@ class AsyncPort:
     async def close(self) -> None:
         """Let go of everything."""
         loop = asyncio.get_running_loop()
-        for step in (self._outbox.close, self.replies.close, self.home.close):
+        for step in (self._sender.close, self.results.close, self.connection.close):
             await loop.run_in_executor(None, step)
 
 
@@ -116,8 +118,8 @@ def _finish(future: asyncio.Future[None]) -> None:
 class AsyncWorking:
     """A worker of this process, for as long as a block lasts."""
 
-    def __init__(self, home: Home, options: dict[str, Any]) -> None:
-        self._home = home
+    def __init__(self, connection: PoolConnection, options: dict[str, Any]) -> None:
+        self._connection = connection
         self._options = options
         self._worker: Worker | None = None
 
@@ -147,7 +149,7 @@ class AsyncWorking:
             await self._worker.close(grace)
 
     async def __aenter__(self) -> AsyncWorking:
-        self._worker = Worker(self._home, **self._options)
+        self._worker = Worker(self._connection, **self._options)
         starting = asyncio.ensure_future(self._worker.start())
         try:
             await asyncio.shield(starting)

@@ -10,43 +10,43 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from millpond.errors import PoolClosed
-from millpond.keyed.client.results import Replies
-from millpond.keyed.client.sender import Outbox
+from millpond.keyed.client.results import Results
+from millpond.keyed.client.sender import Sender
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import Order, Verdicts
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.stores.base import Store
 from millpond.keyed.worker.worker import Worker
 
 T = TypeVar("T")
 
 
-class Port:
+class Bridge:
     """The ways of one pool object to its store."""
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, connection: PoolConnection) -> None:
+        self.connection = connection
         self._begin()
-        home.forked.append(self._begin)
+        connection.forked.append(self._begin)
 
     def _begin(self) -> None:
-        self.replies = Replies(self.home)
-        self._outbox = Outbox(self.home)
+        self.results = Results(self.connection)
+        self._sender = Sender(self.connection)
 
     def open(self) -> None:
         """Open the store, if that has not been done."""
-        self.home.open()
+        self.connection.open()
 
     def enter(self) -> None:
         """Open the store, also when the pool was closed here before."""
-        if self.home.is_closed:
-            self.home.revive()
+        if self.connection.is_closed:
+            self.connection.revive()
             self._begin()
         self.open()
 
     def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""
-        return self.home.ask(question, once=once)
+        return self.connection.ask(question, once=once)
 
     def look(self, question: Question[A]) -> A:
         """Ask the store something."""
@@ -54,12 +54,12 @@ class Port:
 
     def dispatch(self, orders: Sequence[Order]) -> Verdicts:
         """Hand jobs to the store."""
-        return self._outbox.send(orders)
+        return self._sender.send(orders)
 
     def begin(self, orders: Sequence[Order]) -> Callable[[], Verdicts]:
         """Begin to hand jobs to the store; return what waits for its word."""
         told = threading.Event()
-        parcel = self._outbox.begin(orders, told.set)
+        parcel = self._sender.begin(orders, told.set)
 
         def ended() -> Verdicts:
             told.wait()
@@ -74,12 +74,14 @@ class Port:
                 "this would block the event loop of this thread, and everything that runs in it: use AsyncKeyedPool "
                 "there, or wait in a plain function"
             )
-        if self.replies.is_here():
+        if self.results.is_here():
             raise RuntimeError("a function that is told of progress must not wait for a result: do so elsewhere")
         try:
             return future.result(timeout)
         except CancelledError:
-            raise PoolClosed(f"pool {self.home.name!r} was closed here while its outcome was waited for") from None
+            raise PoolClosed(
+                f"pool {self.connection.name!r} was closed here while its outcome was waited for"
+            ) from None
 
     def caller(self, function: Callable[[bytes], object]) -> Callable[[bytes], object]:
         """Return what calls a function of the user from another thread: there."""
@@ -91,16 +93,16 @@ class Port:
 
     def close(self) -> None:
         """Let go of everything."""
-        self._outbox.close()
-        self.replies.close()
-        self.home.close()
+        self._sender.close()
+        self.results.close()
+        self.connection.close()
 
 
 class Working:
     """A worker of this process, for as long as a block lasts, with an event loop in a thread of its own."""
 
-    def __init__(self, home: Home, options: dict[str, Any]) -> None:
-        self._home = home
+    def __init__(self, connection: PoolConnection, options: dict[str, Any]) -> None:
+        self._connection = connection
         self._options = options
         self._worker: Worker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -146,7 +148,7 @@ class Working:
                 runner.get_loop().call_soon(started.set)
                 runner.get_loop().run_forever()
 
-        self._thread = threading.Thread(target=live, name=f"millpond-{self._home.name}-loop", daemon=True)
+        self._thread = threading.Thread(target=live, name=f"millpond-{self._connection.name}-loop", daemon=True)
         self._thread.start()
         started.wait()
         starting = asyncio.run_coroutine_threadsafe(self._start(), self._loop)
@@ -169,7 +171,7 @@ class Working:
             self.close()
 
     async def _start(self) -> Worker:
-        worker = Worker(self._home, **self._options)
+        worker = Worker(self._connection, **self._options)
         await worker.start()
         return worker
 

@@ -12,8 +12,8 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError, NotFound
 from millpond.keyed.rules import questions as about
-from millpond.keyed.shared.connection import Home
-from millpond.keyed.stores.base import Ear, PoolGone
+from millpond.keyed.shared.connection import PoolConnection
+from millpond.keyed.stores.base import PoolGone, Subscription
 
 PROGRESS = "progress"
 """What stands where the outcome of a job will be, while it runs."""
@@ -47,11 +47,11 @@ class _Wait:
         self.watchers: list[Callable[[bytes], object]] = []
 
 
-class Replies:
+class Results:
     """Who waits for what."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, connection: PoolConnection) -> None:
+        self._connection = connection
         self._waits: dict[str, _Wait] = {}
         self._lock = threading.Lock()
         self._near: Sequence[str] = ()
@@ -64,7 +64,7 @@ class Replies:
         """When the store may be asked to search again."""
         self._bell = threading.Event()
         self._thread: threading.Thread | None = None
-        self._ear: Ear | None = None
+        self._subscription: Subscription | None = None
         self._is_closed = False
 
     def expect(
@@ -96,7 +96,7 @@ class Replies:
             if self._thread is None or not self._thread.is_alive():
                 self._is_closed = False
                 self._thread = threading.Thread(
-                    target=self._live, name=f"millpond-{self._home.name}-replies", daemon=True
+                    target=self._live, name=f"millpond-{self._connection.name}-results", daemon=True
                 )
                 self._thread.start()
         self._bell.set()
@@ -129,8 +129,8 @@ class Replies:
     def _live(self) -> None:
         while not self._is_closed:
             try:
-                if self._ear is None:
-                    self._ear = self._home.store.listen(self._home.producer, self._bell.set)
+                if self._subscription is None:
+                    self._subscription = self._connection.store.listen(self._connection.producer, self._bell.set)
                 self._look()
             except PoolGone:
                 self._gone()
@@ -138,14 +138,14 @@ class Replies:
                 logger.debug("outcomes cannot be had now: %s", error)
                 self._bell.wait(0.2)
             except Exception:
-                logger.exception("outcomes of pool %r cannot be had", self._home.name)
+                logger.exception("outcomes of pool %r cannot be had", self._connection.name)
                 self._bell.wait(LOOK)
             with self._lock:
                 is_idle = not self._waits
             self._bell.wait(None if is_idle else LOOK)
             self._bell.clear()
-        if self._ear is not None:
-            self._ear.close()
+        if self._subscription is not None:
+            self._subscription.close()
 
     def _look(self) -> None:
         with self._lock:
@@ -161,7 +161,7 @@ class Replies:
         asked = 0
         while asked < waited:  # what is only near comes with those, or another time
             part = ids[asked : asked + AT_ONCE]
-            outcomes = self._home.store.ask(about.Outcomes(tuple(part)))
+            outcomes = self._connection.store.ask(about.Outcomes(tuple(part)))
             for job, outcome in zip(part, outcomes, strict=False):
                 self._got(job, outcome)
             asked += len(outcomes)
@@ -201,7 +201,7 @@ class Replies:
     def _doubt(self, job: str, wait: _Wait) -> None:
         """See whether a job that has waited long is still there: an outcome that has expired will not come again."""
         wait.since = elapsed()
-        if self._home.store.ask(about.Where(wait.slot, wait.mailbox, job)) not in ("gone", "dead"):
+        if self._connection.store.ask(about.Where(wait.slot, wait.mailbox, job)) not in ("gone", "dead"):
             wait.is_doubtful = False
             wait.patience = min(LONGEST_DOUBT, 2 * wait.patience)
         elif not wait.is_doubtful:

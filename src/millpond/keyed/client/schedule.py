@@ -19,13 +19,13 @@ from typing import Any, TypeAlias, TypeVar
 
 from millpond._events import logger
 from millpond.keyed.client._sync.handle import LONGEST_ID, KeyedResident
-from millpond.keyed.client.bridge import Port
+from millpond.keyed.client.bridge import Bridge
 from millpond.keyed.client.sender import BATCH
 from millpond.keyed.jobs import Resident
 from millpond.keyed.rules.checks import check_seconds
-from millpond.keyed.rules.records import SECOND, Order, Special
+from millpond.keyed.rules.records import SECOND, Order, OrderOptions
 from millpond.keyed.rules.times import DAY, LATE, Missed, Times, due_between
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.shared.definition import Definition, Policy, define
 
 T = TypeVar("T")
@@ -45,23 +45,23 @@ KEEPER = Policy(backoff=1.0, backoff_limit=15.0)
 class Schedule:
     """A job that is dispatched at times, for one key or many."""
 
-    def __init__(self, home: Home, job: Definition, times: Times, keys: Keys, missed: Missed) -> None:
-        self._home = home
+    def __init__(self, connection: PoolConnection, job: Definition, times: Times, keys: Keys, missed: Missed) -> None:
+        self._connection = connection
         self._job = job
         self._times = times
-        self._keys = _checked_keys(home, job.name, keys)
+        self._keys = _checked_keys(connection, job.name, keys)
         self._missed: Missed = missed
         self._takes_time = _takes_time(job, times)
         self._spec = repr(times)
-        self._port = Port(home)
+        self._bridge = Bridge(connection)
         self._keeper = define(self._run, f"{job.name}.schedule", KEEPER, resident=True)
 
     def keep(self) -> None:
         """Let there always be one worker that sees to it."""
-        self._home.check_free(self._job.name)
-        self._home.check_free(self._keeper.name)
-        self._home.add(self._job)
-        self._home.keep_standing(self._keeper, self._job.name, (self._spec,))
+        self._connection.check_free(self._job.name)
+        self._connection.check_free(self._keeper.name)
+        self._connection.add(self._job)
+        self._connection.keep_standing(self._keeper, self._job.name, (self._spec,))
 
     async def _run(self, resident: Resident, spec: str) -> None:
         """Dispatch what is due, for ever."""
@@ -78,8 +78,8 @@ class Schedule:
             await asyncio.sleep(max(0.0, min(STEP, self._times.after(now) - time.time())))
 
     def _start_anew(self) -> None:
-        with self._home.as_worker():
-            KeyedResident[...](self._port, self._keeper).start(self._job.name, self._spec)
+        with self._connection.as_worker():
+            KeyedResident[...](self._bridge, self._keeper).start(self._job.name, self._spec)
 
     async def _keys_now(self) -> list[str]:
         if not callable(self._keys):
@@ -94,7 +94,7 @@ class Schedule:
         moment = datetime.datetime.fromtimestamp(due, self._times.tz)
         memory = round(self._memory(due) * SECOND)
         refused: dict[str, str] = {}
-        with self._home.as_worker():
+        with self._connection.as_worker():
             for start in range(0, len(keys), BATCH):
                 orders: dict[str, Order] = {}
                 for key in keys[start : start + BATCH]:
@@ -102,7 +102,7 @@ class Schedule:
                         orders[key] = self._order(key, due, moment, memory)
                     except (TypeError, ValueError) as error:
                         refused[repr(key)] = str(error)
-                for index, word in self._port.dispatch(list(orders.values())).items():
+                for index, word in self._bridge.dispatch(list(orders.values())).items():
                     if word != "same":
                         refused[list(orders)[index]] = _WORDS.get(word, word)
         for key, why in list(refused.items())[:1]:
@@ -119,11 +119,11 @@ class Schedule:
 
     def _order(self, key: str, due: float, moment: datetime.datetime, memory: int) -> Order:
         name = self._job.name
-        job = f"{name}@{due:.3f}@{self._home.checked_key(key)}"
+        job = f"{name}@{due:.3f}@{self._connection.checked_key(key)}"
         if len(job) > LONGEST_ID:
             job = blake2b(job.encode(), digest_size=16).hexdigest()
         args = (moment,) if self._takes_time else ()
-        return self._home.order(self._job, key, args, {}, Special(job, name, unique_for=memory))[1]
+        return self._connection.order(self._job, key, args, {}, OrderOptions(job, name, unique_for=memory))[1]
 
 
 _WORDS = {"full": "its key is full (max_per_key)", "pool": "the pool is full (max_jobs)", "closed": "it was shut down"}
@@ -132,7 +132,9 @@ _WORDS = {"full": "its key is full (max_per_key)", "pool": "the pool is full (ma
 class Controller:
     """A function that says which residents there should be, asked again and again."""
 
-    def __init__(self, home: Home, name: str, function: Callable[..., Any], resident: Definition, every: float) -> None:
+    def __init__(
+        self, connection: PoolConnection, name: str, function: Callable[..., Any], resident: Definition, every: float
+    ) -> None:
         try:
             inspect.signature(function).bind(None)
         except TypeError:
@@ -141,13 +143,13 @@ class Controller:
             ) from None
         self._function = function
         self._every = check_seconds(every, "every= of a controller", 0.05, DAY)
-        self._wanted = KeyedResident[...](Port(home), resident)
-        self._home = home
+        self._wanted = KeyedResident[...](Bridge(connection), resident)
+        self._connection = connection
         self._keeper = define(self._run, name, KEEPER, resident=True)
 
     def keep(self) -> None:
         """Let there always be one worker that sees to it."""
-        self._home.keep_standing(self._keeper, "controller", ())
+        self._connection.keep_standing(self._keeper, "controller", ())
 
     async def _run(self, resident: Resident) -> None:
         """Make the residents what the function wants, for ever."""
@@ -159,7 +161,7 @@ class Controller:
             await asyncio.sleep(self._every)
 
     def _reconcile(self, wanted: Wanted) -> int:
-        with self._home.as_worker():
+        with self._connection.as_worker():
             return self._wanted.reconcile(wanted)
 
 
@@ -195,14 +197,14 @@ def _takes_time(job: Definition, times: Times) -> bool:
     return True
 
 
-def _checked_keys(home: Home, name: str, keys: Keys) -> tuple[str, ...] | KeysNow:
+def _checked_keys(connection: PoolConnection, name: str, keys: Keys) -> tuple[str, ...] | KeysNow:
     if keys is None:
         return (name,)
     if callable(keys):
         return keys
     if isinstance(keys, str | bytes):
         raise TypeError(f"keys= of job {name!r} is a list of keys, or a function that returns one, not a text")
-    return tuple([home.checked_key(key) for key in keys])
+    return tuple([connection.checked_key(key) for key in keys])
 
 
 async def answer(function: Callable[..., Any], *args: Any) -> Any:
@@ -227,7 +229,7 @@ async def in_thread(function: Callable[..., T], *args: Any) -> T:
         except RuntimeError:  # the loop is closed: nobody waits
             return
 
-    threading.Thread(target=run, name="millpond-standing", daemon=True).start()
+    threading.Thread(target=run, name="millpond-permanent", daemon=True).start()
     is_cancelled = False
     while not future.done():
         try:

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from millpond._clock import elapsed
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed.rules.records import Batch, Order, Verdicts
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.stores.base import PoolGone
 
 BATCH = 500
@@ -30,7 +30,7 @@ PATIENCE = 20.0
 """Seconds for which an unanswered batch is sent again; the store remembers it for longer."""
 
 
-class Parcel:
+class Pending:
     """Orders of one caller."""
 
     __slots__ = ("error", "is_done", "orders", "told", "verdicts")
@@ -49,17 +49,17 @@ class Parcel:
         return self.verdicts
 
 
-Load: TypeAlias = tuple[Batch, list[Parcel], list[Order]]
+Load: TypeAlias = tuple[Batch, list[Pending], list[Order]]
 """What goes with one call."""
 
 
-class Outbox:
+class Sender:
     """The one way by which jobs of this process come to the store."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, connection: PoolConnection) -> None:
+        self._connection = connection
         self._id = secrets.token_hex(6)  # a process has several, each of which numbers its batches
-        self._queue: deque[Parcel] = deque()
+        self._queue: deque[Pending] = deque()
         self._sending = threading.Lock()
         self._batches = 0
         self._underway: deque[Load] = deque()
@@ -71,20 +71,20 @@ class Outbox:
 
     def send(self, orders: Sequence[Order]) -> Verdicts:
         """Dispatch, and wait for the store's word."""
-        parcel = Parcel(orders)
+        parcel = Pending(orders)
         self._queue.append(parcel)
         with self._sending:
             while not parcel.is_done:
                 self._flush()
         return parcel.result()
 
-    def begin(self, orders: Sequence[Order], told: Callable[[], None]) -> Parcel:
+    def begin(self, orders: Sequence[Order], told: Callable[[], None]) -> Pending:
         """Dispatch from a thread of our own, which calls `told` when the store has answered."""
-        parcel = Parcel(orders, told)
+        parcel = Pending(orders, told)
         with self._ending:
             self._queue.append(parcel)
             if self._thread is None or not self._thread.is_alive():
-                name = f"millpond-{self._home.name}-outbox"
+                name = f"millpond-{self._connection.name}-sender"
                 self._thread = threading.Thread(target=self._live, name=name, daemon=True)
                 self._thread.start()
         self._bell.set()
@@ -141,7 +141,7 @@ class Outbox:
         """Put together what goes with one call. Parcels leave the queue when they are done: no interrupt loses one."""
         while self._queue and self._queue[0].is_done:
             self._queue.popleft()
-        parcels: list[Parcel] = []
+        parcels: list[Pending] = []
         orders: list[Order] = []
         size = 0
         for parcel in self._first(BATCH):
@@ -154,7 +154,7 @@ class Outbox:
             self._batches += 1
             self._underway.append((Batch(self._id, self._batches * APART), parcels, orders))
 
-    def _first(self, number: int) -> list[Parcel]:
+    def _first(self, number: int) -> list[Pending]:
         """Return the first in the queue, to which others add meanwhile."""
         while True:
             with contextlib.suppress(RuntimeError):  # somebody did so between two steps of this
@@ -166,21 +166,22 @@ class Outbox:
         is_gone = False
         while True:
             try:
-                store = self._home.reopen()[0] if is_gone else self._home.store
+                store = self._connection.reopen()[0] if is_gone else self._connection.store
                 return store.dispatch(batch, orders)
             except PoolGone:
                 is_gone = True
             except EngineUnavailable as error:
                 if elapsed() > deadline:
                     raise EngineUnavailable(
-                        f"pool {self._home.name!r} has not answered for {PATIENCE:.0f} s ({error}); whether these "
-                        f"{len(orders)} jobs are in is unknown: dispatch with options(id=...) to be able to repeat it"
+                        f"pool {self._connection.name!r} has not answered for {PATIENCE:.0f} s ({error}); whether "
+                        f"these {len(orders)} jobs are in is unknown: dispatch with options(id=...) to be able to "
+                        "repeat it"
                     ) from error
                 time.sleep(pause)
                 pause = min(1.0, pause * 2)
 
 
-def _share(parcels: Sequence[Parcel], verdicts: Verdicts) -> None:
+def _share(parcels: Sequence[Pending], verdicts: Verdicts) -> None:
     """Give each its part of the store's answer to all."""
     start = 0
     for parcel in parcels if verdicts else ():

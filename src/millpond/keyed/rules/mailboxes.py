@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic
 
 from millpond.keyed.rules.envelope import Envelope, opened, stamped
-from millpond.keyed.rules.records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Settle
+from millpond.keyed.rules.records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Report
 from millpond.keyed.rules.tables import NOWHERE, PARKED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 
@@ -118,13 +118,13 @@ class MailboxRules(Generic[M]):
 
     # -- a worker's report --------------------------------------------------------------------------------------------
 
-    def report(self, now: int, one: Settle) -> bool:
+    def report(self, now: int, one: Report) -> bool:
         """Record what became of a take; False: it is not running any more, and nothing changes."""
         box = self._boxes.get(one.mailbox)
         if box is None or box.state != RUNNING or box.slot != one.slot or box.token != one.token:
             return False
         count = min(one.done, box.taken) - box.done
-        is_refused = one.how == "bury" and self._are_dead_letters_full()
+        is_refused = one.how == "to_dead_letters" and self._are_dead_letters_full()
         for outcome in one.outcomes:
             if not (is_refused and outcome.status == "dead"):
                 self._keep_outcome(now, outcome)
@@ -144,23 +144,23 @@ class MailboxRules(Generic[M]):
             self._end_take(now, box, one, is_refused=is_refused)
         return True
 
-    def _end_take(self, now: int, box: M, one: Settle, *, is_refused: bool) -> None:
+    def _end_take(self, now: int, box: M, one: Report, *, is_refused: bool) -> None:
         """Do what is to happen to the first job of a mailbox that does not run any more."""
         how, delay = one.how, one.delay
         if is_refused:
             how, delay = "retry", DEAD_RETRY
-        if how in ("retry", "shelve") and self._tables.cancelled and self.first(box).id in self._tables.cancelled:
+        if how in ("retry", "park") and self._tables.cancelled and self.first(box).id in self._tables.cancelled:
             how = "end"  # it will not be tried again, so nothing waits for that
         if how == "retry":
             self._numbers.retried += 1
             box.failures, box.error = one.failures, one.reason[:LONGEST_ERROR]
             self._retry_at(now + delay, box)
-        elif how == "shelve":
+        elif how == "park":
             box.unknown, box.since = one.reason.decode(), now
             self._boxes.move(box, PARKED)
             self.add_due(now + self._tables.settings.unknown, "shelf", box.name)
         else:
-            if how == "bury":
+            if how == "to_dead_letters":
                 self._to_dead_letters(now, box, one.reason, tried=1)
             self.go_on(box)
 

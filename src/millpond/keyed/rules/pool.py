@@ -26,13 +26,13 @@ from millpond.keyed.rules.records import (
     HANDED,
     Act,
     Batch,
-    Beat,
     Claimed,
     Joiner,
     Member,
     Moves,
     Order,
-    Settle,
+    PoolState,
+    Report,
     Slot,
     Take,
     Verdicts,
@@ -93,13 +93,13 @@ class Rules(Generic[M]):
 
     # -- members ------------------------------------------------------------------------------------------------------
 
-    def join(self, now: int, joiner: Joiner) -> Beat:
+    def join(self, now: int, joiner: Joiner) -> PoolState:
         """Let a worker take part."""
         self.tables.members.put(joiner, now, now + self.tables.settings.lease)
         self._changed()
         return self.beat(now)
 
-    def renew(self, now: int, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+    def renew(self, now: int, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
         """Prolong the lease of a worker; None: it is no member (any more).
 
         One that knows the members of this `version` is told briefly: else N workers would tell one another, at each
@@ -122,13 +122,13 @@ class Rules(Generic[M]):
         if not self._dismiss(now, worker) and owned:
             self._changed()
 
-    def beat(self, now: int, *, is_brief: bool = False) -> Beat:
+    def beat(self, now: int, *, is_brief: bool = False) -> PoolState:
         """Return the members and how the pool stands."""
         tables, numbers = self.tables, self._numbers
         members = tuple(tables.members.all())
         if is_brief:
             members = tuple(Member(one.id, "", 0, 0, (), *one[5:]) for one in members)
-        return Beat(now, tables.incarnation, numbers.version, bool(numbers.is_shut), members, is_brief)
+        return PoolState(now, tables.incarnation, numbers.version, bool(numbers.is_shut), members, is_brief)
 
     def _dismiss(self, now: int, worker: str) -> bool:
         """Let a worker be no member any more; return whether it was one."""
@@ -275,7 +275,7 @@ class Rules(Generic[M]):
         now: int,
         worker: str,
         call: int,
-        settles: Sequence[Settle],
+        settles: Sequence[Report],
         want: int,
         per: int,
         want_residents: int = 0,
@@ -291,7 +291,7 @@ class Rules(Generic[M]):
         tables, numbers = self.tables, self._numbers
         tables.mailboxes.preload([one.mailbox for one in settles])
         stale = tuple([index for index, one in enumerate(settles) if not self.mailboxes.report(now, one)])
-        if any(one.how == "shelve" for one in settles):
+        if any(one.how == "park" for one in settles):
             self._hint_members()  # somebody may know it
         due = self.mailboxes.process_due(now)
         member = tables.members.get(worker)

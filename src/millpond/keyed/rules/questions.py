@@ -19,7 +19,7 @@ class Question(Generic[A_co]):
 
 
 @dataclass(frozen=True, slots=True)
-class Members(Question[records.Beat]):
+class Members(Question[records.PoolState]):
     """The workers, and how the pool stands."""
 
 

@@ -60,7 +60,7 @@ class Settings(NamedTuple):
     """How long a job that no worker knows is kept for one that does, before it is dead."""
 
 
-class Special(NamedTuple):
+class OrderOptions(NamedTuple):
     """What is uncommon about an order."""
 
     id: str
@@ -79,7 +79,7 @@ class Order(NamedTuple):
     slot: int
     mailbox: str
     body: bytes
-    special: Special | None = None
+    options: OrderOptions | None = None
 
 
 class Batch(NamedTuple):
@@ -118,7 +118,7 @@ class Member(NamedTuple):
     """The store can prove that its process is gone."""
 
 
-class Beat(NamedTuple):
+class PoolState(NamedTuple):
     """What a worker is told at each heartbeat."""
 
     now: int
@@ -132,7 +132,7 @@ class Beat(NamedTuple):
     """Of the members only the ids, the leases and who is leaving or dead are told."""
 
 
-class Settle(NamedTuple):
+class Report(NamedTuple):
     """What became of a take: an absolute count of finished jobs, and what is to happen to the key."""
 
     slot: int
@@ -140,14 +140,14 @@ class Settle(NamedTuple):
     token: int
     done: int
     how: str = "end"
-    """`keep` (progress), `end`, `retry` (the next job is tried again later), `bury` (it is dead), `shelve` (it is not
-    known here)."""
+    """`keep` (progress), `end`, `retry` (the next job is tried again later), `to_dead_letters` (it is dead), `park`
+    (it is not known here)."""
     delay: int = 0
     """`retry`: microseconds until then."""
     failures: int = 0
     """`retry`: how often the job has failed."""
     reason: bytes = b""
-    """`bury`, `retry`: why, as a person reads it; `shelve`: the name that is not known."""
+    """`to_dead_letters`, `retry`: why, as a person reads it; `park`: the name that is not known."""
     outcomes: tuple[Outcome, ...] = ()
     notes: int = 0
     """Notifications up to this number were handled."""
@@ -210,7 +210,7 @@ class Work(NamedTuple):
     """When something becomes due next; 0: nothing that is known."""
     now: int
     version: int
-    """As in `Beat`: whether members or owners have changed."""
+    """As in `PoolState`: whether members or owners have changed."""
 
 
 class Claimed(NamedTuple):

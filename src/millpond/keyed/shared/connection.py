@@ -24,7 +24,7 @@ from millpond.errors import EngineUnavailable, NotFound, PoolClosed
 from millpond.keyed.rules.checks import check_text
 from millpond.keyed.rules.envelope import Envelope, TracedEnvelope, encode
 from millpond.keyed.rules.placement import Jump, Placement, Rendezvous, mix, slot_of
-from millpond.keyed.rules.records import Order, Settings, Special
+from millpond.keyed.rules.records import Order, OrderOptions, Settings
 from millpond.keyed.rules.settings import AGREED, FIXED, shown_setting
 from millpond.keyed.shared.arguments import pack
 from millpond.keyed.shared.definition import Definition
@@ -32,7 +32,7 @@ from millpond.keyed.stores.base import PoolGone, Store
 
 T = TypeVar("T")
 
-_HOMES = {
+_STORES = {
     "memory": "millpond.keyed.stores.memory",
     "sqlite": "millpond.keyed.stores.sqlite",
     **dict.fromkeys(
@@ -49,7 +49,7 @@ PATIENCE = 2.0
 """Seconds for which a question is asked again when the store cannot be reached."""
 
 
-class Home:
+class PoolConnection:
     """Where a pool lives, and what is known of it here. It is opened when it is first needed."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Home:
         self.url = url
         self.observer = observer
         self.definitions: dict[str, Definition] = {}
-        self.standing: list[tuple[Definition, str, tuple[Any, ...]]] = []
+        self.permanent: list[tuple[Definition, str, tuple[Any, ...]]] = []
         """Residents that every worker starts when it joins, each with its key and arguments: they are there always."""
         self._module = _module_of(url)
         self._wanted = {key: value for key, value in wanted.items() if value is not None}
@@ -87,7 +87,7 @@ class Home:
         self.forked: list[Callable[[], None]] = []
         """What others do in a forked child, which shares nothing with its parent."""
         self._begin()
-        _homes.add(self)
+        _connections.add(self)
 
     def begin_anew(self) -> None:
         """Begin in a forked child: locks may be held by threads that are not here, and the store is the parent's."""
@@ -283,7 +283,7 @@ class Home:
     def keep_standing(self, definition: Definition, key: str, args: tuple[Any, ...]) -> None:
         """Take note of a resident that is to be there as long as the pool has workers."""
         self.add(definition)
-        self.standing.append((definition, key, args))
+        self.permanent.append((definition, key, args))
 
     def handled(self) -> Iterable[str]:
         """Return the names of what can be run here."""
@@ -311,18 +311,18 @@ class Home:
         key: str,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        special: Special | None,
+        options: OrderOptions | None,
         trace: Mapping[str, str] | None = None,
     ) -> tuple[str, Order]:
         """Return the id and the order of a job; raise when its arguments do not fit or are too large."""
         payload = self._limited(definition.shape.encode(args, kwargs), f"the arguments of job {definition.name!r}")
-        job = special.id if special is not None and special.id else self.new_id()
-        if special is not None:
-            special = special._replace(id=job, name=definition.name)
+        job = options.id if options is not None and options.id else self.new_id()
+        if options is not None:
+            options = options._replace(id=job, name=definition.name)
         keep = definition.keep
         fields = (job, definition.name, self.producer if keep else "", keep, payload)
         body = encode(TracedEnvelope(*fields, trace) if trace else Envelope(*fields))
-        return job, Order(*self.address(key), body, special)
+        return job, Order(*self.address(key), body, options)
 
     def sending(self, job: str, key: str | None = None) -> AbstractContextManager[Mapping[str, str] | None]:
         """Trace the dispatch of a job, if that is wanted; the value is what travels with it."""
@@ -359,12 +359,12 @@ class Home:
         return payload
 
 
-_homes: WeakSet[Home] = WeakSet()
+_connections: WeakSet[PoolConnection] = WeakSet()
 
 
 def _begin_anew() -> None:
-    for home in list(_homes):
-        home.begin_anew()
+    for connection in list(_connections):
+        connection.begin_anew()
 
 
 if hasattr(os, "register_at_fork"):
@@ -392,14 +392,14 @@ def pools(url: str) -> list[str]:
 def _module_of(url: str) -> str:
     if not isinstance(url, str):
         raise TypeError(f"a pool's URL must be a string such as 'redis://localhost', not {url!r}")
-    home = _HOMES.get(url.partition(":")[0]) if ":" in url else None
-    if home is None:
+    connection = _STORES.get(url.partition(":")[0]) if ":" in url else None
+    if connection is None:
         other = url.partition(":")[0] in _RESOURCES_ONLY
         why = "; PostgreSQL and Temporal are for resource pools only" if other else ""
         raise ValueError(
             f"no store for {shown(url)!r}: use 'memory:', 'sqlite:///path/to/file.db' or 'redis://host:port/0'{why}"
         )
-    return home
+    return connection
 
 
 def _placement(wanted: Any) -> tuple[Placement, str]:

@@ -26,13 +26,13 @@ from millpond.keyed.rules.commands import Command
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import (
     Batch,
-    Beat,
     Claimed,
     Joiner,
     Moves,
     Order,
+    PoolState,
+    Report,
     Settings,
-    Settle,
     Signal,
     Verdicts,
     Work,
@@ -66,7 +66,7 @@ class OuterHeart(Protocol):
         """End it: the worker leaves."""
 
 
-class Ear(Protocol):
+class Subscription(Protocol):
     """Somebody who is told hints."""
 
     def close(self) -> None:
@@ -93,8 +93,8 @@ class Store(Protocol):
     def apply(self, command: Command) -> str: ...
 
     # workers
-    def join(self, joiner: Joiner) -> Beat: ...
-    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None: ...
+    def join(self, joiner: Joiner) -> PoolState: ...
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None: ...
     def leave(self, worker: str) -> None: ...
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
         """Return what keeps up a membership from outside this process, and tells of its end; None: none is needed."""
@@ -113,7 +113,7 @@ class Store(Protocol):
         self,
         worker: str,
         call: int,
-        settles: Sequence[Settle],
+        settles: Sequence[Report],
         want: int,
         per: int,
         want_residents: int = 0,
@@ -125,7 +125,9 @@ class Store(Protocol):
     def ask(self, question: Question[A]) -> A: ...
 
     # hints, end
-    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
+    def listen(
+        self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None
+    ) -> Subscription:
         """Call `heard` whenever there may be news for that worker or producer; it must not block for long.
 
         `handed` is called instead with a job that was handed over, and the number of the signal before it.

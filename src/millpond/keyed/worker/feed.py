@@ -17,10 +17,10 @@ from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.placement import Placement
 from millpond.keyed.rules.plan import ROUND, Sightings, farewell, plan
-from millpond.keyed.rules.records import SECOND, Beat, Settings, Settle, Signal, Work
+from millpond.keyed.rules.records import SECOND, PoolState, Report, Settings, Signal, Work
 from millpond.keyed.shared.notices import tell
 from millpond.keyed.stores.base import PoolGone, Store
-from millpond.keyed.worker.membership import MARGIN, Tenure
+from millpond.keyed.worker.membership import MARGIN, Membership
 from millpond.keyed.worker.runner import Runner
 
 LOOK = 1.0
@@ -35,7 +35,7 @@ PATROL = 64
 """Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""
 
 
-class Lane:
+class Feed:
     """The thread that talks to the store for a worker."""
 
     def __init__(
@@ -44,8 +44,8 @@ class Lane:
         store: Store,
         settings: Settings,
         placement: Placement,
-        lost: Callable[[Tenure, str], None],
-        doubt: Callable[[], None],
+        lost: Callable[[Membership, str], None],
+        renew_soon: Callable[[], None],
         shut: Callable[[], None],
         observer: Observer | None = None,
     ) -> None:
@@ -55,16 +55,16 @@ class Lane:
         self._settings = settings
         self._placement = placement
         self._lost = lost
-        self._doubt = doubt
+        self._renew_soon = renew_soon
         self._shut = shut
         self._observer = observer
-        self._settles: deque[Settle] = deque()
-        self._reports = REPORTS
+        self._reports: deque[Report] = deque()
+        self._at_once = REPORTS
         """How many of them go in one call: fewer after the store refused some."""
         self._bell = threading.Event()
-        self._beat: Beat | None = None
-        self._tenure: Tenure | None = None
-        self._former: list[Tenure] = []
+        self._beat: PoolState | None = None
+        self._membership: Membership | None = None
+        self._former: list[Membership] = []
         """Memberships that were lost, but not yet given up in the store."""
         self._runner: Runner | None = None
         self._sightings = Sightings(settings.lease / SECOND)
@@ -80,7 +80,7 @@ class Lane:
         self._ended = threading.Event()
         self._due = 0.0
         self._idle = threading.Event()
-        self._thread = threading.Thread(target=self._live, name=f"millpond-{pool}-lane", daemon=True)
+        self._thread = threading.Thread(target=self._live, name=f"millpond-{pool}-feed", daemon=True)
 
     def start(self, runner: Runner) -> None:
         """Begin to talk."""
@@ -89,9 +89,9 @@ class Lane:
 
     # -- told from other threads --------------------------------------------------------------------------------------
 
-    def settle(self, one: Settle) -> None:
+    def report(self, one: Report) -> None:
         """Report something with the next call."""
-        self._settles.append(one)
+        self._reports.append(one)
         self.wake()
 
     def wake(self) -> None:
@@ -99,21 +99,21 @@ class Lane:
         if not self._bell.is_set():
             self._bell.set()
 
-    def hand(self, before: int, signal: Signal, tenure: Tenure) -> None:
+    def hand(self, before: int, signal: Signal, membership: Membership) -> None:
         """Run a job that came with a hint; called by the store's thread."""
-        if self._runner is None or not self._runner.hear(tenure, [signal], before):
+        if self._runner is None or not self._runner.hear(membership, [signal], before):
             self.wake()  # the next call brings it, and what came before it
 
-    def serve(self, tenure: Tenure, beat: Beat, settings: Settings) -> None:
+    def serve(self, membership: Membership, beat: PoolState, settings: Settings) -> None:
         """Work under this membership from now on; a pool that was made anew may have other settings."""
-        if self._tenure is not None:
-            self._former.append(self._tenure)
+        if self._membership is not None:
+            self._former.append(self._membership)
         self._settings = settings
         self._sightings.lease = settings.lease / SECOND
-        self._tenure = tenure
+        self._membership = membership
         self.tell(beat)
 
-    def tell(self, beat: Beat) -> None:
+    def tell(self, beat: PoolState) -> None:
         """Take note of a heartbeat."""
         self._beat = beat
         self.wake()
@@ -121,12 +121,12 @@ class Lane:
     def flush(self, timeout: float) -> bool:
         """Wait until everything has been reported, and the store was asked once more: it may have handed something."""
         deadline, rounds = elapsed() + timeout, self._rounds
-        while self._settles or not self._idle.is_set() or self._rounds <= rounds + 1:
+        while self._reports or not self._idle.is_set() or self._rounds <= rounds + 1:
             if elapsed() > deadline or not self._thread.is_alive():
                 return False
             self.wake()
             self._idle.wait(0.01)
-            if self._settles or self._rounds <= rounds + 1:
+            if self._reports or self._rounds <= rounds + 1:
                 self._idle.clear()
         return True
 
@@ -137,7 +137,7 @@ class Lane:
 
     def is_quiet(self) -> bool:
         """Tell whether there is nothing to report."""
-        return not self._settles
+        return not self._reports
 
     def end(self, *, wait: bool = True) -> None:
         """Stop the thread."""
@@ -172,48 +172,53 @@ class Lane:
                 self._is_unsure = True
                 pause = min(1.0, pause * 2 or 0.05)
             except PoolGone:
-                self._failures = 0  # the heart makes the pool anew
-                if self._tenure is not None:
-                    self._lost(self._tenure, "the store lost the pool")
+                self._failures = 0  # the heartbeat makes the pool anew
+                if self._membership is not None:
+                    self._lost(self._membership, "the store lost the pool")
                 pause = 0.2
             except EngineError as error:
                 self._failures += 1
-                if self._reports < REPORTS:
+                if self._at_once < REPORTS:
                     pause = 0.05  # one report is to blame: it is being looked for
                 else:
                     logger.error("pool %r: %s", self.pool, error)
                     pause = 1.0
             except Exception:
                 self._failures += 1
-                logger.exception("the lane of a worker of pool %r failed", self.pool)
+                logger.exception("the feed of a worker of pool %r failed", self.pool)
                 pause = 1.0
 
     def _round(self) -> None:
-        tenure, runner = self._tenure, self._runner
-        if tenure is None or runner is None:
+        membership, runner = self._membership, self._runner
+        if membership is None or runner is None:
             return
         while True:  # each turn begins with the members: a backlog keeps us here for as long as it lasts
-            if self._is_unsure and not tenure.is_over:
-                self._reassure(tenure)
+            if self._is_unsure and not membership.is_over:
+                self._reclaim_after_lost_answer(membership)
             beat = self._next_beat()
-            if beat is not None and not tenure.is_over:
-                self._steer(tenure, runner, beat)
-            is_serving = tenure.may_begin() and not self.is_closing
+            if beat is not None and not membership.is_over:
+                self._rebalance(membership, runner, beat)
+            is_serving = membership.may_begin() and not self.is_closing
             want = min(WANT, runner.room()) if is_serving else 0
-            work = self._work(tenure, want, runner.per_key(), RESIDENTS if is_serving else 0)
+            work = self._work(membership, want, runner.per_key(), RESIDENTS if is_serving else 0)
             self._is_idle = len(work.takes) <= SPARE
-            if work.is_gone and not tenure.is_over:
-                self._doubt()  # we are no member any more, or the clock of the store jumped: a renewal will tell
-            self._heed(tenure, runner, work)
-            if work.version != tenure.version and not tenure.is_over and not self.is_closing and not work.is_gone:
-                self._steer(tenure, runner, self._store.ask(about.Members()))
+            if work.is_gone and not membership.is_over:
+                self._renew_soon()  # we are no member any more, or the clock of the store jumped: a renewal will tell
+            self._handle_answer(membership, runner, work)
+            if (
+                work.version != membership.version
+                and not membership.is_over
+                and not self.is_closing
+                and not work.is_gone
+            ):
+                self._rebalance(membership, runner, self._store.ask(about.Members()))
             self._failures = 0
-            if self._tenure is not tenure or self._ended.is_set():
+            if self._membership is not membership or self._ended.is_set():
                 return
-            if not self._settles and not (work.is_more and is_serving and runner.room()):
+            if not self._reports and not (work.is_more and is_serving and runner.room()):
                 return
 
-    def _next_beat(self) -> Beat | None:
+    def _next_beat(self) -> PoolState | None:
         """Return what a heartbeat told, once; or ask, when the last round left something to do.
 
         A beat that was used is old: it shows a worker as living that has been found dead since.
@@ -222,138 +227,140 @@ class Lane:
         is_more, self._is_more = self._is_more, False
         return self._store.ask(about.Members()) if is_more and beat is None else beat
 
-    def _heed(self, tenure: Tenure, runner: Runner, work: Work) -> None:
+    def _handle_answer(self, membership: Membership, runner: Runner, work: Work) -> None:
         """Do what the answer says."""
         if work.stale:
             tell(self._observer, "stale_reports", self.pool, number=len(work.stale))
         if work.takes:
-            runner.admit(tenure, work.takes)
+            runner.start(membership, work.takes)
         if work.signals:
-            runner.hear(tenure, work.signals)
+            runner.hear(membership, work.signals)
         self._due = elapsed() + max(0.001, (work.due - work.now) / SECOND) if work.due else 0.0
-        if self._former and not self._settles:
+        if self._former and not self._reports:
             self._give_up_former()
 
     def _give_up_former(self) -> None:
         """Leave under an id that was lost, once nothing runs under it: so nobody has to wait for its lease to end."""
-        for former in [each for each in self._former if not each.visits]:
+        for former in [each for each in self._former if not each.runs]:
             self._store.leave(former.id)
             self._former.remove(former)
 
-    def _work(self, tenure: Tenure, want: int, per: int, residents: int) -> Work:
-        settles = self._settles
-        batch = [settles.popleft() for _ in range(min(self._reports, len(settles)))]
-        tenure.call += 1
+    def _work(self, membership: Membership, want: int, per: int, residents: int) -> Work:
+        reports = self._reports
+        batch = [reports.popleft() for _ in range(min(self._at_once, len(reports)))]
+        membership.call += 1
         try:
             spare = SPARE if self._is_idle and self._store.hands_over else 0
-            work = self._store.work(tenure.id, tenure.call, batch, want, per, residents, tenure.heard, spare)
+            work = self._store.work(
+                membership.id, membership.call, batch, want, per, residents, membership.heard, spare
+            )
         except BaseException as error:
-            settles.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
+            reports.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
             if isinstance(error, EngineError) and not isinstance(error, EngineUnavailable | PoolGone):
-                self._suspect(len(batch), error)
+                self._isolate_refused_report(len(batch), error)
             raise
-        self._reports = REPORTS
+        self._at_once = REPORTS
         return work
 
-    def _suspect(self, number: int, error: EngineError) -> None:
+    def _isolate_refused_report(self, number: int, error: EngineError) -> None:
         """Find the report that the store cannot take, by halves; alone, it goes without what it carries, or not at all.
 
         Else one of them would hold up all the others, and with them every key of this worker, for ever.
         """
-        self._reports = max(1, number // 2)
+        self._at_once = max(1, number // 2)
         if number == 1:
-            report = self._settles.popleft()
+            report = self._reports.popleft()
             logger.error("pool %r cannot take the report of %r: %s", self.pool, report.mailbox, error)
             why = f"the store refused its outcome: {error}".encode()[:1000]
             outcomes = tuple(one._replace(status="failed", data=why) for one in report.outcomes)
             bare = report._replace(outcomes=outcomes, reason=why if report.reason else b"")
             if bare != report:
-                self._settles.appendleft(bare)
+                self._reports.appendleft(bare)
 
-    def _reassure(self, tenure: Tenure) -> None:
+    def _reclaim_after_lost_answer(self, membership: Membership) -> None:
         """After an answer was lost: have given back what the store gave us and we never got."""
         _, owners = self._store.ask(about.Owners())
-        own = [slot for slot, owner in enumerate(owners) if owner == tenure.id]
-        claimed = self._store.claim(tenure.id, own, {}, *self._known(tenure))
+        own = [slot for slot, owner in enumerate(owners) if owner == membership.id]
+        claimed = self._store.claim(membership.id, own, {}, *self._known(membership))
         self._is_unsure = False
         if claimed.recovered:
             emit(self._observer, "reclaimed", self.pool, keys=claimed.recovered)
 
-    def _known(self, tenure: Tenure) -> tuple[set[int], int, int]:
+    def _known(self, membership: Membership) -> tuple[set[int], int, int]:
         """Return the takes that this worker knows of, its last call, and the last signal that it heard."""
-        with tenure.hearing:
-            heard = tenure.heard  # first: what is handed over meanwhile is kept by its number
-        running = tenure.tokens()  # then these: what ends meanwhile is among the reports
-        return running | {one.token for one in list(self._settles)}, tenure.call, heard
+        with membership.hearing:
+            heard = membership.heard  # first: what is handed over meanwhile is kept by its number
+        running = membership.tokens()  # then these: what ends meanwhile is among the reports
+        return running | {one.token for one in list(self._reports)}, membership.call, heard
 
     # -- slots --------------------------------------------------------------------------------------------------------
 
-    def _steer(self, tenure: Tenure, runner: Runner, beat: Beat) -> None:
+    def _rebalance(self, membership: Membership, runner: Runner, beat: PoolState) -> None:
         """Do this worker's part of what the members make necessary."""
         if beat.is_shut:
             self._shut()
             return
         if self.is_closing:
-            self._give_rest(tenure, runner, self._store.ask(about.Members()) if beat.is_brief else beat)
+            self._give_rest(membership, runner, self._store.ask(about.Members()) if beat.is_brief else beat)
             return
-        dead = self._sightings.look((one for one in beat.members if one.id != tenure.id), beat.now, elapsed())
-        if beat.version != tenure.version or dead:
+        dead = self._sightings.look((one for one in beat.members if one.id != membership.id), beat.now, elapsed())
+        if beat.version != membership.version or dead:
             if beat.is_brief:
                 beat = self._store.ask(about.Members())
             _, owners = self._store.ask(about.Owners())
-            todo = plan(tenure.id, beat.members, dead, owners, self._placement)
+            todo = plan(membership.id, beat.members, dead, owners, self._placement)
             if todo.gives:
-                self._give(tenure, runner, todo.gives, "rebalanced")
+                self._give(membership, runner, todo.gives, "rebalanced")
             given = {slot for slot, _ in todo.gives}
-            tenure.own = [slot for slot, owner in enumerate(owners) if owner == tenure.id and slot not in given]
+            membership.own = [slot for slot, owner in enumerate(owners) if owner == membership.id and slot not in given]
             gone = dead or any(owner and owner not in {one.id for one in beat.members} for owner in set(owners))
-            slots = [*todo.claims, *tenure.own] if gone else todo.claims
+            slots = [*todo.claims, *membership.own] if gone else todo.claims
             if slots:
-                claimed = self._claim(tenure, slots, dead)
-                tenure.own += claimed
-            runner.take_back(tenure, tenure.own)
+                claimed = self._claim(membership, slots, dead)
+                membership.own += claimed
+            runner.take_back(membership, membership.own)
             if todo.is_more:
                 self._is_more = True
                 self.wake()
             else:
-                tenure.version = beat.version  # of the members: should the owners be newer, we come here again
+                membership.version = beat.version  # of the members: should the owners be newer, we come here again
         else:
-            start = tenure.patrol % max(1, len(tenure.own))
-            tenure.patrol += PATROL
-            self._claim(tenure, [*tenure.contested, *tenure.own[start : start + PATROL]], {})
+            start = membership.patrol % max(1, len(membership.own))
+            membership.patrol += PATROL
+            self._claim(membership, [*membership.contested, *membership.own[start : start + PATROL]], {})
 
-    def _claim(self, tenure: Tenure, slots: list[int], dead: dict[str, int]) -> list[int]:
+    def _claim(self, membership: Membership, slots: list[int], dead: dict[str, int]) -> list[int]:
         if not slots:
             return []
         for one in dead:
             tell(self._observer, "worker_died", self.pool, worker=one)
-        claimed = self._store.claim(tenure.id, list(dict.fromkeys(slots)), dead, *self._known(tenure))
-        tenure.contested = {*(tenure.contested - set(slots)), *claimed.contested}
+        claimed = self._store.claim(membership.id, list(dict.fromkeys(slots)), dead, *self._known(membership))
+        membership.contested = {*(membership.contested - set(slots)), *claimed.contested}
         if claimed.got:
-            tell(self._observer, "slots_claimed", self.pool, worker=tenure.id, slots=len(claimed.got))
+            tell(self._observer, "slots_claimed", self.pool, worker=membership.id, slots=len(claimed.got))
         if claimed.recovered:
-            tell(self._observer, "keys_recovered", self.pool, worker=tenure.id, keys=claimed.recovered)
+            tell(self._observer, "keys_recovered", self.pool, worker=membership.id, keys=claimed.recovered)
         return list(claimed.got)
 
-    def _give(self, tenure: Tenure, runner: Runner, moves: Iterable[tuple[int, str]], why: str) -> None:
+    def _give(self, membership: Membership, runner: Runner, moves: Iterable[tuple[int, str]], why: str) -> None:
         moves = list(moves)
         sent = elapsed()
         for start in range(0, len(moves), ROUND):
-            self._store.give(tenure.id, moves[start : start + ROUND], why)
-        tell(self._observer, "slots_given", self.pool, worker=tenure.id, slots=len(moves))
+            self._store.give(membership.id, moves[start : start + ROUND], why)
+        tell(self._observer, "slots_given", self.pool, worker=membership.id, slots=len(moves))
         # the next owner may begin `drain` seconds after the store took note: by then all must have stopped here
         until = sent + (1 - MARGIN) * self._settings.drain / SECOND
-        runner.give_away(tenure, (slot for slot, _ in moves), until)
+        runner.give_away(membership, (slot for slot, _ in moves), until)
 
-    def hand_over(self, tenure: Tenure, runner: Runner) -> None:
+    def hand_over(self, membership: Membership, runner: Runner) -> None:
         """Give everything away, on leaving; called when `is_closing` is set."""
-        beat = self._store.renew(tenure.id, leaving=True)
+        beat = self._store.renew(membership.id, leaving=True)
         if beat is not None:
-            self._give_rest(tenure, runner, beat)
+            self._give_rest(membership, runner, beat)
 
-    def _give_rest(self, tenure: Tenure, runner: Runner, beat: Beat) -> None:
+    def _give_rest(self, membership: Membership, runner: Runner, beat: PoolState) -> None:
         """Give away what a leaving worker owns: at once, and at every heartbeat should that have failed."""
         _, owners = self._store.ask(about.Owners())
-        moves = farewell(tenure.id, beat.members, owners, self._placement)
+        moves = farewell(membership.id, beat.members, owners, self._placement)
         if moves:
-            self._give(tenure, runner, moves, "left")
+            self._give(membership, runner, moves, "left")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond._events import logger
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.worker.worker import Worker
 
 TOUCH = 1.0
@@ -40,7 +40,9 @@ def check_health(health: object) -> tuple[str, int] | str | None:
 
 
 @contextlib.asynccontextmanager
-async def telling(home: Home, worker: Worker, health: tuple[str, int] | str | None) -> AsyncIterator[None]:
+async def telling(
+    connection: PoolConnection, worker: Worker, health: tuple[str, int] | str | None
+) -> AsyncIterator[None]:
     """Tell how a worker is while the block runs."""
     if health is None:
         yield
@@ -56,7 +58,7 @@ async def telling(home: Home, worker: Worker, health: tuple[str, int] | str | No
     else:
         make: Any = importlib.import_module("millpond.keyed.worker.health_server").HealthServer  # 20 ms, and seldom
         try:
-            measured = partial(_metrics, home.name, home.url, worker)
+            measured = partial(_metrics, connection.name, connection.url, worker)
             server = make(health, lambda: worker.is_member, asyncio.get_running_loop(), measured)
         except OSError as error:
             raise ValueError(f"health cannot be told at {health[0]}:{health[1]}: {error.strerror or error}") from None

@@ -1,6 +1,6 @@
 """Keeps a worker a member: renews its lease from a thread of its own, and tells it to stop in time when it cannot.
 
-A worker that renews but does not work would hold its keys for ever. So when every turn of its lane fails, though the
+A worker that renews but does not work would hold its keys for ever. So when every turn of its feed fails, though the
 store answers the renewals, its lease is given up, and it joins again once a turn succeeds. A turn that takes long has
 not failed: a slow store ends no lease.
 
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError, EngineUnavailable
-from millpond.keyed.rules.records import Beat
+from millpond.keyed.rules.records import PoolState
 from millpond.keyed.stores.base import OuterHeart, PoolGone, Store
-from millpond.keyed.worker.membership import Tenure
+from millpond.keyed.worker.membership import Membership
 
 ANSWER = 0.5
 """Seconds for which the store is waited for after the process stood still, before what runs is stopped."""
@@ -28,7 +28,7 @@ AGAIN = 0.2
 """Seconds after which a renewal that failed is tried again."""
 
 
-class Heart:
+class Heartbeat:
     """The heartbeats of one worker."""
 
     def __init__(
@@ -36,10 +36,10 @@ class Heart:
         pool: str,
         store: Store,
         lease: float,
-        join: Callable[[], Tenure],
+        join: Callable[[], Membership],
         is_wanted: Callable[[], bool],
-        beaten: Callable[[Beat], None],
-        lost: Callable[[Tenure, str], None],
+        beaten: Callable[[PoolState], None],
+        lost: Callable[[Membership, str], None],
         is_stuck: Callable[[], bool],
         outer: OuterHeart | None = None,
     ) -> None:
@@ -54,32 +54,32 @@ class Heart:
         self._stuck_since: float | None = None
         """Since when the store answers renewals, and the worker cannot work."""
         self._outer: OuterHeart = outer or _NoHeart()
-        self._tenure: Tenure | None = None
+        self._membership: Membership | None = None
         self._version = 0
         """Of the members, as the last heartbeat told them."""
         self._ended = threading.Event()
-        self._stir = threading.Event()
+        self._wake = threading.Event()
         self._alarm = threading.Event()
         self._threads = [
-            threading.Thread(target=self._renew, name=f"millpond-{pool}-heart", daemon=True),
+            threading.Thread(target=self._renew, name=f"millpond-{pool}-heartbeat", daemon=True),
             threading.Thread(target=self._watch, name=f"millpond-{pool}-guard", daemon=True),
         ]
 
-    def start(self, tenure: Tenure) -> None:
+    def start(self, membership: Membership) -> None:
         """Keep up a membership."""
-        self._tenure = tenure
-        self._outer.join(tenure.id)
+        self._membership = membership
+        self._outer.join(membership.id)
         for thread in self._threads:
             thread.start()
 
-    def stir(self) -> None:
+    def wake(self) -> None:
         """Look now: a membership may be over."""
-        self._stir.set()
+        self._wake.set()
 
     def end(self, *, wait: bool = True) -> None:
         """Renew no more."""
         self._ended.set()
-        self._stir.set()
+        self._wake.set()
         self._alarm.set()
         for thread in self._threads if wait else ():
             if thread is not threading.current_thread() and thread.ident is not None:
@@ -89,25 +89,25 @@ class Heart:
     def _renew(self) -> None:
         pause, said = self._period(), ""
         while not self._ended.is_set():
-            self._stir.wait(pause)
-            self._stir.clear()
+            self._wake.wait(pause)
+            self._wake.clear()
             if self._ended.is_set() or not self._is_wanted():
                 return
-            tenure = self._tenure
+            membership = self._membership
             pause = AGAIN
             try:
-                if tenure is not None and not tenure.is_over:
-                    pause = self._renew_once(tenure)
+                if membership is not None and not membership.is_over:
+                    pause = self._renew_once(membership)
                     said = ""
                 elif self.is_leaving:
                     return
                 else:
-                    pause = self._join_again(tenure)
+                    pause = self._join_again(membership)
             except PoolGone:
-                if tenure is not None:
-                    self._lost(tenure, "the store lost the pool")
+                if membership is not None:
+                    self._lost(membership, "the store lost the pool")
             except EngineUnavailable:
-                if tenure is not None and not tenure.is_over:
+                if membership is not None and not membership.is_over:
                     self._stuck_since = None  # the store is to blame
             except EngineError as error:
                 if str(error) != said:
@@ -116,64 +116,64 @@ class Heart:
             except Exception:
                 logger.exception("a heartbeat failed")
 
-    def _renew_once(self, tenure: Tenure) -> float:
+    def _renew_once(self, membership: Membership) -> float:
         """Renew a membership; return after how many seconds to do so again."""
         sent = elapsed()
-        beat = self._store.renew(tenure.id, leaving=self.is_leaving, version=self._version)
+        beat = self._store.renew(membership.id, leaving=self.is_leaving, version=self._version)
         if beat is None:
-            self._lost(tenure, "no member any more")
-            self._stir.set()
+            self._lost(membership, "no member any more")
+            self._wake.set()
         else:
-            tenure.extend(sent)
+            membership.extend(sent)
             self._version = beat.version
             self._alarm.set()
             self._outer.beat()
             self._beaten(beat)
-            self._give_up_if_stuck(tenure)
+            self._give_up_if_stuck(membership)
         return self._period()
 
-    def _join_again(self, former: Tenure | None) -> float:
+    def _join_again(self, former: Membership | None) -> float:
         """Become a member anew, as soon as this worker can work; return after how many seconds to look again."""
         if former is not None and self._stuck_since is not None and self._is_stuck():
-            if not former.visits:
+            if not former.runs:
                 self._store.leave(former.id)  # so that nobody has to wait for the end of its lease
             return min(1.0, self._period())
         self._stuck_since = None
-        self._tenure = self._join()
-        self._outer.join(self._tenure.id)
+        self._membership = self._join()
+        self._outer.join(self._membership.id)
         self._alarm.set()
         return self._period()
 
-    def _give_up_if_stuck(self, tenure: Tenure) -> None:
+    def _give_up_if_stuck(self, membership: Membership) -> None:
         """After a renewal: end a membership under which nothing was done for long."""
         if not self._is_stuck():
             self._stuck_since = None
         elif self._stuck_since is None:
             self._stuck_since = elapsed()
-        elif elapsed() - self._stuck_since >= max(STUCK, 2 * tenure.lease):
+        elif elapsed() - self._stuck_since >= max(STUCK, 2 * membership.lease):
             self._outer.join("")
-            self._lost(tenure, "it could not work")
+            self._lost(membership, "it could not work")
 
     def _period(self) -> float:
         """Return after how many seconds to renew: by the lease of this membership, which may be new."""
-        return (self._lease if self._tenure is None else self._tenure.lease) / 3
+        return (self._lease if self._membership is None else self._membership.lease) / 3
 
     def _watch(self) -> None:
         due = elapsed()
         while not self._ended.is_set():
-            tenure = self._tenure
-            if tenure is None or tenure.is_over:
+            membership = self._membership
+            if membership is None or membership.is_over:
                 due = self._sleep(0.5)
                 continue
-            left = tenure.left()
+            left = membership.left()
             if left <= 0:
-                left = self._ask(tenure, is_late=elapsed() - due > tenure.lease / 10)
+                left = self._ask(membership, is_late=elapsed() - due > membership.lease / 10)
             if left <= 0:
-                self._lost(tenure, "lease")
-                self._stir.set()
+                self._lost(membership, "lease")
+                self._wake.set()
                 due = elapsed()
             else:
-                due = self._sleep(min(left, tenure.lease / 4))
+                due = self._sleep(min(left, membership.lease / 4))
 
     def _sleep(self, seconds: float) -> float:
         """Wait until somebody calls, or for so long; return when that was to end."""
@@ -182,22 +182,22 @@ class Heart:
         self._alarm.clear()
         return due
 
-    def _ask(self, tenure: Tenure, *, is_late: bool) -> float:
+    def _ask(self, membership: Membership, *, is_late: bool) -> float:
         """See whether the lease was kept up from outside; return what is left of it.
 
         When this process stood still (`is_late`), nothing ran here meanwhile: so what runs is not stopped before the
         store was asked, which takes a moment.
         """
-        tenure.extend(self._outer.renewed_at())
-        if is_late and tenure.left() <= 0:
-            self._stir.set()
-            patience = tenure.lasts() if tenure.lasts() > 0 else min(ANSWER, tenure.lease / 10)
+        membership.extend(self._outer.renewed_at())
+        if is_late and membership.left() <= 0:
+            self._wake.set()
+            patience = membership.lasts() if membership.lasts() > 0 else min(ANSWER, membership.lease / 10)
             self._alarm.wait(patience)  # the other thread renews, or finds that it is over
-        return tenure.left()
+        return membership.left()
 
 
 class _NoHeart:
-    """In the place of a heart outside the process where a store needs none."""
+    """In the place of a heartbeat outside the process where a store needs none."""
 
     def join(self, worker: str) -> None: ...
     def beat(self) -> None: ...

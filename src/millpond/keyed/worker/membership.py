@@ -11,13 +11,13 @@ import signal
 import threading
 
 from millpond._clock import elapsed
-from millpond.keyed.worker.running_take import Visit
+from millpond.keyed.worker.running_take import RunningTake
 
 MARGIN = 0.2
 """The last part of a lease, in which nothing is begun any more; and of a drain, in which nothing goes on."""
 
 
-class _Bomb:
+class _KillTimer:
     """Ends the process when a strict membership is not renewed: SIGALRM, at the first of all their ends.
 
     The kernel keeps the time, so it works when the process was stopped, or no thread of it can run.
@@ -27,21 +27,21 @@ class _Bomb:
         self._lock = threading.Lock()
         self._ends: dict[str, float] = {}
 
-    def set(self, tenure: str, end: float | None) -> None:
+    def set(self, membership: str, end: float | None) -> None:
         """Let a membership end then; None: it is over, and harmless."""
         with self._lock:
             if end is None:
-                self._ends.pop(tenure, None)
+                self._ends.pop(membership, None)
             else:
-                self._ends[tenure] = end
+                self._ends[membership] = end
             left = max(1e-3, min(self._ends.values()) - elapsed()) if self._ends else 0
             signal.setitimer(signal.ITIMER_REAL, left)
 
 
-_bomb = _Bomb()
+_kill_timer = _KillTimer()
 
 
-class Tenure:
+class Membership:
     """A membership, and what is run under it."""
 
     def __init__(self, id: str, lease: float, sent: float, *, strict: bool = False) -> None:  # noqa: A002
@@ -56,15 +56,15 @@ class Tenure:
         self.given: set[int] = set()
         """Slots that were given away: a job handed over before that is not begun. Used in the loop only."""
         self.version = 0
-        """Of the members for whom its slots were last settled. Another tenure may be in another pool of the same name,
-        which counts its members anew: so this, and what follows, is kept per tenure."""
+        """Of the members for whom its slots were last settled. Another membership may be in another pool of the same
+        name, which counts its members anew: so this, and what follows, is kept per membership."""
         self.own: list[int] = []
         """Its slots."""
         self.contested: set[int] = set()
         """Slots that it is to have, and others still run jobs of."""
         self.patrol = 0
         """How far its slots were looked after, at the last heartbeat."""
-        self.visits: dict[str, Visit] = {}
+        self.runs: dict[str, RunningTake] = {}
         """What is run, by mailbox."""
         self._strict = strict
         self._sent = 0.0
@@ -75,7 +75,7 @@ class Tenure:
         """Take note of a renewal that was sent then, and answered."""
         self._sent = max(self._sent, sent)
         if self._strict:
-            _bomb.set(self.id, self._sent + self.lease)
+            _kill_timer.set(self.id, self._sent + self.lease)
 
     def left(self) -> float:
         """Return the seconds for which things may be begun."""
@@ -93,8 +93,8 @@ class Tenure:
         """Begin nothing any more under this id. A strict one still ends the process in time, unless `disarm`."""
         self.is_over = True
         if self._strict and disarm:
-            _bomb.set(self.id, None)
+            _kill_timer.set(self.id, None)
 
     def tokens(self) -> set[int]:
         """Return the takes that are under way here."""
-        return {visit.take.token for visit in list(self.visits.values())}
+        return {run.take.token for run in list(self.runs.values())}

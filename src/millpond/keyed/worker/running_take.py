@@ -9,7 +9,7 @@ from millpond.keyed.jobs import Lost, Resident
 from millpond.keyed.rules.records import Outcome, Take
 
 
-class Visit:
+class RunningTake:
     """A take that is being run."""
 
     __slots__ = (

@@ -13,7 +13,7 @@ from typing import Any
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineUnavailable
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.worker.health import check_health, telling
 from millpond.keyed.worker.worker import Worker
 
@@ -24,13 +24,13 @@ SAME = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def async_serve(home: Home, options: dict[str, Any], health: str | None = None) -> None:
+async def async_serve(connection: PoolConnection, options: dict[str, Any], health: str | None = None) -> None:
     """Work in the running loop. The first signal lets the worker leave, the second stops what runs, and kills soon."""
     where = check_health(health)
-    worker = Worker(home, **options)
-    with _heeding(home, worker):
-        async with telling(home, worker, where):
-            if not await _begun(home, worker):
+    worker = Worker(connection, **options)
+    with _heeding(connection, worker):
+        async with telling(connection, worker, where):
+            if not await _begun(connection, worker):
                 return
             try:
                 await worker.stopped.wait()
@@ -39,7 +39,7 @@ async def async_serve(home: Home, options: dict[str, Any], health: str | None = 
                 await worker.departed()
 
 
-async def _begun(home: Home, worker: Worker) -> bool:
+async def _begun(connection: PoolConnection, worker: Worker) -> bool:
     """Join the pool, as soon as the store can be reached; False: it was told to end before that."""
     said = ""
     while not worker.stopped.is_set():
@@ -48,7 +48,7 @@ async def _begun(home: Home, worker: Worker) -> bool:
         except EngineUnavailable as error:
             if not said:
                 said = str(error)
-                logger.warning("a worker of pool %r cannot begin yet: %s", home.name, error)
+                logger.warning("a worker of pool %r cannot begin yet: %s", connection.name, error)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(worker.stopped.wait(), 1.0)
         else:
@@ -56,13 +56,13 @@ async def _begun(home: Home, worker: Worker) -> bool:
     return False
 
 
-def serve(home: Home, options: dict[str, Any], health: str | None = None) -> None:
+def serve(connection: PoolConnection, options: dict[str, Any], health: str | None = None) -> None:
     """Work in a loop of its own."""
-    asyncio.run(async_serve(home, options, health))
+    asyncio.run(async_serve(connection, options, health))
 
 
 @contextlib.contextmanager
-def _heeding(home: Home, worker: Worker) -> Iterator[None]:
+def _heeding(connection: PoolConnection, worker: Worker) -> Iterator[None]:
     """Heed signals where that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -81,10 +81,10 @@ def _heeding(home: Home, worker: Worker) -> Iterator[None]:
         if heard == 1:
             name, running = signal.Signals(number).name, worker.running
             text = "a worker of pool %r leaves after %s: it waits for %d that run; a second signal stops them"
-            logger.info(text, home.name, name, running)
+            logger.info(text, connection.name, name, running)
             worker.stopped.set()
         elif heard == 2:
-            logger.warning("a worker of pool %r hurries: what runs is told to stop now", home.name)
+            logger.warning("a worker of pool %r hurries: what runs is told to stop now", connection.name)
             loop.call_later(LAST, die, number)
             worker.hurry()
         else:

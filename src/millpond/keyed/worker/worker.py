@@ -1,10 +1,10 @@
 """A worker: a member of the pool that runs jobs. It lives in an event loop, and talks to the store from threads.
 
-Worker   joins, is lost, joins again, leaves            this file
-Heart    renews the lease, watches the clock            _heart
-Lane     reports and takes, gives and claims slots      _lane
-Runner   runs what was taken                            _runner
-Tenure   a membership under one id                      _tenure
+Worker      joins, is lost, joins again, leaves         this file
+Heartbeat   renews the lease, watches the clock         heartbeat
+Feed        reports and takes                           feed
+Runner      runs what was taken                         runner
+Membership  the time under one id, and its lease        membership
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed.rules import commands as do
 from millpond.keyed.rules.checks import check_seconds
 from millpond.keyed.rules.records import SECOND, Joiner
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.shared.notices import tell
-from millpond.keyed.stores.base import Ear
-from millpond.keyed.worker.feed import Lane
-from millpond.keyed.worker.heartbeat import Heart
-from millpond.keyed.worker.membership import Tenure
+from millpond.keyed.stores.base import Subscription
+from millpond.keyed.worker.feed import Feed
+from millpond.keyed.worker.heartbeat import Heartbeat
+from millpond.keyed.worker.membership import Membership
 from millpond.keyed.worker.runner import Runner
 
 CANCELLED = 2.0
@@ -40,7 +40,7 @@ class Worker:
 
     def __init__(
         self,
-        home: Home,
+        connection: PoolConnection,
         *,
         concurrency: int = 100,
         weight: int = 1,
@@ -57,7 +57,7 @@ class Worker:
         if grace is not None:
             check_seconds(grace, "grace")
         check_seconds(stall, "stall")
-        self._home = home
+        self._connection = connection
         self._stall = stall
         self._concurrency = concurrency
         self._weight = weight
@@ -65,8 +65,8 @@ class Worker:
         self._grace = grace
         self._has_runner = False
         self._measuring: list[Observer] = []
-        self._tenure: Tenure | None = None
-        self._ear: Ear | None = None
+        self._membership: Membership | None = None
+        self._subscription: Subscription | None = None
         self._closing: asyncio.Future[None] | None = None
         self._departing: asyncio.Future[None] | None = None
         self.stopped: asyncio.Event = asyncio.Event()
@@ -75,12 +75,12 @@ class Worker:
     @property
     def id(self) -> str:
         """The id under which it is a member now; another one after it lost its lease."""
-        return "" if self._tenure is None else self._tenure.id
+        return "" if self._membership is None else self._membership.id
 
     @property
     def is_member(self) -> bool:
         """Whether its lease surely holds."""
-        return self._tenure is not None and self._tenure.may_begin()
+        return self._membership is not None and self._membership.may_begin()
 
     def measure(self, observer: Observer) -> None:
         """Also tell this observer of every run of a handler from now on; from whatever thread."""
@@ -91,18 +91,20 @@ class Worker:
     async def start(self) -> None:
         """Join the pool and begin to take jobs."""
         self._loop = asyncio.get_running_loop()
-        home = self._home
-        self._store, self._settings, placement = await self._loop.run_in_executor(None, home.engage)
+        connection = self._connection
+        self._store, self._settings, placement = await self._loop.run_in_executor(None, connection.engage)
         store, settings = self._store, self._settings
-        self._lane = Lane(home.name, store, settings, placement, self._lost, self._doubt, self._shut, home.observer)
+        self._feed = Feed(
+            connection.name, store, settings, placement, self._lost, self._renew_soon, self._shut, connection.observer
+        )
         self._runner = Runner(
-            home.name,
-            home.definitions,
+            connection.name,
+            connection.definitions,
             self._concurrency,
-            self._lane.settle,
-            home.observer,
+            self._feed.report,
+            connection.observer,
             largest=settings.payload_limit,
-            tracing=home.tracing,
+            tracing=connection.tracing,
         )
         for observer in self._measuring:
             self._runner.measure(observer)
@@ -111,16 +113,16 @@ class Worker:
         outer = None
         try:
             outer = store.outer_heart(lease, self._stall, renews=not self._strict)
-            beats = self._join, self._is_wanted, self._lane.tell, self._lost, self._lane.is_stuck
-            self._heart = Heart(home.name, store, lease, *beats, outer)
-            tenure = await self._loop.run_in_executor(None, self._join)
+            beats = self._join, self._is_wanted, self._feed.tell, self._lost, self._feed.is_stuck
+            self._heartbeat = Heartbeat(connection.name, store, lease, *beats, outer)
+            membership = await self._loop.run_in_executor(None, self._join)
         except BaseException:
             if outer is not None:
                 outer.close()
-            home.dismiss(store)
+            connection.dismiss(store)
             raise
-        self._heart.start(tenure)
-        self._lane.start(self._runner)
+        self._heartbeat.start(membership)
+        self._feed.start(self._runner)
 
     async def close(self, grace: float | None = None) -> None:
         """Leave the pool: what was not begun is handed over at once, what runs has `grace` seconds to end."""
@@ -131,16 +133,16 @@ class Worker:
     async def _close(self, grace: float | None) -> None:
         self.stopped.set()
         grace = next(each for each in (grace, self._grace, self._settings.drain / SECOND) if each is not None)
-        lane, runner, heart, tenure = self._lane, self._runner, self._heart, self._tenure
-        lane.is_closing = True
-        heart.is_leaving = True
+        feed, runner, heartbeat, membership = self._feed, self._runner, self._heartbeat, self._membership
+        feed.is_closing = True
+        heartbeat.is_leaving = True
         runner.close()
         in_thread = partial(self._loop.run_in_executor, None)
         try:
-            if tenure is not None and not tenure.is_over:
-                await in_thread(lane.hand_over, tenure, runner)
+            if membership is not None and not membership.is_over:
+                await in_thread(feed.hand_over, membership, runner)
         except EngineError as error:
-            logger.warning("a worker of pool %r leaves without handing over: %s", self._home.name, error)
+            logger.warning("a worker of pool %r leaves without handing over: %s", self._connection.name, error)
         is_idle = await runner.idle(grace)
         if not is_idle:
             runner.stop("closing")
@@ -152,30 +154,30 @@ class Worker:
                 "%d plain functions still run on a worker of pool %r that is to end: they keep their keys, and the "
                 "worker its lease, until they return",
                 self.running,
-                self._home.name,
+                self._connection.name,
             )
             self._departing = asyncio.ensure_future(self._depart())
 
     async def _depart(self) -> None:
         """Leave the pool when nothing runs any more."""
-        lane, runner, heart = self._lane, self._runner, self._heart
+        feed, runner, heartbeat = self._feed, self._runner, self._heartbeat
         in_thread = partial(self._loop.run_in_executor, None)
         while True:
             await runner.idle(None, hurried=True)
-            is_heard = await in_thread(lane.flush, self._settings.lease / SECOND)
-            if not is_heard or (runner.is_idle and lane.is_quiet()):
+            is_heard = await in_thread(feed.flush, self._settings.lease / SECOND)
+            if not is_heard or (runner.is_idle and feed.is_quiet()):
                 break  # else the last answer brought something, which is given back
-        await in_thread(lane.end)
-        await in_thread(heart.end)
-        tenure = self._tenure  # it may have been renewed meanwhile
-        if tenure is not None and not tenure.is_over:
-            tenure.end(disarm=True)
-            await in_thread(self._leave, tenure)
+        await in_thread(feed.end)
+        await in_thread(heartbeat.end)
+        membership = self._membership  # it may have been renewed meanwhile
+        if membership is not None and not membership.is_over:
+            membership.end(disarm=True)
+            await in_thread(self._leave, membership)
         runner.shut()
-        if self._ear is not None:
-            self._ear.close()
-        await in_thread(self._home.dismiss, self._store)
-        tell(self._home.observer, "worker_left", self._home.name, worker=self.id)
+        if self._subscription is not None:
+            self._subscription.close()
+        await in_thread(self._connection.dismiss, self._store)
+        tell(self._connection.observer, "worker_left", self._connection.name, worker=self.id)
 
     @property
     def is_gone(self) -> bool:
@@ -190,97 +192,99 @@ class Worker:
     @property
     def running(self) -> int:
         """How many jobs and residents it runs."""
-        return len(self._runner.visits) + len(self._runner.residents) if self._has_runner else 0
+        return len(self._runner.runs) + len(self._runner.residents) if self._has_runner else 0
 
     def hurry(self) -> None:
         """Give what runs no more time."""
         if self._has_runner:  # else nothing runs: the store could not be reached yet
             self._runner.hurry()
 
-    # -- from threads of heart and lane -------------------------------------------------------------------------------
+    # -- from threads of heartbeat and feed ---------------------------------------------------------------------------
 
-    def _join(self) -> Tenure:
+    def _join(self) -> Membership:
         """Become a member under a new id."""
-        home, store = self._home, self._store
-        settings = self._settings = home.agree(store, lenient=self._tenure is not None)
+        connection, store = self._connection, self._store
+        settings = self._settings = connection.agree(store, lenient=self._membership is not None)
         joiner = Joiner(
             secrets.token_hex(5),
             f"{socket.gethostname()}:{os.getpid()}",
             self._weight,
             self._concurrency,
-            tuple(sorted(home.handled())),
+            tuple(sorted(connection.handled())),
         )
         sent = elapsed()
         beat = store.join(joiner)
-        tenure = Tenure(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
+        membership = Membership(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
         try:
-            if home.agree(store, lenient=True)[:3] != settings[:3]:  # somebody changed lease or drain at this moment
-                raise EngineUnavailable(f"settings of pool {home.name!r} were changed while a worker joined")
-            ear = store.listen(joiner.id, self._lane.wake, partial(self._lane.hand, tenure=tenure))
+            if (
+                connection.agree(store, lenient=True)[:3] != settings[:3]
+            ):  # somebody changed lease or drain at this moment
+                raise EngineUnavailable(f"settings of pool {connection.name!r} were changed while a worker joined")
+            subscription = store.listen(joiner.id, self._feed.wake, partial(self._feed.hand, membership=membership))
         except BaseException:  # a member that nobody renews would be given slots
-            tenure.end(disarm=True)
+            membership.end(disarm=True)
             with contextlib.suppress(EngineError):
                 store.leave(joiner.id)
             raise
         was = self.id
-        old, self._ear = self._ear, ear
+        old, self._subscription = self._subscription, subscription
         if old is not None:
             old.close()
-        self._tenure = tenure
-        self._lane.serve(tenure, beat, settings)
-        self._start_standing()
-        tell(home.observer, "worker_joined", home.name, worker=joiner.id)
+        self._membership = membership
+        self._feed.serve(membership, beat, settings)
+        self._start_permanent()
+        tell(connection.observer, "worker_joined", connection.name, worker=joiner.id)
         if was:
-            tell(home.observer, "worker_back", home.name, worker=joiner.id, was=was)
-        return tenure
+            tell(connection.observer, "worker_back", connection.name, worker=joiner.id, was=was)
+        return membership
 
-    def _start_standing(self) -> None:
+    def _start_permanent(self) -> None:
         """See that the residents are there which the pool is never without: the store may be new, or have lost them."""
-        home, store = self._home, self._store
-        for definition, key, args in home.standing:
+        connection, store = self._connection, self._store
+        for definition, key, args in connection.permanent:
             try:
-                with home.as_worker():
-                    start = do.Start(*home.address(key, definition.name), home.envelope(definition, args))
+                with connection.as_worker():
+                    start = do.Start(*connection.address(key, definition.name), connection.envelope(definition, args))
                 store.apply(start)
             except Exception as error:  # the next worker that joins will try, or this one when it joins anew
-                logger.warning("%r of pool %r could not be started: %r", definition.name, home.name, error)
+                logger.warning("%r of pool %r could not be started: %r", definition.name, connection.name, error)
 
-    def _lost(self, tenure: Tenure, why: str) -> None:
+    def _lost(self, membership: Membership, why: str) -> None:
         """Stop what runs under a membership that is over, or cannot be renewed in time."""
-        if tenure.is_over:
+        if membership.is_over:
             return
-        tenure.end()
-        self._runner.give_up(tenure, "lease")
-        tell(self._home.observer, "worker_lost", self._home.name, worker=tenure.id, why=why)
-        self._heart.stir()
+        membership.end()
+        self._runner.give_up(membership, "lease")
+        tell(self._connection.observer, "worker_lost", self._connection.name, worker=membership.id, why=why)
+        self._heartbeat.wake()
 
     def _is_wanted(self) -> bool:
         """Tell whether anything can run here: else it has to be no member any more, since nobody will end it."""
         if not self._loop.is_closed():
             return True
-        logger.error("the event loop of a worker of pool %r was closed before the worker", self._home.name)
-        tenure = self._tenure
-        if tenure is not None:
-            tenure.end()
-            if not tenure.visits:
-                self._leave(tenure)
-        self._lane.end(wait=False)
-        self._heart.end(wait=False)
-        if self._ear is not None:
-            self._ear.close()
+        logger.error("the event loop of a worker of pool %r was closed before the worker", self._connection.name)
+        membership = self._membership
+        if membership is not None:
+            membership.end()
+            if not membership.runs:
+                self._leave(membership)
+        self._feed.end(wait=False)
+        self._heartbeat.end(wait=False)
+        if self._subscription is not None:
+            self._subscription.close()
         return False
 
-    def _doubt(self) -> None:
-        self._heart.stir()
+    def _renew_soon(self) -> None:
+        self._heartbeat.wake()
 
     def _shut(self) -> None:
         """End, since the whole pool does."""
         if self._closing is None:
-            logger.warning("pool %r is shut down, so its worker ends; admin.resume() opens it", self._home.name)
+            logger.warning("pool %r is shut down, so its worker ends; admin.resume() opens it", self._connection.name)
         self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
 
-    def _leave(self, tenure: Tenure) -> None:
+    def _leave(self, membership: Membership) -> None:
         try:
-            self._store.leave(tenure.id)
+            self._store.leave(membership.id)
         except EngineError as error:
-            logger.warning("worker %s could not say that it leaves: %s", tenure.id, error)
+            logger.warning("worker %s could not say that it leaves: %s", membership.id, error)

@@ -16,7 +16,7 @@ from millpond.keyed.client import cursor
 from millpond.keyed.client._async.admin import AsyncKeyedAdmin
 from millpond.keyed.client._async.handle import AsyncKeyedJob, AsyncKeyedResident
 from millpond.keyed.client._async.search import STATES, AsyncSearch, Start, Wanted
-from millpond.keyed.client.async_bridge import AsyncPort, AsyncWorking
+from millpond.keyed.client.async_bridge import AsyncBridge, AsyncWorking
 from millpond.keyed.client.schedule import Controller, Keys, Schedule
 from millpond.keyed.jobs import Job, Resident
 from millpond.keyed.rules import questions as about
@@ -25,7 +25,7 @@ from millpond.keyed.rules.placement import Placement
 from millpond.keyed.rules.records import KeyView
 from millpond.keyed.rules.settings import checked_settings
 from millpond.keyed.rules.times import MISSED, Cron, Every, Missed, Times
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.shared.definition import Policy, define
 from millpond.keyed.views import JobView, KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
 from millpond.keyed.worker import serve
@@ -96,10 +96,10 @@ class AsyncKeyedPool:
         )
         self.name = name
         self.url = url
-        self._home = Home(name, url, wanted, placement, on_event, create=create, tracing=tracing)
-        self._port = AsyncPort(self._home)
+        self._connection = PoolConnection(name, url, wanted, placement, on_event, create=create, tracing=tracing)
+        self._bridge = AsyncBridge(self._connection)
         self._controlled: set[str] = set()
-        self.admin = AsyncKeyedAdmin(self._port)
+        self.admin = AsyncKeyedAdmin(self._bridge)
         """Operators' verbs."""
 
     # --- jobs ----------------------------------------------------------------------------------------------------
@@ -132,14 +132,14 @@ class AsyncKeyedPool:
 
         def decorate(function: Callable[..., Any]) -> AsyncKeyedJob[Any, Any]:
             definition = define(function, name, policy)
-            self._home.add(definition)
-            return AsyncKeyedJob(self._port, definition)
+            self._connection.add(definition)
+            return AsyncKeyedJob(self._bridge, definition)
 
         return decorate(*function) if function else decorate
 
     def declare_job(self, name: str, *, keep_result: float = 60.0) -> AsyncKeyedJob[..., Any]:
         """Return a job by its name, to dispatch it where its handler is not known: in another program."""
-        return AsyncKeyedJob(self._port, define(None, name, Policy(keep_result=keep_result)))
+        return AsyncKeyedJob(self._bridge, define(None, name, Policy(keep_result=keep_result)))
 
     @overload
     def resident(self, function: Callable[Concatenate[Resident, P], object], /) -> AsyncKeyedResident[P]: ...
@@ -158,14 +158,14 @@ class AsyncKeyedPool:
 
         def decorate(function: Callable[..., Any]) -> AsyncKeyedResident[Any]:
             definition = define(function, name, policy, resident=True)
-            self._home.add(definition)
-            return AsyncKeyedResident(self._port, definition)
+            self._connection.add(definition)
+            return AsyncKeyedResident(self._bridge, definition)
 
         return decorate(*function) if function else decorate
 
     def declare_resident(self, name: str) -> AsyncKeyedResident[...]:
         """Return a resident by its name, to start and stop it where its handler is not known."""
-        return AsyncKeyedResident(self._port, define(None, name, Policy(), resident=True))
+        return AsyncKeyedResident(self._bridge, define(None, name, Policy(), resident=True))
 
     async def reconcile(self, resident: AsyncKeyedResident[Any], wanted: Mapping[str, Mapping[str, Any]]) -> int:
         """Make the residents of this name equal to `wanted`, which has the arguments of each by key.
@@ -217,8 +217,8 @@ class AsyncKeyedPool:
 
         def decorate(function: Callable[..., R]) -> AsyncKeyedJob[..., R]:
             definition = define(function, name, policy)
-            Schedule(self._home, definition, times, keys, missed).keep()
-            return AsyncKeyedJob(self._port, definition)
+            Schedule(self._connection, definition, times, keys, missed).keep()
+            return AsyncKeyedJob(self._bridge, definition)
 
         return decorate
 
@@ -231,12 +231,12 @@ class AsyncKeyedPool:
         somebody has stopped what should be there, all are back at its next turn. The function itself stays as it is.
         """
         given: Any = resident  # whatever that is: a function, where somebody forgot the parentheses
-        if not isinstance(given, AsyncKeyedResident) or given.home is not self._home:
+        if not isinstance(given, AsyncKeyedResident) or given.connection is not self._connection:
             raise TypeError(f"controller() takes a resident of this pool first, not {given!r}")
 
         def decorate(function: Callable[[Resident], Any]) -> Callable[[Resident], Any]:
             own = str(name or getattr(function, "__name__", "controller"))
-            controller = Controller(self._home, own, function, resident.definition, every)
+            controller = Controller(self._connection, own, function, resident.definition, every)
             if resident.name in self._controlled:
                 raise ValueError(
                     f"resident {resident.name!r} has a controller already: two would undo each other's work"
@@ -267,7 +267,8 @@ class AsyncKeyedPool:
         GIL) keeps its lease, on stores that other machines use.
         """
         return AsyncWorking(
-            self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
+            self._connection,
+            {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall},
         )
 
     async def run(
@@ -289,19 +290,19 @@ class AsyncKeyedPool:
         path is a file that is touched every second while the worker is a member, and is not there else.
         """
         options = {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
-        await serve.async_serve(self._home, options, health)
+        await serve.async_serve(self._connection, options, health)
 
     # --- looking in ----------------------------------------------------------------------------------------------
 
     async def workers(self) -> list[WorkerView]:
         """Return the workers, the oldest first."""
-        beat = await self._port.look(about.Members())
-        _, owners = await self._port.look(about.Owners())
+        beat = await self._bridge.look(about.Members())
+        _, owners = await self._bridge.look(about.Owners())
         return views.workers(beat, owners)
 
     async def slots(self) -> list[SlotView]:
         """Return who owns what, since when, and why."""
-        return views.slots(await self._port.look(about.Slots()))
+        return views.slots(await self._bridge.look(about.Slots()))
 
     async def keys(self, *, after: str = "", limit: int | None = None) -> Page[KeyInfo]:
         """Return the keys that have jobs: all of them, the one with the oldest job first; or `limit` of them.
@@ -321,7 +322,7 @@ class AsyncKeyedPool:
         rest = cursor.check_limit(limit)
         found: Page[KeyView] = Page()
         while True:
-            page = await self._port.look(about.Keys(lane, start, PAGE if rest is None else min(rest, PAGE)))
+            page = await self._bridge.look(about.Keys(lane, start, PAGE if rest is None else min(rest, PAGE)))
             found += page
             found.now, start = page.now, page.next
             rest = None if rest is None else rest - len(page)
@@ -349,19 +350,19 @@ class AsyncKeyedPool:
         for what, given in (("id", id), ("name", name)):
             if given is not None and not isinstance(given, str):
                 raise TypeError(f"{what}= is text, not {given!r}")
-        await self._port.open()
-        plain = None if key is None else self._home.checked_key(key)
+        await self._bridge.open()
+        plain = None if key is None else self._connection.checked_key(key)
         start = Start(*cursor.read("jobs", after)) if after else None
         most = cursor.check_limit(limit)
         wanted = Wanted(None if id is None else frozenset((id,)), plain, name, state)
-        search = AsyncSearch(self._port, wanted, sys.maxsize if most is None else most)
+        search = AsyncSearch(self._bridge, wanted, sys.maxsize if most is None else most)
         more = await search.run(start)
         return Page(search.found, cursor.written("jobs", more))
 
     async def owner(self, key: str) -> SlotView:
         """Return the slot of a key: who owns it, since when, and why."""
-        await self._port.open()
-        return (await self.slots())[self._home.address(key)[0]]
+        await self._bridge.open()
+        return (await self.slots())[self._connection.address(key)[0]]
 
     async def residents(self, *, after: str = "", limit: int | None = None) -> Page[ResidentView]:
         """Return the residents: all of them, by name and key; or `limit` of them, see `keys`."""
@@ -373,18 +374,18 @@ class AsyncKeyedPool:
 
     async def statistics(self) -> KeyedStatistics:
         """Return how the pool stands, and what it has done since it was created."""
-        counts = await self._port.look(about.Counts())
-        beat = await self._port.look(about.Members())
+        counts = await self._bridge.look(about.Counts())
+        beat = await self._bridge.look(about.Members())
         return views.statistics(counts, len(beat.members))
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Close the connection to the store. Workers, jobs and residents go on: `admin.shutdown` ends those."""
-        await self._port.close()
+        await self._bridge.close()
 
     async def __aenter__(self) -> AsyncKeyedPool:
-        await self._port.enter()
+        await self._bridge.enter()
         return self
 
     async def __aexit__(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from millpond.keyed import views
-from millpond.keyed.client.async_bridge import AsyncPort
+from millpond.keyed.client.async_bridge import AsyncBridge
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.page import Page
 from millpond.keyed.rules.records import KeyView
@@ -62,8 +62,8 @@ class Start(NamedTuple):
 class AsyncSearch:
     """Looks for jobs until it has enough."""
 
-    def __init__(self, port: AsyncPort, wanted: Wanted, limit: int) -> None:
-        self._port = port
+    def __init__(self, port: AsyncBridge, wanted: Wanted, limit: int) -> None:
+        self._bridge = port
         self._wanted = wanted
         self._limit = limit
         self.found: list[JobView] = []
@@ -100,14 +100,14 @@ class AsyncSearch:
         after = start.after
         while True:
             if key is not None:
-                one = await self._port.look(about.Key(*self._port.home.address(key)))
+                one = await self._bridge.look(about.Key(*self._bridge.connection.address(key)))
                 page = Page([] if one is None else [one])
             else:
-                page = await self._port.look(about.Keys("j", after, KEYS, self._wanted.state == "running"))
+                page = await self._bridge.look(about.Keys("j", after, KEYS, self._wanted.state == "running"))
             those = [(number, view) for number, view in enumerate(page) if self._wanted.may_have(view)]
             firsts = [start.first if view.mailbox == start.mailbox else 0 for _, view in those]
             spans = [(view.mailbox, first, JOBS) for (_, view), first in zip(those, firsts, strict=True)]
-            heads = await self._port.look(about.Jobs(tuple(spans))) if spans else []
+            heads = await self._bridge.look(about.Jobs(tuple(spans))) if spans else []
             for (number, view), first, jobs in zip(those, firsts, heads, strict=True):
                 index = await self._look_into(view, first, jobs)
                 if index is not None:
@@ -121,7 +121,7 @@ class AsyncSearch:
         index = first
         while True:
             if jobs is None:
-                (jobs,) = await self._port.look(about.Jobs(((view.mailbox, index, JOBS),)))
+                (jobs,) = await self._bridge.look(about.Jobs(((view.mailbox, index, JOBS),)))
             for raw in jobs or ():
                 if self._is_full(views.job(view, raw, index)):
                     return index
@@ -133,7 +133,7 @@ class AsyncSearch:
     async def _look_at_delayed(self, start: Start) -> Start | None:
         after = start.after
         while True:
-            page = await self._port.look(about.DelayedJobs(after, KEYS))
+            page = await self._bridge.look(about.DelayedJobs(after, KEYS))
             for number, one in enumerate(page):
                 if self._is_full(views.delayed_job(one)):
                     return Start("delayed", page.marks[number - 1] if number else after)
@@ -144,7 +144,7 @@ class AsyncSearch:
     async def _look_at_dead(self, start: Start) -> Start | None:
         after = start.after
         while True:
-            page = await self._port.look(about.DeadLetters(after, KEYS))
+            page = await self._bridge.look(about.DeadLetters(after, KEYS))
             for number, one in enumerate(page):
                 if self._is_full(views.dead_job(views.dead_letter(one))):
                     return Start("dead", page.marks[number - 1] if number else after)

@@ -12,7 +12,7 @@ from millpond.errors import NotFound
 from millpond.keyed import views
 from millpond.keyed.client import cursor
 from millpond.keyed.client._sync.search import Search, Wanted
-from millpond.keyed.client.bridge import Port
+from millpond.keyed.client.bridge import Bridge
 from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.checks import check_text
@@ -32,8 +32,8 @@ Letters: TypeAlias = Iterable[DeadLetterView | int | str]
 class KeyedAdmin:
     """What an operator may do to a pool. Nothing here is needed by programs that use it."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, port: Bridge) -> None:
+        self._bridge = port
 
     def pause(self, key: str | None = None, *, reason: str = "", by: str = "") -> None:
         """Start nothing more of this key; without a key, nothing in the whole pool. Jobs that run go on.
@@ -44,59 +44,63 @@ class KeyedAdmin:
         slot, plain = self._slot_and_key(key)
         line = self._log("pause", plain, reason, by)
         command = do.Pause(slot, plain, line.by, line.reason)
-        self._port.ask(lambda store: store.apply(command))
+        self._bridge.ask(lambda store: store.apply(command))
 
     def _slot_and_key(self, key: str | None) -> tuple[int, str]:
         """Return the slot of a key and the key; of the whole pool, 0 and nothing."""
-        self._port.open()
-        return (0, "") if key is None else (self._port.home.address(key)[0], self._port.home.checked_key(key))
+        self._bridge.open()
+        return (
+            (0, "")
+            if key is None
+            else (self._bridge.connection.address(key)[0], self._bridge.connection.checked_key(key))
+        )
 
     def _log(self, what: str, about: str, reason: str, by: str) -> do.Log:
         """Keep a line of what is about to be done: nothing is done without one."""
         who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
         line = do.Log(who, what, about, check_text(reason, "a reason", LONGEST_REASON, empty=True))
-        self._port.ask(lambda store: store.apply(line))
+        self._bridge.ask(lambda store: store.apply(line))
         return line
 
     def note(self, what: str, about: str = "", *, reason: str = "", by: str = "") -> None:
         """Keep a line in the history of something that is done to the pool by other means."""
-        self._port.open()
+        self._bridge.open()
         plain = check_text(what, "what was done", LONGEST_REASON)
         self._log(plain, check_text(about, "about=", LONGEST_REASON, empty=True), reason, by)
 
     def history(self, limit: int = 100) -> list[ActView]:
         """Return what people did to the pool by these verbs, the latest last. The last 1000 are kept."""
         most = cursor.check_limit(limit)
-        return [views.act(each) for each in self._port.look(about.Acts(KEPT_ACTS if most is None else most))]
+        return [views.act(each) for each in self._bridge.look(about.Acts(KEPT_ACTS if most is None else most))]
 
     def resume(self, key: str | None = None, *, reason: str = "", by: str = "") -> None:
         """Undo `pause`; without a key also `shutdown`."""
         command = do.Resume(*self._slot_and_key(key))
         self._log("resume", command.key, reason, by)
-        self._port.ask(lambda store: store.apply(command))
+        self._bridge.ask(lambda store: store.apply(command))
 
     def paused(self, *, after: str = "", limit: int | None = None) -> Page[PauseView]:
         """Return the keys that are paused, who did that, since when, and why; the whole pool first, if it is."""
         start = cursor.read("paused", after) if after else ""
-        page = self._port.look(about.Pauses(start, cursor.check_limit(limit)))
+        page = self._bridge.look(about.Pauses(start, cursor.check_limit(limit)))
         return Page((views.pause(each) for each in page), cursor.written("paused", page.next))
 
     def purge(self, key: str, *, reason: str = "", by: str = "") -> int:
         """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
-        self._port.open()
-        command = do.Purge(*self._port.home.address(key))
-        self._log("purge", self._port.home.checked_key(key), reason, by)
-        return int(self._port.ask(lambda store: store.apply(command)))
+        self._bridge.open()
+        command = do.Purge(*self._bridge.connection.address(key))
+        self._log("purge", self._bridge.connection.checked_key(key), reason, by)
+        return int(self._bridge.ask(lambda store: store.apply(command)))
 
     def retry(self, key: str, *more: str, reason: str = "", by: str = "") -> int:
         """Try the first job of each key again now, if it failed and waits for its next try; return how many did."""
-        self._port.open()
-        home = self._port.home
-        commands = [do.Retry(*home.address(each)) for each in (key, *more)]
-        self._log("retry", _several([home.checked_key(each) for each in (key, *more)]), reason, by)
+        self._bridge.open()
+        connection = self._bridge.connection
+        commands = [do.Retry(*connection.address(each)) for each in (key, *more)]
+        self._log("retry", _several([connection.checked_key(each) for each in (key, *more)]), reason, by)
         count = 0
         for command in commands:
-            count += self._port.ask(lambda store, command=command: store.apply(command)) == "ready"  # type: ignore[misc]
+            count += self._bridge.ask(lambda store, command=command: store.apply(command)) == "ready"  # type: ignore[misc]
         return count
 
     def configure(
@@ -127,22 +131,23 @@ class KeyedAdmin:
             max_dead=max_dead,
             max_losses=max_losses,
         )
-        self._port.open()
-        home = self._port.home
+        self._bridge.open()
+        connection = self._bridge.connection
         command = do.Configure(tuple(wanted.items()))
-        if self._port.ask(lambda store: store.apply(command)) == "busy":
+        if self._bridge.ask(lambda store: store.apply(command)) == "busy":
             raise ValueError(
-                f"pool {home.name!r} has workers, which go by the lease and drain that they joined with: end them first"
+                f"pool {connection.name!r} has workers, which go by the lease and drain that they joined with: "
+                "end them first"
             )
         changes = [f"{name}={shown_setting(name, value)}" for name, value in wanted.items()]
         self._log("configure", ", ".join(changes), reason, by)
-        home.want(wanted)
-        self._port.ask(home.agree)
+        connection.want(wanted)
+        self._bridge.ask(connection.agree)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the pool, as `configure` and `KeyedPool` take them; None stands for no limit."""
-        self._port.open()
-        found = self._port.ask(self._port.home.agree)._asdict()
+        self._bridge.open()
+        found = self._bridge.ask(self._bridge.connection.agree)._asdict()
         seconds = {name: found[name] / SECOND for name in ("lease", "drain")}
         limits = {name: found[name] or None for name in LIFTED}
         rest = {name: found[name] for name in ("payload_limit", "max_losses", "slots", "placement")}
@@ -150,9 +155,9 @@ class KeyedAdmin:
 
     def shutdown(self, *, reason: str = "", by: str = "") -> None:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""
-        self._port.open()
+        self._bridge.open()
         self._log("shutdown", "", reason, by)
-        self._port.ask(lambda store: store.apply(do.Shut()))
+        self._bridge.ask(lambda store: store.apply(do.Shut()))
 
     def dead_letters(
         self, key: str | None = None, *, after: str = "", limit: int | None = None, newest_first: bool = False
@@ -165,7 +170,7 @@ class KeyedAdmin:
         most = cursor.check_limit(limit)
         found: Page[DeadLetterView] = Page()
         while True:
-            page = self._port.look(about.DeadLetters(start, CHUNK, newest_first))
+            page = self._bridge.look(about.DeadLetters(start, CHUNK, newest_first))
             for each, mark in zip(page, page.marks, strict=True):
                 if key is None or key_of(each.mailbox) == key:
                     if most is not None and len(found) == most:
@@ -184,8 +189,8 @@ class KeyedAdmin:
         """
         if isinstance(jobs, str):
             raise TypeError(f"give a list of jobs or ids, not the text {jobs!r}")
-        self._port.open()
-        home = self._port.home
+        self._bridge.open()
+        connection = self._bridge.connection
         found: set[tuple[str, str]] = set()
         unknown: set[str] = set()
         for each in jobs:
@@ -194,11 +199,11 @@ class KeyedAdmin:
             elif not isinstance(each, str):
                 raise TypeError(f"a job is given as it is or by its id, not {each!r}")
             elif key is not None:
-                found.add((check_text(each, "an id", LONGEST_ID), home.checked_key(key)))
+                found.add((check_text(each, "an id", LONGEST_ID), connection.checked_key(key)))
             else:
                 unknown.add(check_text(each, "an id", LONGEST_ID))
         for _ in range(SEARCHES if unknown else 0):  # while jobs before it end, one may be overlooked
-            search = Search(self._port, Wanted(ids=frozenset(unknown)), sys.maxsize)
+            search = Search(self._bridge, Wanted(ids=frozenset(unknown)), sys.maxsize)
             search.run(None)
             found.update((job.id, job.key) for job in search.found)
             unknown -= {job.id for job in search.found}
@@ -208,8 +213,8 @@ class KeyedAdmin:
             self._log("cancel", _several([job for job, _ in sorted(found)]), reason, by)
         count = 0
         for job, its_key in found:
-            command = do.Cancel(*home.address(its_key), job)
-            count += self._port.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
+            command = do.Cancel(*connection.address(its_key), job)
+            count += self._bridge.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
         return count
 
     def replay(self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = "") -> int:
@@ -220,7 +225,7 @@ class KeyedAdmin:
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Replay(tuple(numbers[start : start + CHUNK]))
-            total += int(self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+            total += int(self._bridge.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
         return total
 
     def discard(self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = "") -> int:
@@ -231,7 +236,7 @@ class KeyedAdmin:
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Drop(tuple(numbers[start : start + CHUNK]))
-            total += int(self._port.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+            total += int(self._bridge.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
         return total
 
     def _chosen(self, letters: Letters | None, key: str | None) -> list[int]:
@@ -259,15 +264,15 @@ class KeyedAdmin:
     def drop(self, *, force: bool = False) -> None:
         """Forget the pool, with everything that it knows. Refused while it has workers or jobs, unless `force`."""
         if not force:
-            counts = self._port.look(about.Counts())
-            beat = self._port.look(about.Members())
+            counts = self._bridge.look(about.Counts())
+            beat = self._bridge.look(about.Members())
             if counts.jobs or counts.delayed or counts.residents or counts.dead or beat.members:
                 raise ValueError(
-                    f"pool {self._port.home.name!r} has {counts.jobs} jobs, {counts.delayed} delayed ones, "
+                    f"pool {self._bridge.connection.name!r} has {counts.jobs} jobs, {counts.delayed} delayed ones, "
                     f"{counts.residents} residents, {counts.dead} dead letters and {len(beat.members)} workers: "
                     "drop(force=True) forgets them"
                 )
-        self._port.ask(lambda store: store.drop())
+        self._bridge.ask(lambda store: store.drop())
 
 
 def _several(names: Sequence[str]) -> str:

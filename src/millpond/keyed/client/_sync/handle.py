@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, get_args
 
 from millpond.errors import AlreadyExists, NotFound, PoolClosed, PoolFull
-from millpond.keyed.client.bridge import Port
+from millpond.keyed.client.bridge import Bridge
 from millpond.keyed.client.results import PROGRESS
 from millpond.keyed.client.sender import BATCH
 from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.checks import check_text
 from millpond.keyed.rules.envelope import opened, stamped
-from millpond.keyed.rules.records import SECOND, KeyView, Order, Special, Verdicts, key_of
+from millpond.keyed.rules.records import SECOND, KeyView, Order, OrderOptions, Verdicts, key_of
 from millpond.keyed.shared.arguments import decode
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.shared.definition import Definition
 from millpond.keyed.shared.outcome import refusal
 
@@ -40,7 +40,7 @@ class Receipt(Generic[R_co]):
 
     def __init__(
         self,
-        port: Port,
+        port: Bridge,
         definition: Definition,
         key: str,
         id: str,  # noqa: A002
@@ -51,7 +51,7 @@ class Receipt(Generic[R_co]):
         self.id = id
         self._siblings = siblings
         self._place = place
-        self._port = port
+        self._bridge = port
         self._definition = definition
 
     def result(self, timeout: float | None = None, *, on_progress: Callable[[Any], object] | None = None) -> R_co:
@@ -63,23 +63,23 @@ class Receipt(Generic[R_co]):
         """
         if not self._definition.keep:
             raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
-        slot, mailbox = self._port.home.address(self.key)
+        slot, mailbox = self._bridge.connection.address(self.key)
         near = self._siblings[self._place + 1 : self._place + 500]
-        replies = self._port.replies
+        results = self._bridge.results
         if inspect.iscoroutinefunction(on_progress):
             raise TypeError("on_progress= is a plain function: start a task in it for what has to be awaited")
-        watch = None if on_progress is None else self._port.caller(lambda data: on_progress(decode(data)))
-        expected = replies.expect(self.id, slot, mailbox, near, watch)
+        watch = None if on_progress is None else self._bridge.caller(lambda data: on_progress(decode(data)))
+        expected = results.expect(self.id, slot, mailbox, near, watch)
         try:
-            status, data = self._port.wait(expected, timeout)
+            status, data = self._bridge.wait(expected, timeout)
         except TimeoutError:
-            replies.forget(self.id, expected, watch)
+            results.forget(self.id, expected, watch)
             raise TimeoutError(
                 f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
                 f"{self.status()}); it goes on, and may be waited for again"
             ) from None
         except BaseException:
-            replies.forget(self.id, expected, watch)
+            results.forget(self.id, expected, watch)
             raise
         if status != "done":
             raise refusal(self.key, self.id, status, data)
@@ -95,8 +95,8 @@ class Receipt(Generic[R_co]):
         outcome = self._outcome()
         if outcome is not None and outcome[0] != PROGRESS:
             return _ended(outcome[0])
-        slot, mailbox = self._port.home.address(self.key)
-        place = self._port.look(about.Where(slot, mailbox, self.id))
+        slot, mailbox = self._bridge.connection.address(self.key)
+        place = self._bridge.look(about.Where(slot, mailbox, self.id))
         if place in ("gone", "dead"):  # it may have ended between the two questions
             outcome = self._outcome()
         return place if outcome is None or outcome[0] == PROGRESS else _ended(outcome[0])
@@ -107,13 +107,13 @@ class Receipt(Generic[R_co]):
         return decode(outcome[1]) if outcome is not None and outcome[0] == PROGRESS else None
 
     def _outcome(self) -> tuple[str, bytes] | None:
-        outcomes = self._port.look(about.Outcomes((self.id,)))
+        outcomes = self._bridge.look(about.Outcomes((self.id,)))
         return outcomes[0]
 
     def cancel(self) -> bool:
         """Take the job back. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
-        slot, mailbox = self._port.home.address(self.key)
-        return self._port.ask(lambda store: store.apply(do.Cancel(slot, mailbox, self.id))) != "gone"
+        slot, mailbox = self._bridge.connection.address(self.key)
+        return self._bridge.ask(lambda store: store.apply(do.Cancel(slot, mailbox, self.id))) != "gone"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of job {self._definition.name!r}, key {self.key!r}>"
@@ -128,8 +128,8 @@ Ordered = tuple[str, str, Order]
 class Lot:
     """Many jobs on their way: while one batch is with the store the next is put together."""
 
-    def __init__(self, port: Port) -> None:
-        self._port = port
+    def __init__(self, port: Bridge) -> None:
+        self._bridge = port
         self._part: list[Ordered] = []
         self._underway: tuple[list[Ordered], Callable[[], Any]] | None = None
 
@@ -142,25 +142,25 @@ class Lot:
         """Send what is left, and return all that was not returned yet."""
         if self._underway is None:  # it is only one batch: no need for a thread
             part = self._part
-            return [(part, self._port.dispatch([order for _, _, order in part]))] if part else []
+            return [(part, self._bridge.dispatch([order for _, _, order in part]))] if part else []
         answered = [self._send()] if self._part else []
         part, ended = self._underway
         return [each for each in answered if each is not None] + [(part, ended())]
 
     def _send(self) -> tuple[list[Ordered], Verdicts] | None:
         before, part, self._part = self._underway, self._part, []
-        self._underway = part, self._port.begin([order for _, _, order in part])
+        self._underway = part, self._bridge.begin([order for _, _, order in part])
         return None if before is None else (before[0], before[1]())
 
 
 class KeyedJob(Generic[P, R]):
     """A job of a pool: call it to run the handler here and now, dispatch it to have it run by the key's owner."""
 
-    def __init__(self, port: Port, definition: Definition, special: Special | None = None) -> None:
+    def __init__(self, port: Bridge, definition: Definition, options: OrderOptions | None = None) -> None:
         self.name = definition.name
-        self._port = port
+        self._bridge = port
         self._definition = definition
-        self._special = special
+        self._options = options
         if definition.function is not None:
             self.__doc__ = definition.function.__doc__
             self.__wrapped__ = definition.function
@@ -198,14 +198,14 @@ class KeyedJob(Generic[P, R]):
         for name, value in (("delay", delay), ("at", at)):
             if value is not None and not 0 <= value < 1e11:
                 raise ValueError(f"{name} must be seconds from 0, not {value!r}")
-        special = self._special or Special("", self.name)
+        options = self._options or OrderOptions("", self.name)
         if id is not None:
-            special = special._replace(id=id, unique_for=round(UNIQUE_FOR * SECOND))
+            options = options._replace(id=id, unique_for=round(UNIQUE_FOR * SECOND))
         if delay is not None or at is not None:
-            special = special._replace(delay=round((delay or 0) * SECOND), at=round((at or 0) * SECOND))
+            options = options._replace(delay=round((delay or 0) * SECOND), at=round((at or 0) * SECOND))
         if on_busy is not None:
-            special = special._replace(on_busy=on_busy)
-        return KeyedJob(self._port, self._definition, special)
+            options = options._replace(on_busy=on_busy)
+        return KeyedJob(self._bridge, self._definition, options)
 
     def dispatch(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> Receipt[R]:
         """Have the job run by the owner of the key, after all that was dispatched for this key before.
@@ -213,13 +213,13 @@ class KeyedJob(Generic[P, R]):
         When this returns, the job is in the store. Raise `PoolFull` when there is no room, `PoolClosed` when the pool
         was shut down.
         """
-        self._port.open()
-        with self._port.home.sending(self.name, key) as trace:
-            job, order = self._port.home.order(self._definition, key, args, kwargs, self._special, trace)
-            verdicts = self._port.dispatch([order])
+        self._bridge.open()
+        with self._bridge.connection.sending(self.name, key) as trace:
+            job, order = self._bridge.connection.order(self._definition, key, args, kwargs, self._options, trace)
+            verdicts = self._bridge.dispatch([order])
             if verdicts:
                 job = self._heed(verdicts[0], key, job)
-        return Receipt(self._port, self._definition, key, job)
+        return Receipt(self._bridge, self._definition, key, job)
 
     def dispatch_many(self, calls: Iterable[tuple[Any, ...]], *, ids: Iterable[str] | None = None) -> list[Receipt[R]]:
         """Dispatch many at once: each is a tuple of the key and the arguments. Much cheaper than one by one.
@@ -228,10 +228,10 @@ class KeyedJob(Generic[P, R]):
         Raise `PoolFull` (or `AlreadyExists`, with on_busy="reject") if some were refused; its `receipts` has those that
         were not, and None for the others.
         """
-        self._port.open()
-        if self._special is not None and self._special.id:
+        self._bridge.open()
+        if self._options is not None and self._options.id:
             raise ValueError("options(id=...) names one job: give dispatch_many one for each, as ids=")
-        with self._port.home.sending(self.name) as trace:
+        with self._bridge.connection.sending(self.name) as trace:
             return self._dispatch_many(calls, ids, trace)
 
     def receipt(self, key: str, id: str) -> Receipt[R]:  # noqa: A002
@@ -242,20 +242,20 @@ class KeyedJob(Generic[P, R]):
         `keep_result`): a store cannot tell which. An outcome is found by the id alone, whatever the key: who may ask
         for it is yours to check.
         """
-        self._port.open()
+        self._bridge.open()
         job = check_text(id, "an id", LONGEST_ID)
-        found: Receipt[R] = Receipt(self._port, self._definition, self._port.home.checked_key(key), job)
+        found: Receipt[R] = Receipt(self._bridge, self._definition, self._bridge.connection.checked_key(key), job)
         if found.status() == "gone":
             raise NotFound(
-                f"pool {self._port.home.name!r} knows no job {job!r} of key {key!r}: it was never dispatched, or it "
-                "has ended and its outcome is kept no longer (see keep_result=)"
+                f"pool {self._bridge.connection.name!r} knows no job {job!r} of key {key!r}: it was never dispatched, "
+                "or it has ended and its outcome is kept no longer (see keep_result=)"
             )
         return found
 
     def _dispatch_many(
         self, calls: Iterable[tuple[Any, ...]], ids: Iterable[str] | None, trace: Trace
     ) -> list[Receipt[R]]:
-        lot = Lot(self._port)
+        lot = Lot(self._bridge)
         receipts: list[Receipt[R] | None] = []
         refused: PoolFull | AlreadyExists | None = None
         orders = (self._order(call, trace) for call in calls) if ids is None else self._named(calls, ids, trace)
@@ -280,7 +280,7 @@ class KeyedJob(Generic[P, R]):
         if not isinstance(call, (tuple, list)) or not call:
             raise TypeError(f"dispatch_many takes tuples of a key and its arguments, not {call!r}")
         key, *args = call
-        return key, *self._port.home.order(self._definition, key, tuple(args), {}, self._special, trace)
+        return key, *self._bridge.connection.order(self._definition, key, tuple(args), {}, self._options, trace)
 
     def _receive(
         self, part: list[Ordered], verdicts: Verdicts, receipts: list[Receipt[R] | None]
@@ -292,7 +292,7 @@ class KeyedJob(Generic[P, R]):
             try:
                 if verdicts and index in verdicts:
                     job = self._heed(verdicts[index], key, job)
-                receipts.append(Receipt(self._port, self._definition, key, job, siblings, index))
+                receipts.append(Receipt(self._bridge, self._definition, key, job, siblings, index))
             except (PoolFull, AlreadyExists) as error:
                 refused = error
                 receipts.append(None)
@@ -300,7 +300,7 @@ class KeyedJob(Generic[P, R]):
 
     def _heed(self, verdict: str, key: str, job: str) -> str:
         """Return the id of the job that stands for this one, or raise why there is none."""
-        name, settings = self._port.home.name, self._port.home.settings
+        name, settings = self._bridge.connection.name, self._bridge.connection.settings
         if verdict == "same":
             return job
         if verdict.startswith("into:"):
@@ -316,24 +316,24 @@ class KeyedJob(Generic[P, R]):
         raise PoolFull(f"pool {name!r} has {settings.max_jobs} jobs, its limit (max_jobs): try later, or add workers")
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"
+        return f"<{type(self).__name__} {self.name!r} of pool {self._bridge.connection.name!r}>"
 
 
 class KeyedResident(Generic[P]):
     """A resident of a pool: started, it runs on one worker until it is stopped."""
 
-    def __init__(self, port: Port, definition: Definition) -> None:
+    def __init__(self, port: Bridge, definition: Definition) -> None:
         self.name = definition.name
-        self._port = port
+        self._bridge = port
         self._definition = definition
         if definition.function is not None:
             self.__doc__ = definition.function.__doc__
             self.__wrapped__ = definition.function
 
     @property
-    def home(self) -> Home:
+    def connection(self) -> PoolConnection:
         """The pool that it belongs to."""
-        return self._port.home
+        return self._bridge.connection
 
     @property
     def definition(self) -> Definition:
@@ -348,33 +348,33 @@ class KeyedResident(Generic[P]):
 
     def start(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Start it for this key. False: it runs already, with these arguments. With others it is replaced."""
-        self._port.open()
-        return self._start(key, self._port.home.resident(self._definition, key, args, kwargs))
+        self._bridge.open()
+        return self._start(key, self._bridge.connection.resident(self._definition, key, args, kwargs))
 
     def _start(self, key: str, body: bytes) -> bool:
-        home = self._port.home
-        command = do.Start(*home.address(key, self.name), body)
-        answer = self._port.ask(lambda store: store.apply(command))
+        connection = self._bridge.connection
+        command = do.Start(*connection.address(key, self.name), body)
+        answer = self._bridge.ask(lambda store: store.apply(command))
         if answer == "closed":
-            raise PoolClosed(f"pool {home.name!r} was shut down: admin.resume() opens it again")
+            raise PoolClosed(f"pool {connection.name!r} was shut down: admin.resume() opens it again")
         return answer != "same"
 
     def check(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Raise what `start` would raise for a key or arguments that do not do, without starting anything."""
-        self._port.home.resident(self._definition, key, args, kwargs)
+        self._bridge.connection.resident(self._definition, key, args, kwargs)
 
     def reconcile(self, wanted: Mapping[str, Mapping[str, Any]]) -> int:
         """Make the residents of this name equal to `wanted`: see `reconcile` of the pool."""
         changes = 0
-        self._port.open()
-        home = self._port.home
+        self._bridge.open()
+        connection = self._bridge.connection
         bodies = {
-            home.checked_key(key): home.resident(self._definition, key, (), arguments)
+            connection.checked_key(key): connection.resident(self._definition, key, (), arguments)
             for key, arguments in wanted.items()  # all of them, before anything is done
         }
         after = ""
         while True:
-            page = self._port.look(about.Keys("r", after, PAGE))
+            page = self._bridge.look(about.Keys("r", after, PAGE))
             for view in page:
                 key = key_of(view.mailbox)
                 if not view.mailbox.startswith(f"r:{self.name}:"):
@@ -392,33 +392,33 @@ class KeyedResident(Generic[P]):
 
     def stop(self, key: str, *, timeout: float | None = None) -> bool:
         """End it. False: there is none. With `timeout`, wait until it has ended; raise TimeoutError if it does not."""
-        self._port.open()
-        slot, mailbox = self._port.home.address(key, self.name)
-        answer = self._port.ask(lambda store: store.apply(do.Stop(slot, mailbox)))
+        self._bridge.open()
+        slot, mailbox = self._bridge.connection.address(key, self.name)
+        answer = self._bridge.ask(lambda store: store.apply(do.Stop(slot, mailbox)))
         if answer == "stopping" and timeout is not None:
             for step in range(1 + round(timeout / 0.05)):
-                self._port.sleep(0.05 if step else 0.005)
-                if self._port.look(about.Key(slot, mailbox)) is None:
+                self._bridge.sleep(0.05 if step else 0.005)
+                if self._bridge.look(about.Key(slot, mailbox)) is None:
                     return True
             raise TimeoutError(f"resident {self.name!r} of key {key!r} has not ended in {timeout} s; it was told to")
         return answer != "gone"
 
     def notify(self, key: str, message: Any) -> None:
         """Send it a message. Raise `NotFound` if there is none, `PoolFull` if `max_per_key` messages wait for it."""
-        self._port.open()
-        command = do.Notify(*self._port.home.address(key, self.name), self._port.home.message(message))
-        answer = self._port.ask(lambda store: store.apply(command), once=True)
+        self._bridge.open()
+        command = do.Notify(*self._bridge.connection.address(key, self.name), self._bridge.connection.message(message))
+        answer = self._bridge.ask(lambda store: store.apply(command), once=True)
         if answer == "gone":
             raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
         if answer == "full":
-            most = self._port.home.settings.max_per_key
+            most = self._bridge.connection.settings.max_per_key
             raise PoolFull(
                 f"resident {self.name!r} of key {key!r} has {most} messages that it did not handle, the limit of the "
                 "pool (max_per_key): try later"
             )
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of pool {self._port.home.name!r}>"
+        return f"<{type(self).__name__} {self.name!r} of pool {self._bridge.connection.name!r}>"
 
 
 def _is_right(view: KeyView, body: bytes) -> bool:

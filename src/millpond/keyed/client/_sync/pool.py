@@ -17,7 +17,7 @@ from millpond.keyed.client import cursor
 from millpond.keyed.client._sync.admin import KeyedAdmin
 from millpond.keyed.client._sync.handle import KeyedJob, KeyedResident
 from millpond.keyed.client._sync.search import STATES, Search, Start, Wanted
-from millpond.keyed.client.bridge import Port, Working
+from millpond.keyed.client.bridge import Bridge, Working
 from millpond.keyed.client.schedule import Controller, Keys, Schedule
 from millpond.keyed.jobs import Job, Resident
 from millpond.keyed.rules import questions as about
@@ -26,7 +26,7 @@ from millpond.keyed.rules.placement import Placement
 from millpond.keyed.rules.records import KeyView
 from millpond.keyed.rules.settings import checked_settings
 from millpond.keyed.rules.times import MISSED, Cron, Every, Missed, Times
-from millpond.keyed.shared.connection import Home
+from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.shared.definition import Policy, define
 from millpond.keyed.views import JobView, KeyedStatistics, KeyInfo, ResidentView, SlotView, WorkerView
 from millpond.keyed.worker import serve
@@ -97,10 +97,10 @@ class KeyedPool:
         )
         self.name = name
         self.url = url
-        self._home = Home(name, url, wanted, placement, on_event, create=create, tracing=tracing)
-        self._port = Port(self._home)
+        self._connection = PoolConnection(name, url, wanted, placement, on_event, create=create, tracing=tracing)
+        self._bridge = Bridge(self._connection)
         self._controlled: set[str] = set()
-        self.admin = KeyedAdmin(self._port)
+        self.admin = KeyedAdmin(self._bridge)
         """Operators' verbs."""
 
     # --- jobs ----------------------------------------------------------------------------------------------------
@@ -133,14 +133,14 @@ class KeyedPool:
 
         def decorate(function: Callable[..., Any]) -> KeyedJob[Any, Any]:
             definition = define(function, name, policy)
-            self._home.add(definition)
-            return KeyedJob(self._port, definition)
+            self._connection.add(definition)
+            return KeyedJob(self._bridge, definition)
 
         return decorate(*function) if function else decorate
 
     def declare_job(self, name: str, *, keep_result: float = 60.0) -> KeyedJob[..., Any]:
         """Return a job by its name, to dispatch it where its handler is not known: in another program."""
-        return KeyedJob(self._port, define(None, name, Policy(keep_result=keep_result)))
+        return KeyedJob(self._bridge, define(None, name, Policy(keep_result=keep_result)))
 
     @overload
     def resident(self, function: Callable[Concatenate[Resident, P], object], /) -> KeyedResident[P]: ...
@@ -159,14 +159,14 @@ class KeyedPool:
 
         def decorate(function: Callable[..., Any]) -> KeyedResident[Any]:
             definition = define(function, name, policy, resident=True)
-            self._home.add(definition)
-            return KeyedResident(self._port, definition)
+            self._connection.add(definition)
+            return KeyedResident(self._bridge, definition)
 
         return decorate(*function) if function else decorate
 
     def declare_resident(self, name: str) -> KeyedResident[...]:
         """Return a resident by its name, to start and stop it where its handler is not known."""
-        return KeyedResident(self._port, define(None, name, Policy(), resident=True))
+        return KeyedResident(self._bridge, define(None, name, Policy(), resident=True))
 
     def reconcile(self, resident: KeyedResident[Any], wanted: Mapping[str, Mapping[str, Any]]) -> int:
         """Make the residents of this name equal to `wanted`, which has the arguments of each by key.
@@ -218,8 +218,8 @@ class KeyedPool:
 
         def decorate(function: Callable[..., R]) -> KeyedJob[..., R]:
             definition = define(function, name, policy)
-            Schedule(self._home, definition, times, keys, missed).keep()
-            return KeyedJob(self._port, definition)
+            Schedule(self._connection, definition, times, keys, missed).keep()
+            return KeyedJob(self._bridge, definition)
 
         return decorate
 
@@ -232,12 +232,12 @@ class KeyedPool:
         somebody has stopped what should be there, all are back at its next turn. The function itself stays as it is.
         """
         given: Any = resident  # whatever that is: a function, where somebody forgot the parentheses
-        if not isinstance(given, KeyedResident) or given.home is not self._home:
+        if not isinstance(given, KeyedResident) or given.connection is not self._connection:
             raise TypeError(f"controller() takes a resident of this pool first, not {given!r}")
 
         def decorate(function: Callable[[Resident], Any]) -> Callable[[Resident], Any]:
             own = str(name or getattr(function, "__name__", "controller"))
-            controller = Controller(self._home, own, function, resident.definition, every)
+            controller = Controller(self._connection, own, function, resident.definition, every)
             if resident.name in self._controlled:
                 raise ValueError(
                     f"resident {resident.name!r} has a controller already: two would undo each other's work"
@@ -268,7 +268,8 @@ class KeyedPool:
         GIL) keeps its lease, on stores that other machines use.
         """
         return Working(
-            self._home, {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
+            self._connection,
+            {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall},
         )
 
     def run(
@@ -290,19 +291,19 @@ class KeyedPool:
         path is a file that is touched every second while the worker is a member, and is not there else.
         """
         options = {"concurrency": concurrency, "weight": weight, "strict": strict, "grace": grace, "stall": stall}
-        serve.serve(self._home, options, health)
+        serve.serve(self._connection, options, health)
 
     # --- looking in ----------------------------------------------------------------------------------------------
 
     def workers(self) -> list[WorkerView]:
         """Return the workers, the oldest first."""
-        beat = self._port.look(about.Members())
-        _, owners = self._port.look(about.Owners())
+        beat = self._bridge.look(about.Members())
+        _, owners = self._bridge.look(about.Owners())
         return views.workers(beat, owners)
 
     def slots(self) -> list[SlotView]:
         """Return who owns what, since when, and why."""
-        return views.slots(self._port.look(about.Slots()))
+        return views.slots(self._bridge.look(about.Slots()))
 
     def keys(self, *, after: str = "", limit: int | None = None) -> Page[KeyInfo]:
         """Return the keys that have jobs: all of them, the one with the oldest job first; or `limit` of them.
@@ -322,7 +323,7 @@ class KeyedPool:
         rest = cursor.check_limit(limit)
         found: Page[KeyView] = Page()
         while True:
-            page = self._port.look(about.Keys(lane, start, PAGE if rest is None else min(rest, PAGE)))
+            page = self._bridge.look(about.Keys(lane, start, PAGE if rest is None else min(rest, PAGE)))
             found += page
             found.now, start = page.now, page.next
             rest = None if rest is None else rest - len(page)
@@ -350,19 +351,19 @@ class KeyedPool:
         for what, given in (("id", id), ("name", name)):
             if given is not None and not isinstance(given, str):
                 raise TypeError(f"{what}= is text, not {given!r}")
-        self._port.open()
-        plain = None if key is None else self._home.checked_key(key)
+        self._bridge.open()
+        plain = None if key is None else self._connection.checked_key(key)
         start = Start(*cursor.read("jobs", after)) if after else None
         most = cursor.check_limit(limit)
         wanted = Wanted(None if id is None else frozenset((id,)), plain, name, state)
-        search = Search(self._port, wanted, sys.maxsize if most is None else most)
+        search = Search(self._bridge, wanted, sys.maxsize if most is None else most)
         more = search.run(start)
         return Page(search.found, cursor.written("jobs", more))
 
     def owner(self, key: str) -> SlotView:
         """Return the slot of a key: who owns it, since when, and why."""
-        self._port.open()
-        return self.slots()[self._home.address(key)[0]]
+        self._bridge.open()
+        return self.slots()[self._connection.address(key)[0]]
 
     def residents(self, *, after: str = "", limit: int | None = None) -> Page[ResidentView]:
         """Return the residents: all of them, by name and key; or `limit` of them, see `keys`."""
@@ -374,18 +375,18 @@ class KeyedPool:
 
     def statistics(self) -> KeyedStatistics:
         """Return how the pool stands, and what it has done since it was created."""
-        counts = self._port.look(about.Counts())
-        beat = self._port.look(about.Members())
+        counts = self._bridge.look(about.Counts())
+        beat = self._bridge.look(about.Members())
         return views.statistics(counts, len(beat.members))
 
     # --- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connection to the store. Workers, jobs and residents go on: `admin.shutdown` ends those."""
-        self._port.close()
+        self._bridge.close()
 
     def __enter__(self) -> KeyedPool:
-        self._port.enter()
+        self._bridge.enter()
         return self
 
     def __exit__(

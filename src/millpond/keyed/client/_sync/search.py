@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from millpond.keyed import views
-from millpond.keyed.client.bridge import Port
+from millpond.keyed.client.bridge import Bridge
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.page import Page
 from millpond.keyed.rules.records import KeyView
@@ -63,8 +63,8 @@ class Start(NamedTuple):
 class Search:
     """Looks for jobs until it has enough."""
 
-    def __init__(self, port: Port, wanted: Wanted, limit: int) -> None:
-        self._port = port
+    def __init__(self, port: Bridge, wanted: Wanted, limit: int) -> None:
+        self._bridge = port
         self._wanted = wanted
         self._limit = limit
         self.found: list[JobView] = []
@@ -101,14 +101,14 @@ class Search:
         after = start.after
         while True:
             if key is not None:
-                one = self._port.look(about.Key(*self._port.home.address(key)))
+                one = self._bridge.look(about.Key(*self._bridge.connection.address(key)))
                 page = Page([] if one is None else [one])
             else:
-                page = self._port.look(about.Keys("j", after, KEYS, self._wanted.state == "running"))
+                page = self._bridge.look(about.Keys("j", after, KEYS, self._wanted.state == "running"))
             those = [(number, view) for number, view in enumerate(page) if self._wanted.may_have(view)]
             firsts = [start.first if view.mailbox == start.mailbox else 0 for _, view in those]
             spans = [(view.mailbox, first, JOBS) for (_, view), first in zip(those, firsts, strict=True)]
-            heads = self._port.look(about.Jobs(tuple(spans))) if spans else []
+            heads = self._bridge.look(about.Jobs(tuple(spans))) if spans else []
             for (number, view), first, jobs in zip(those, firsts, heads, strict=True):
                 index = self._look_into(view, first, jobs)
                 if index is not None:
@@ -122,7 +122,7 @@ class Search:
         index = first
         while True:
             if jobs is None:
-                (jobs,) = self._port.look(about.Jobs(((view.mailbox, index, JOBS),)))
+                (jobs,) = self._bridge.look(about.Jobs(((view.mailbox, index, JOBS),)))
             for raw in jobs or ():
                 if self._is_full(views.job(view, raw, index)):
                     return index
@@ -134,7 +134,7 @@ class Search:
     def _look_at_delayed(self, start: Start) -> Start | None:
         after = start.after
         while True:
-            page = self._port.look(about.DelayedJobs(after, KEYS))
+            page = self._bridge.look(about.DelayedJobs(after, KEYS))
             for number, one in enumerate(page):
                 if self._is_full(views.delayed_job(one)):
                     return Start("delayed", page.marks[number - 1] if number else after)
@@ -145,7 +145,7 @@ class Search:
     def _look_at_dead(self, start: Start) -> Start | None:
         after = start.after
         while True:
-            page = self._port.look(about.DeadLetters(after, KEYS))
+            page = self._bridge.look(about.DeadLetters(after, KEYS))
             for number, one in enumerate(page):
                 if self._is_full(views.dead_job(views.dead_letter(one))):
                     return Start("dead", page.marks[number - 1] if number else after)

@@ -1,12 +1,12 @@
 """Where the threads of this process hand in what they want written.
 
-Whoever has something queues it, and if nobody is writing and the gate stands open he carries out all that is queued, in
-one transaction. Otherwise the clerk does, a thread that waits in line at the gate. So a call costs one transaction and
-no switch of threads while nobody is in the way, and those that have to wait share the next transaction. What fails in
-company is tried again alone, so that nobody hears of another's error.
+A thread that has something to write queues it, and if no other is writing and the gate stands open it carries out all
+that is queued, in one transaction. Otherwise the thread of the writer does, which waits in line at the gate. So a call
+costs one transaction and no switch of threads while nothing is in the way, and calls that have to wait share the next
+transaction. What fails in company is tried again alone, so that no caller gets another's error.
 
-Who waits for too long is told who is in the way; his call is withdrawn, so nothing has happened. A signal (Ctrl-C)
-strikes before or after a transaction, never within.
+A caller that waits too long is told who is in the way; its call is withdrawn, so nothing has happened. A signal
+(Ctrl-C) strikes before or after a transaction, never within.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Call:
             self.over.release()
 
 
-class Desk:
+class Writer:
     """All writing of this process to one file."""
 
     def __init__(self, database: Database, clock: EngineClock) -> None:
@@ -57,8 +57,8 @@ class Desk:
         self._wakes: SimpleQueue[bool] = SimpleQueue()
         self._is_closed = False
         self.writes = 0
-        self._clerk = threading.Thread(target=self._serve, name="millpond-keyed-clerk", daemon=True)
-        self._clerk.start()
+        self._thread = threading.Thread(target=self._serve, name="millpond-keyed-writer", daemon=True)
+        self._thread.start()
 
     def write(self, step: Callable[[Transaction], T]) -> T:
         """Carry out a step in a transaction, perhaps together with those of other threads."""
@@ -75,10 +75,10 @@ class Desk:
         return result
 
     def close(self) -> None:
-        """Let the clerk go; who still waits is told so."""
+        """Let the writer's thread go; who still waits is told so."""
         self._is_closed = True
         self._wakes.put(False)
-        self._clerk.join(5.0)
+        self._thread.join(5.0)
         while self._queue:
             self._queue.popleft().end(PoolClosed(f"{self._database.path!r} was closed"))
 

@@ -12,7 +12,7 @@ import pytest
 
 from millpond.errors import PoolClosed
 from millpond.keyed import Job, KeyedPool
-from millpond.keyed.client.sender import Outbox, Parcel
+from millpond.keyed.client.sender import Pending, Sender
 from millpond.keyed.rules.records import Batch, Order, Verdicts
 from waiting import HANG
 
@@ -34,7 +34,7 @@ class StubHome:
         return {at: "full" for at, order in enumerate(orders) if order.body == b"full"}
 
 
-class Watched(deque[Parcel]):
+class Watched(deque[Pending]):
     """A queue that does something in the moment in which it is found empty."""
 
     when_empty: Callable[[], object] | None = None
@@ -49,7 +49,7 @@ class Watched(deque[Parcel]):
 
 def test_what_comes_while_the_thread_ends_is_sent_all_the_same():
     home, told = StubHome(), threading.Event()
-    outbox = Outbox(home)  # type: ignore[arg-type]
+    outbox = Sender(home)  # type: ignore[arg-type]
     outbox._queue = queue = Watched()
     first = threading.Event()
     outbox.begin([Order(1, "j:a", b"x")], first.set)
@@ -85,8 +85,8 @@ def test_an_interrupt_while_parcels_go_one_by_one_loses_none():
             return verdicts
 
     home = Store()
-    outbox = Outbox(home)  # type: ignore[arg-type]
-    parcels = [Parcel([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"y", b"z"])]
+    outbox = Sender(home)  # type: ignore[arg-type]
+    parcels = [Pending([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"y", b"z"])]
     outbox._queue.extend(parcels)
     with pytest.raises(KeyboardInterrupt):
         outbox.send([Order(1, "j:last", b"z")])
@@ -97,8 +97,8 @@ def test_an_interrupt_while_parcels_go_one_by_one_loses_none():
 
 def test_what_cannot_be_sent_at_all_fails_alone():
     home = StubHome()
-    outbox = Outbox(home)  # type: ignore[arg-type]
-    parcels = [Parcel([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"full", b"y"])]
+    outbox = Sender(home)  # type: ignore[arg-type]
+    parcels = [Pending([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"full", b"y"])]
     outbox._queue.extend(parcels)
     assert outbox.send([Order(1, "j:last", b"z")]) == {}
     assert home.taken == ["j:0", "j:2", "j:3", "j:last"]

@@ -9,11 +9,11 @@ import pytest
 from millpond.errors import EngineError
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.placement import Rendezvous
-from millpond.keyed.rules.records import SECOND, Joiner, Outcome, Settings, Settle, Work
+from millpond.keyed.rules.records import SECOND, Joiner, Outcome, Report, Settings, Work
 from millpond.keyed.stores.memory import MemoryStore
-from millpond.keyed.worker import feed
-from millpond.keyed.worker.feed import Lane
-from millpond.keyed.worker.membership import Tenure
+from millpond.keyed.worker import feed as feed_module
+from millpond.keyed.worker.feed import Feed
+from millpond.keyed.worker.membership import Membership
 
 
 class Clock:
@@ -51,7 +51,7 @@ class IdleRunner:
     def per_key(self) -> int:
         return 1
 
-    def admit(self, *_: Any) -> None: ...
+    def start(self, *_: Any) -> None: ...
     def hear(self, *_: Any) -> None: ...
     def take_back(self, *_: Any) -> None: ...
     def give_away(self, *_: Any) -> None: ...
@@ -60,19 +60,19 @@ class IdleRunner:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(feed, "elapsed", clock)
+    monkeypatch.setattr(feed_module, "elapsed", clock)
     monkeypatch.setattr("millpond.keyed.worker.membership.elapsed", clock)
     return clock
 
 
-def lane_of(store: MemoryStore, clock: Clock) -> tuple[Lane, Tenure]:
+def feed_of(store: MemoryStore, clock: Clock) -> tuple[Feed, Membership]:
     settings = Settings()
     store.open(settings)
-    lane = Lane("p", store, settings, Rendezvous(), _ignore, _ignore, _ignore)
-    lane._runner = IdleRunner()  # type: ignore[assignment]
-    tenure = Tenure("a", settings.lease / SECOND, clock())
-    lane.serve(tenure, store.join(Joiner("a", "a")), settings)
-    return lane, tenure
+    feed = Feed("p", store, settings, Rendezvous(), _ignore, _ignore, _ignore)
+    feed._runner = IdleRunner()  # type: ignore[assignment]
+    membership = Membership("a", settings.lease / SECOND, clock())
+    feed.serve(membership, store.join(Joiner("a", "a")), settings)
+    return feed, membership
 
 
 def _ignore(*_: Any) -> None: ...
@@ -82,12 +82,12 @@ def owned(store: MemoryStore, worker: str) -> int:
     return store.ask(about.Owners())[1].count(worker)
 
 
-def settle_down(lane: Lane, *, turns: int = 10) -> None:
-    """Let the lane do what it would do at once."""
+def settle_down(feed: Feed, *, turns: int = 10) -> None:
+    """Let the feed do what it would do at once."""
     for _ in range(turns):
-        lane._bell.clear()
-        lane._round()
-        if not lane._bell.is_set():
+        feed._bell.clear()
+        feed._round()
+        if not feed._bell.is_set():
             return
     raise AssertionError(f"still something to do after {turns} rounds")
 
@@ -97,39 +97,39 @@ def settle_down(lane: Lane, *, turns: int = 10) -> None:
 def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back(clock, name, is_brief):
     """Half of 4096 slots are more than one round claims."""
     store = RecordingStore()
-    lane, tenure = lane_of(store, clock)
-    settle_down(lane)
+    feed, membership = feed_of(store, clock)
+    settle_down(feed)
     assert owned(store, "a") == 4096
-    lane.tell(store.join(Joiner(name, name)))
-    settle_down(lane)
+    feed.tell(store.join(Joiner(name, name)))
+    settle_down(feed)
     assert 1800 < owned(store, name) < 2300
     store.given.clear()
     for _ in range(5):  # the other one is silent from now on
         store.pass_time(clock, 1.5)
         beat = store.renew("a", version=store.ask(about.Members()).version if is_brief else 0)
         assert beat is not None and beat.is_brief is is_brief
-        tenure.extend(clock())
-        lane.tell(beat)
-        settle_down(lane)
+        membership.extend(clock())
+        feed.tell(beat)
+        settle_down(feed)
     assert owned(store, "a") == 4096
     assert store.given == []
 
 
 def test_two_workers_that_join_at_once_come_to_an_end(clock):
     store = RecordingStore()
-    lane, _ = lane_of(store, clock)
+    feed, _ = feed_of(store, clock)
     store.join(Joiner("b", "b"))  # before the first one has looked: its beat is a list of one member
-    settle_down(lane)
+    settle_down(feed)
     assert owned(store, "a") < 2300
 
 
 def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
     """There is always more to report, so that a round does not end: the members are looked at nevertheless."""
     store = RecordingStore()
-    lane, tenure = lane_of(store, clock)
-    settle_down(lane)
-    lane.tell(store.join(Joiner("b", "b")))
-    settle_down(lane)
+    feed, membership = feed_of(store, clock)
+    settle_down(feed)
+    feed.tell(store.join(Joiner("b", "b")))
+    settle_down(feed)
     calls, real = 0, store.work
 
     def work(*args: Any) -> Work:
@@ -138,17 +138,17 @@ def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
         if calls > 200:
             raise AssertionError("the dead one was not noticed")
         if owned(store, "a") < 4096:
-            lane._settles.append(Settle(1, "j:1", 1, 0))  # a stale report: only its being there counts
+            feed._reports.append(Report(1, "j:1", 1, 0))  # a stale report: only its being there counts
         if calls % 10 == 0:  # the heart goes on beating meanwhile
             store.pass_time(clock, 1.5)
             beat = store.renew("a")
             assert beat is not None
-            tenure.extend(clock())
-            lane.tell(beat)
+            membership.extend(clock())
+            feed.tell(beat)
         return real(*args)
 
     store.work = work  # type: ignore[method-assign, assignment]
-    lane._round()
+    feed._round()
     assert owned(store, "a") == 4096
 
 
@@ -158,7 +158,7 @@ class Picky(RecordingStore):
     def __init__(self, refused: bytes) -> None:
         super().__init__()
         self.refused = refused
-        self.taken: list[Settle] = []
+        self.taken: list[Report] = []
 
     def work(self, worker: str, call: int, settles: Any, *rest: Any) -> Work:
         if any(self.refused in outcome.data for one in settles for outcome in one.outcomes):
@@ -169,18 +169,18 @@ class Picky(RecordingStore):
 
 def test_a_report_that_the_store_cannot_take_holds_up_no_other(clock):
     store = Picky(b"huge")
-    lane, _ = lane_of(store, clock)
-    settle_down(lane)
+    feed, _ = feed_of(store, clock)
+    settle_down(feed)
     for number in range(100):
         data = b"huge result" if number == 37 else b"ok"
-        lane._settles.append(Settle(1, f"j:{number}", number, 1, outcomes=(Outcome(f"id{number}", "done", data, 60),)))
+        feed._reports.append(Report(1, f"j:{number}", number, 1, outcomes=(Outcome(f"id{number}", "done", data, 60),)))
     for _ in range(40):
         try:
-            lane._round()
+            feed._round()
         except EngineError:
             continue
         break
-    assert not lane._settles
+    assert not feed._reports
     assert {one.mailbox for one in store.taken} == {f"j:{number}" for number in range(100)}
     (bare,) = (one.outcomes[0] for one in store.taken if one.mailbox == "j:37")
     assert bare.status == "failed" and b"too large for me" in bare.data
@@ -188,27 +188,27 @@ def test_a_report_that_the_store_cannot_take_holds_up_no_other(clock):
 
 def test_a_store_that_refuses_every_report_gets_each_of_them_once_more_and_no_more(clock):
     store = Picky(b"")
-    lane, _ = lane_of(store, clock)
-    settle_down(lane)
-    lane._settles.extend(Settle(1, f"j:{n}", n, 1, outcomes=(Outcome("id", "done", b"x", 60),)) for n in range(5))
+    feed, _ = feed_of(store, clock)
+    settle_down(feed)
+    feed._reports.extend(Report(1, f"j:{n}", n, 1, outcomes=(Outcome("id", "done", b"x", 60),)) for n in range(5))
     refusals = 0
-    while lane._settles and refusals < 100:
+    while feed._reports and refusals < 100:
         try:
-            lane._round()
+            feed._round()
         except EngineError:
             refusals += 1
-    assert not lane._settles and refusals < 20
+    assert not feed._reports and refusals < 20
 
 
 def test_a_leaving_worker_whose_hand_over_failed_gives_everything_at_its_next_heartbeat(clock):
     """What it still runs may take for ever, and would hold up every other key."""
     store = RecordingStore()
-    lane, _ = lane_of(store, clock)
-    settle_down(lane)
+    feed, _ = feed_of(store, clock)
+    settle_down(feed)
     store.join(Joiner("b", "b"))
-    lane.is_closing = True
+    feed.is_closing = True
     beat = store.renew("a", leaving=True)
     assert beat is not None
-    lane.tell(beat)
-    settle_down(lane)
+    feed.tell(beat)
+    settle_down(feed)
     assert owned(store, "a") == 0 and owned(store, "b") == 4096

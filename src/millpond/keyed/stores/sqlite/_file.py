@@ -17,11 +17,11 @@ from millpond._events import logger
 from millpond._sqlite import Database, EngineClock, FileReplaced, Transaction
 from millpond._sqlite._url import Place
 from millpond.errors import EngineError
-from millpond.keyed.stores.sqlite._desk import Desk
-from millpond.keyed.stores.sqlite._ears import Ear, Ears
+from millpond.keyed.stores.sqlite._listeners import Listeners, Subscription
 from millpond.keyed.stores.sqlite._pool import Pools
 from millpond.keyed.stores.sqlite._schema import FORMAT, TABLES
 from millpond.keyed.stores.sqlite._sessions import Sessions
+from millpond.keyed.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
 LOOK = 1.0
@@ -32,7 +32,7 @@ WAL_LIMIT = 16 << 20
 """Bytes of it from which on it is moved into the file: jobs come and go in many pages."""
 
 
-class Home:
+class SharedFile:
     """A file and this process."""
 
     def __init__(self, place: Place) -> None:
@@ -43,7 +43,7 @@ class Home:
         self.is_void = False
         """The file was replaced, or this was closed: open another."""
         self.pools = Pools()
-        self.ears = Ears()
+        self.listeners = Listeners()
         self._checked = 0
         self.database = Database(place.path, tables=[TABLES], synchronous=place.synchronous, mode=place.mode)
         try:
@@ -53,7 +53,7 @@ class Home:
         except BaseException:
             self.database.close()
             raise
-        self._desk = Desk(self.database, self.clock)
+        self._writer = Writer(self.database, self.clock)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self.sessions.bell, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._watch, name="millpond-keyed-sqlite", daemon=True)
@@ -83,12 +83,12 @@ class Home:
     def write(self, step: Callable[[Transaction], T]) -> T:
         """Carry out a step in a transaction, perhaps together with those of other threads."""
         try:
-            return self._desk.write(step)
+            return self._writer.write(step)
         except FileReplaced:
             self.is_void = True
             raise
         finally:
-            if self._desk.writes - self._checked >= CHECKPOINT:
+            if self._writer.writes - self._checked >= CHECKPOINT:
                 self.sessions.bell.ring_self()
 
     def read(self, step: Callable[[Transaction], T]) -> T:
@@ -98,16 +98,16 @@ class Home:
 
     # -- hints --------------------------------------------------------------------------------------------------------
 
-    def listen(self, ear: Ear) -> None:
+    def listen(self, subscription: Subscription) -> None:
         """Let somebody be told hints, also those of other processes."""
-        self.ears.add(ear)
-        row = (ear.pool, ear.name, self.sessions.number)
+        self.listeners.add(subscription)
+        row = (subscription.pool, subscription.name, self.sessions.number)
         self.write(lambda transaction: transaction.execute("INSERT OR IGNORE INTO keyed_ear VALUES (?, ?, ?, 0)", row))
 
-    def deafen(self, ear: Ear) -> None:
+    def unsubscribe(self, subscription: Subscription) -> None:
         """Let somebody be told no more."""
-        if self.ears.discard(ear) and not self.is_void:
-            row = (ear.pool, ear.name, self.sessions.number)
+        if self.listeners.discard(subscription) and not self.is_void:
+            row = (subscription.pool, subscription.name, self.sessions.number)
             try:
                 self.write(
                     lambda transaction: transaction.execute(
@@ -115,7 +115,7 @@ class Home:
                     )
                 )
             except EngineError as error:  # it goes with the session
-                logger.debug("an ear stays in the file", extra={"millpond": {"error": str(error)}})
+                logger.debug("a subscription stays in the file", extra={"millpond": {"error": str(error)}})
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
@@ -154,11 +154,11 @@ class Home:
             self.sessions.bury()
         is_news = self.sessions.meet() or is_news
         if is_news:
-            self.ears.call_all()
+            self.listeners.call_all()
         with self.database.glancing() as transaction:
-            self.ears.call_rung(transaction, self.sessions.number)
-        if self._desk.writes - self._checked >= CHECKPOINT:
-            self._checked = self._desk.writes
+            self.listeners.call_rung(transaction, self.sessions.number)
+        if self._writer.writes - self._checked >= CHECKPOINT:
+            self._checked = self._writer.writes
             self.database.checkpoint_if_large(WAL_LIMIT)
 
     def _look_after_own(self) -> None:
@@ -180,7 +180,7 @@ class Home:
         self.sessions.bell.ring_self()
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
-        self._desk.close()
+        self._writer.close()
         try:
             if not was_void and self.database.gate.enter_within(5.0):
                 try:

@@ -14,10 +14,10 @@ from millpond._events import logger
 from millpond._sqlite import Transaction
 
 
-class Ear:
+class Subscription:
     """Somebody who listens in this process."""
 
-    def __init__(self, pool: str, name: str, heard: Callable[[], None], closed: Callable[[Ear], None]) -> None:
+    def __init__(self, pool: str, name: str, heard: Callable[[], None], closed: Callable[[Subscription], None]) -> None:
         self.pool = pool
         self.name = name
         self.heard = heard
@@ -28,60 +28,62 @@ class Ear:
         self._closed(self)
 
 
-class Ears:
+class Listeners:
     """All who listen in this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._ears: dict[tuple[str, str], list[Ear]] = {}
+        self._subscriptions: dict[tuple[str, str], list[Subscription]] = {}
         self._rung: dict[tuple[str, str], int] = {}
 
-    def add(self, ear: Ear) -> None:
+    def add(self, subscription: Subscription) -> None:
         """Let somebody listen."""
         with self._lock:
-            self._ears.setdefault((ear.pool, ear.name), []).append(ear)
+            self._subscriptions.setdefault((subscription.pool, subscription.name), []).append(subscription)
 
-    def discard(self, ear: Ear) -> bool:
+    def discard(self, subscription: Subscription) -> bool:
         """Let somebody listen no more; tell whether nobody of that name does now."""
-        key = (ear.pool, ear.name)
+        key = (subscription.pool, subscription.name)
         with self._lock:
-            ears = self._ears.get(key, [])
-            if ear not in ears:
+            subscriptions = self._subscriptions.get(key, [])
+            if subscription not in subscriptions:
                 return False
-            ears.remove(ear)
-            if not ears:
-                del self._ears[key]
+            subscriptions.remove(subscription)
+            if not subscriptions:
+                del self._subscriptions[key]
                 self._rung.pop(key, None)
-            return not ears
+            return not subscriptions
 
     def call(self, pool: str, names: Iterable[str]) -> None:
         """Tell those of these names."""
         with self._lock:
-            ears = [ear for name in names for ear in self._ears.get((pool, name), ())]
-        _tell(ears)
+            subscriptions = [
+                subscription for name in names for subscription in self._subscriptions.get((pool, name), ())
+            ]
+        _tell(subscriptions)
 
     def call_all(self) -> None:
         """Tell everybody."""
         with self._lock:
-            ears = [ear for found in self._ears.values() for ear in found]
-        _tell(ears)
+            subscriptions = [subscription for found in self._subscriptions.values() for subscription in found]
+        _tell(subscriptions)
 
     def call_rung(self, transaction: Transaction, session: int) -> None:
         """Tell those for whom other processes had news since the last time."""
         rows = transaction.execute("SELECT pool, name, rung FROM keyed_ear WHERE session = ?", (session,)).fetchall()
-        ears: list[Ear] = []
+        subscriptions: list[Subscription] = []
         with self._lock:
             for pool, name, rung in rows:
-                if self._rung.get((pool, name), 0) != rung and (pool, name) in self._ears:
+                if self._rung.get((pool, name), 0) != rung and (pool, name) in self._subscriptions:
                     self._rung[pool, name] = rung
-                    ears += self._ears[pool, name]
-        _tell(ears)
+                    subscriptions += self._subscriptions[pool, name]
+        _tell(subscriptions)
 
 
-def _tell(ears: list[Ear]) -> None:
-    for ear in ears:
+def _tell(subscriptions: list[Subscription]) -> None:
+    for subscription in subscriptions:
         try:
-            ear.heard()
+            subscription.heard()
         except Exception:
             logger.exception("a hint was not taken well")
 
