@@ -147,7 +147,7 @@ class Clock:
         membership, runner = worker._worker._membership, worker._worker._runner
         assert membership is not None
         self.advance(leases)
-        until(lambda: membership.is_over and not membership.runs and runner.is_idle, "the end of what ran")
+        until(lambda: membership.is_over and runner.is_idle, "the end of what ran")
 
     def let_pass(self, leases: float, *workers: Working) -> None:
         """Let time pass in small steps; these workers renew their leases meanwhile."""

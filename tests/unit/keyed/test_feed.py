@@ -14,6 +14,7 @@ from millpond.keyed.stores.memory import MemoryStore
 from millpond.keyed.worker import feed as feed_module
 from millpond.keyed.worker.feed import Feed
 from millpond.keyed.worker.membership import Membership
+from millpond.keyed.worker.running_take import RunningTakes
 
 
 class Clock:
@@ -45,6 +46,9 @@ class RecordingStore(MemoryStore):
 class IdleRunner:
     """Has room and nothing to do."""
 
+    def __init__(self) -> None:
+        self.takes = RunningTakes()
+
     def room(self) -> int:
         return 100
 
@@ -62,6 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(feed_module, "elapsed", clock)
     monkeypatch.setattr("millpond.keyed.worker.membership.elapsed", clock)
+    monkeypatch.setattr("millpond.keyed.worker.rebalancer.elapsed", clock)
     return clock
 
 
@@ -206,7 +211,7 @@ def test_a_leaving_worker_whose_hand_over_failed_gives_everything_at_its_next_he
     feed, _ = feed_of(store, clock)
     settle_down(feed)
     store.join(Joiner("b", "b"))
-    feed.is_closing = True
+    feed.stop_taking()
     beat = store.renew("a", leaving=True)
     assert beat is not None
     feed.tell(beat)

@@ -17,7 +17,7 @@ from millpond.errors import EngineError, EngineUnavailable, JobFailed, NotFound
 from millpond.keyed import Job, KeyedPool, Resident
 from millpond.keyed.rules.records import SECOND
 from millpond.keyed.worker import heartbeat
-from millpond.keyed.worker.feed import Feed
+from millpond.keyed.worker.rebalancer import Rebalancer
 from waiting import HANG, becomes, never, until
 
 
@@ -692,12 +692,12 @@ def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Cal
 
     with pool.worker() as working:
         worker, before = working._worker, working.id
-        assert worker is not None and worker._feed._settings.lease == play.LONG * SECOND
+        assert worker is not None and worker._feed.rebalancer._settings.lease == play.LONG * SECOND
         pool.admin.drop(force=True)  # it is made anew by the worker, which asks for the defaults
         worker._heartbeat.wake()
         until(lambda: working.is_member and working.id != before)
-        assert worker._feed._settings.lease == 5 * SECOND
-        assert worker._feed._sightings.lease == 5.0
+        assert worker._feed.rebalancer._settings.lease == 5 * SECOND
+        assert worker._feed.rebalancer._sightings.lease == 5.0
         assert worker._heartbeat._period() == 5.0 / 3
         assert do.dispatch("k").result(HANG) == "k"
 
@@ -707,14 +707,14 @@ def test_a_worker_that_takes_up_its_slots_while_the_pool_is_made_anew_serves_the
 ):
     """Both pools count their members from the beginning: what was seen of the old one must not pass for the new."""
     pool = make(slots=16, lease=play.LONG)
-    claim, claims, may_go_on = Feed._claim, threading.Event(), threading.Event()
+    claim, claims, may_go_on = Rebalancer._claim, threading.Event(), threading.Event()
 
-    def slow_claim(self: Feed, *args: Any) -> list[int]:
+    def slow_claim(self: Rebalancer, *args: Any) -> list[int]:
         claims.set()
         may_go_on.wait(HANG)
         return claim(self, *args)
 
-    monkeypatch.setattr(Feed, "_claim", slow_claim)
+    monkeypatch.setattr(Rebalancer, "_claim", slow_claim)
 
     @pool.job
     def do(job: Job) -> str:

@@ -449,12 +449,12 @@ def test_a_slot_that_comes_back_is_not_drained_any_more(make: Callable[..., Keye
         receipts = first.dispatch_many([(f"k{number}",) for number in range(20)])
         until(lambda: len(log.begun) == 20)
         assert worker._worker is not None
-        visits = list(worker._worker._runner.runs)
+        runs = worker._worker._runner.takes.all()
         with two.worker():
             until(lambda: play.settled(one, 2, 16))
-            until(lambda: any(visit.drained for visit in visits))
-        until(lambda: not any(visit.is_moved for visit in visits))
-        assert all(visit.drained.cancelled() for visit in visits if visit.drained)
+            until(lambda: any(run.drained for run in runs))
+        until(lambda: not any(run.is_moved for run in runs))
+        assert all(run.drained.cancelled() for run in runs if run.drained)
         gate.open()
         assert [receipt.result(HANG) for receipt in receipts] == [1] * 20
     assert len(log.begun) == 20 and not log.overlaps

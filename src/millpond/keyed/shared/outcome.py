@@ -21,12 +21,8 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Failure).decode
 
-_OURS = (
-    "millpond.keyed.worker.runner",
-    "millpond.keyed.worker.watched",
-    "millpond.keyed.worker.handlers",
-    "millpond.otel",
-)
+_OURS = ("millpond.keyed.worker.", "millpond.otel")
+"""How the names of modules begin by which a handler is called."""
 _LONGEST = 20_000
 """Characters of a traceback that are kept: its end says most."""
 
@@ -34,7 +30,7 @@ _LONGEST = 20_000
 def bare(error: BaseException) -> BaseException:
     """Leave out of a traceback how we came to call the handler; nothing is left of one that is only ours."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OURS:
+    while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
         trace = trace.tb_next
     return error.with_traceback(trace)  # not by an assignment: a class may forbid those
 

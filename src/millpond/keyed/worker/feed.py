@@ -1,26 +1,27 @@
-"""A worker's conversation with its store: one thread, one call at a time.
+"""Takes jobs from the store and reports what became of them: one thread, one call at a time.
 
-A call reports what has ended and takes more, as much as there is room for; what ends meanwhile goes with the next. The
-thread sleeps until it is woken: by the runner (something ended), by a hint of the store, by a heartbeat; and looks by
-itself once a second, since a hint may be lost.
+A call reports what has ended and takes more, as much as there is room for; what ends meanwhile goes with the next. Each
+turn begins with a look at the members (`rebalancer`), since a backlog may last for any time.
+
+The thread sleeps until it is woken: by the runner (something ended), by a hint of the store, by a heartbeat; and looks
+by itself once a second, since a hint may be lost.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from millpond._clock import elapsed
-from millpond._events import Observer, emit, logger
+from millpond._events import Observer, logger
 from millpond.errors import EngineError, EngineUnavailable
-from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.placement import Placement
-from millpond.keyed.rules.plan import ROUND, Sightings, farewell, plan
 from millpond.keyed.rules.records import SECOND, PoolState, Report, Settings, Signal, Work
 from millpond.keyed.shared.notices import tell
 from millpond.keyed.stores.base import PoolGone, Store
-from millpond.keyed.worker.membership import MARGIN, Membership
+from millpond.keyed.worker.membership import Membership
+from millpond.keyed.worker.rebalancer import Rebalancer
 from millpond.keyed.worker.runner import Runner
 
 LOOK = 1.0
@@ -31,8 +32,6 @@ RESIDENTS = 200
 REPORTS = 1000
 SPARE = 8
 """Keys that an idle worker may be handed before its next call."""
-PATROL = 64
-"""Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""
 
 
 class Feed:
@@ -50,29 +49,21 @@ class Feed:
         observer: Observer | None = None,
     ) -> None:
         self.pool = pool
-        self.is_closing = False
         self._store = store
-        self._settings = settings
-        self._placement = placement
         self._lost = lost
         self._renew_soon = renew_soon
-        self._shut = shut
+        self.rebalancer = Rebalancer(pool, store, settings, placement, self._reported, shut, observer)
         self._observer = observer
         self._reports: deque[Report] = deque()
         self._at_once = REPORTS
         """How many of them go in one call: fewer after the store refused some."""
         self._bell = threading.Event()
-        self._beat: PoolState | None = None
         self._membership: Membership | None = None
         self._former: list[Membership] = []
         """Memberships that were lost, but not yet given up in the store."""
         self._runner: Runner | None = None
-        self._sightings = Sightings(settings.lease / SECOND)
-        self._is_unsure = False
         self._is_idle = True
         """Whether the last call brought little: then a job that is dispatched may be handed over at once."""
-        self._is_more = False
-        """Whether the last round was too small for all that was to be given and claimed."""
         self._rounds = 0
         """How often the store was asked."""
         self._failures = 0
@@ -104,19 +95,26 @@ class Feed:
         if self._runner is None or not self._runner.hear(membership, [signal], before):
             self.wake()  # the next call brings it, and what came before it
 
-    def serve(self, membership: Membership, beat: PoolState, settings: Settings) -> None:
+    def serve(self, membership: Membership, state: PoolState, settings: Settings) -> None:
         """Work under this membership from now on; a pool that was made anew may have other settings."""
         if self._membership is not None:
             self._former.append(self._membership)
-        self._settings = settings
-        self._sightings.lease = settings.lease / SECOND
+        self.rebalancer.serve(state, settings)
         self._membership = membership
-        self.tell(beat)
-
-    def tell(self, beat: PoolState) -> None:
-        """Take note of a heartbeat."""
-        self._beat = beat
         self.wake()
+
+    def tell(self, state: PoolState) -> None:
+        """Look at the members soon: a heartbeat told of them."""
+        self.rebalancer.tell(state)
+        self.wake()
+
+    def stop_taking(self) -> None:
+        """Take nothing more: the worker leaves."""
+        self.rebalancer.is_leaving = True
+
+    def _reported(self) -> set[int]:
+        """Return the tokens of takes whose reports are still to be sent."""
+        return {one.token for one in list(self._reports)}
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything has been reported, and the store was asked once more: it may have handed something."""
@@ -169,7 +167,7 @@ class Feed:
                 if not away:
                     away = elapsed()
                     tell(self._observer, "store_unavailable", self.pool, error=str(error))
-                self._is_unsure = True
+                self.rebalancer.note_lost_answer()
                 pause = min(1.0, pause * 2 or 0.05)
             except PoolGone:
                 self._failures = 0  # the heartbeat makes the pool anew
@@ -193,39 +191,24 @@ class Feed:
         if membership is None or runner is None:
             return
         while True:  # each turn begins with the members: a backlog keeps us here for as long as it lasts
-            if self._is_unsure and not membership.is_over:
-                self._reclaim_after_lost_answer(membership)
-            beat = self._next_beat()
-            if beat is not None and not membership.is_over:
-                self._rebalance(membership, runner, beat)
-            is_serving = membership.may_begin() and not self.is_closing
+            self.rebalancer.turn(membership, runner)
+            is_leaving = self.rebalancer.is_leaving
+            is_serving = membership.may_begin() and not is_leaving
             want = min(WANT, runner.room()) if is_serving else 0
             work = self._work(membership, want, runner.per_key(), RESIDENTS if is_serving else 0)
             self._is_idle = len(work.takes) <= SPARE
             if work.is_gone and not membership.is_over:
                 self._renew_soon()  # we are no member any more, or the clock of the store jumped: a renewal will tell
             self._handle_answer(membership, runner, work)
-            if (
-                work.version != membership.version
-                and not membership.is_over
-                and not self.is_closing
-                and not work.is_gone
-            ):
-                self._rebalance(membership, runner, self._store.ask(about.Members()))
+            if work.version != membership.version and not (membership.is_over or is_leaving or work.is_gone):
+                self.rebalancer.ask_and_rebalance(membership, runner)
+            if self.rebalancer.is_more:
+                self.wake()
             self._failures = 0
             if self._membership is not membership or self._ended.is_set():
                 return
             if not self._reports and not (work.is_more and is_serving and runner.room()):
                 return
-
-    def _next_beat(self) -> PoolState | None:
-        """Return what a heartbeat told, once; or ask, when the last round left something to do.
-
-        A beat that was used is old: it shows a worker as living that has been found dead since.
-        """
-        beat, self._beat = self._beat, None
-        is_more, self._is_more = self._is_more, False
-        return self._store.ask(about.Members()) if is_more and beat is None else beat
 
     def _handle_answer(self, membership: Membership, runner: Runner, work: Work) -> None:
         """Do what the answer says."""
@@ -237,11 +220,11 @@ class Feed:
             runner.hear(membership, work.signals)
         self._due = elapsed() + max(0.001, (work.due - work.now) / SECOND) if work.due else 0.0
         if self._former and not self._reports:
-            self._give_up_former()
+            self._give_up_former(runner)
 
-    def _give_up_former(self) -> None:
+    def _give_up_former(self, runner: Runner) -> None:
         """Leave under an id that was lost, once nothing runs under it: so nobody has to wait for its lease to end."""
-        for former in [each for each in self._former if not each.runs]:
+        for former in [each for each in self._former if not runner.takes.under(each.id)]:
             self._store.leave(former.id)
             self._former.remove(former)
 
@@ -276,91 +259,3 @@ class Feed:
             bare = report._replace(outcomes=outcomes, reason=why if report.reason else b"")
             if bare != report:
                 self._reports.appendleft(bare)
-
-    def _reclaim_after_lost_answer(self, membership: Membership) -> None:
-        """After an answer was lost: have given back what the store gave us and we never got."""
-        _, owners = self._store.ask(about.Owners())
-        own = [slot for slot, owner in enumerate(owners) if owner == membership.id]
-        claimed = self._store.claim(membership.id, own, {}, *self._known(membership))
-        self._is_unsure = False
-        if claimed.recovered:
-            emit(self._observer, "reclaimed", self.pool, keys=claimed.recovered)
-
-    def _known(self, membership: Membership) -> tuple[set[int], int, int]:
-        """Return the takes that this worker knows of, its last call, and the last signal that it heard."""
-        with membership.hearing:
-            heard = membership.heard  # first: what is handed over meanwhile is kept by its number
-        running = membership.tokens()  # then these: what ends meanwhile is among the reports
-        return running | {one.token for one in list(self._reports)}, membership.call, heard
-
-    # -- slots --------------------------------------------------------------------------------------------------------
-
-    def _rebalance(self, membership: Membership, runner: Runner, beat: PoolState) -> None:
-        """Do this worker's part of what the members make necessary."""
-        if beat.is_shut:
-            self._shut()
-            return
-        if self.is_closing:
-            self._give_rest(membership, runner, self._store.ask(about.Members()) if beat.is_brief else beat)
-            return
-        dead = self._sightings.look((one for one in beat.members if one.id != membership.id), beat.now, elapsed())
-        if beat.version != membership.version or dead:
-            if beat.is_brief:
-                beat = self._store.ask(about.Members())
-            _, owners = self._store.ask(about.Owners())
-            todo = plan(membership.id, beat.members, dead, owners, self._placement)
-            if todo.gives:
-                self._give(membership, runner, todo.gives, "rebalanced")
-            given = {slot for slot, _ in todo.gives}
-            membership.own = [slot for slot, owner in enumerate(owners) if owner == membership.id and slot not in given]
-            gone = dead or any(owner and owner not in {one.id for one in beat.members} for owner in set(owners))
-            slots = [*todo.claims, *membership.own] if gone else todo.claims
-            if slots:
-                claimed = self._claim(membership, slots, dead)
-                membership.own += claimed
-            runner.take_back(membership, membership.own)
-            if todo.is_more:
-                self._is_more = True
-                self.wake()
-            else:
-                membership.version = beat.version  # of the members: should the owners be newer, we come here again
-        else:
-            start = membership.patrol % max(1, len(membership.own))
-            membership.patrol += PATROL
-            self._claim(membership, [*membership.contested, *membership.own[start : start + PATROL]], {})
-
-    def _claim(self, membership: Membership, slots: list[int], dead: dict[str, int]) -> list[int]:
-        if not slots:
-            return []
-        for one in dead:
-            tell(self._observer, "worker_died", self.pool, worker=one)
-        claimed = self._store.claim(membership.id, list(dict.fromkeys(slots)), dead, *self._known(membership))
-        membership.contested = {*(membership.contested - set(slots)), *claimed.contested}
-        if claimed.got:
-            tell(self._observer, "slots_claimed", self.pool, worker=membership.id, slots=len(claimed.got))
-        if claimed.recovered:
-            tell(self._observer, "keys_recovered", self.pool, worker=membership.id, keys=claimed.recovered)
-        return list(claimed.got)
-
-    def _give(self, membership: Membership, runner: Runner, moves: Iterable[tuple[int, str]], why: str) -> None:
-        moves = list(moves)
-        sent = elapsed()
-        for start in range(0, len(moves), ROUND):
-            self._store.give(membership.id, moves[start : start + ROUND], why)
-        tell(self._observer, "slots_given", self.pool, worker=membership.id, slots=len(moves))
-        # the next owner may begin `drain` seconds after the store took note: by then all must have stopped here
-        until = sent + (1 - MARGIN) * self._settings.drain / SECOND
-        runner.give_away(membership, (slot for slot, _ in moves), until)
-
-    def hand_over(self, membership: Membership, runner: Runner) -> None:
-        """Give everything away, on leaving; called when `is_closing` is set."""
-        beat = self._store.renew(membership.id, leaving=True)
-        if beat is not None:
-            self._give_rest(membership, runner, beat)
-
-    def _give_rest(self, membership: Membership, runner: Runner, beat: PoolState) -> None:
-        """Give away what a leaving worker owns: at once, and at every heartbeat should that have failed."""
-        _, owners = self._store.ask(about.Owners())
-        moves = farewell(membership.id, beat.members, owners, self._placement)
-        if moves:
-            self._give(membership, runner, moves, "left")

@@ -41,6 +41,7 @@ class Heartbeat:
         beaten: Callable[[PoolState], None],
         lost: Callable[[Membership, str], None],
         is_stuck: Callable[[], bool],
+        is_running: Callable[[Membership], bool],
         outer: OuterHeart | None = None,
     ) -> None:
         self.is_leaving = False
@@ -51,6 +52,7 @@ class Heartbeat:
         self._beaten = beaten
         self._lost = lost
         self._is_stuck = is_stuck
+        self._is_running = is_running
         self._stuck_since: float | None = None
         """Since when the store answers renewals, and the worker cannot work."""
         self._outer: OuterHeart = outer or _NoHeart()
@@ -135,7 +137,7 @@ class Heartbeat:
     def _join_again(self, former: Membership | None) -> float:
         """Become a member anew, as soon as this worker can work; return after how many seconds to look again."""
         if former is not None and self._stuck_since is not None and self._is_stuck():
-            if not former.runs:
+            if not self._is_running(former):
                 self._store.leave(former.id)  # so that nobody has to wait for the end of its lease
             return min(1.0, self._period())
         self._stuck_since = None

@@ -11,7 +11,6 @@ import signal
 import threading
 
 from millpond._clock import elapsed
-from millpond.keyed.worker.running_take import RunningTake
 
 MARGIN = 0.2
 """The last part of a lease, in which nothing is begun any more; and of a drain, in which nothing goes on."""
@@ -64,8 +63,6 @@ class Membership:
         """Slots that it is to have, and others still run jobs of."""
         self.patrol = 0
         """How far its slots were looked after, at the last heartbeat."""
-        self.runs: dict[str, RunningTake] = {}
-        """What is run, by mailbox."""
         self._strict = strict
         self._sent = 0.0
         """When the last renewal was sent that was answered."""
@@ -94,7 +91,3 @@ class Membership:
         self.is_over = True
         if self._strict and disarm:
             _kill_timer.set(self.id, None)
-
-    def tokens(self) -> set[int]:
-        """Return the takes that are under way here."""
-        return {run.take.token for run in list(self.runs.values())}

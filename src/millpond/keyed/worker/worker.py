@@ -3,7 +3,8 @@
 Worker      joins, is lost, joins again, leaves         this file
 Heartbeat   renews the lease, watches the clock         heartbeat
 Feed        reports and takes                           feed
-Runner      runs what was taken                         runner
+Rebalancer  gives and claims slots                      rebalancer
+Runner      begins and stops what was taken             runner
 Membership  the time under one id, and its lease        membership
 """
 
@@ -113,7 +114,7 @@ class Worker:
         outer = None
         try:
             outer = store.outer_heart(lease, self._stall, renews=not self._strict)
-            beats = self._join, self._is_wanted, self._feed.tell, self._lost, self._feed.is_stuck
+            beats = self._join, self._is_wanted, self._feed.tell, self._lost, self._feed.is_stuck, self._is_running
             self._heartbeat = Heartbeat(connection.name, store, lease, *beats, outer)
             membership = await self._loop.run_in_executor(None, self._join)
         except BaseException:
@@ -134,13 +135,13 @@ class Worker:
         self.stopped.set()
         grace = next(each for each in (grace, self._grace, self._settings.drain / SECOND) if each is not None)
         feed, runner, heartbeat, membership = self._feed, self._runner, self._heartbeat, self._membership
-        feed.is_closing = True
+        feed.stop_taking()
         heartbeat.is_leaving = True
         runner.close()
         in_thread = partial(self._loop.run_in_executor, None)
         try:
             if membership is not None and not membership.is_over:
-                await in_thread(feed.hand_over, membership, runner)
+                await in_thread(feed.rebalancer.hand_over, membership, runner)
         except EngineError as error:
             logger.warning("a worker of pool %r leaves without handing over: %s", self._connection.name, error)
         is_idle = await runner.idle(grace)
@@ -192,7 +193,7 @@ class Worker:
     @property
     def running(self) -> int:
         """How many jobs and residents it runs."""
-        return len(self._runner.runs) + len(self._runner.residents) if self._has_runner else 0
+        return len(self._runner.takes) if self._has_runner else 0
 
     def hurry(self) -> None:
         """Give what runs no more time."""
@@ -266,7 +267,7 @@ class Worker:
         membership = self._membership
         if membership is not None:
             membership.end()
-            if not membership.runs:
+            if not self._is_running(membership):
                 self._leave(membership)
         self._feed.end(wait=False)
         self._heartbeat.end(wait=False)
@@ -282,6 +283,10 @@ class Worker:
         if self._closing is None:
             logger.warning("pool %r is shut down, so its worker ends; admin.resume() opens it", self._connection.name)
         self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.close()))
+
+    def _is_running(self, membership: Membership) -> bool:
+        """Return whether anything still runs under a membership."""
+        return bool(self._runner.takes.under(membership.id))
 
     def _leave(self, membership: Membership) -> None:
         try:
