@@ -56,7 +56,7 @@ class Lost:
         return self._is_set
 
     def set(self, reason: str) -> None:
-        """Tell everybody who watches, once."""
+        """Call all who watch, once."""
         with _lock:
             if self._is_set:
                 return

@@ -95,11 +95,11 @@ class AsyncBridge:
         return call
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Sleep."""
         await asyncio.sleep(seconds)
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         loop = asyncio.get_running_loop()
         for step in (self._sender.close, self.results.close, self.connection.close):
             await loop.run_in_executor(None, step)

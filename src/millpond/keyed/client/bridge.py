@@ -88,11 +88,11 @@ class Bridge:
         return function
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+        """Sleep."""
         time.sleep(seconds)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self._sender.close()
         self.results.close()
         self.connection.close()

@@ -185,11 +185,11 @@ class Results:
             self._searches = self._searches - 1 if self._search_at < now + LOOK else 0
 
     def is_here(self) -> bool:
-        """Tell whether this is the thread that brings outcomes, which must not wait for one."""
+        """Return whether this is the thread that brings outcomes, which must not wait for one."""
         return threading.current_thread() is self._thread
 
     def _tell(self, wait: _Wait, outcome: tuple[str, bytes]) -> None:
-        """Tell those who watch a job how far it is, unless they know."""
+        """Call those who watch a job with how far it is, unless they know."""
         if outcome != wait.progress:
             wait.progress = outcome
             for watcher in list(wait.watchers):
@@ -199,7 +199,7 @@ class Results:
                     logger.exception("on_progress raised")
 
     def _doubt(self, job: str, wait: _Wait) -> None:
-        """See whether a job that has waited long is still there: an outcome that has expired will not come again."""
+        """Check whether a job that has waited long is still there: an outcome that has expired will not come again."""
         wait.since = elapsed()
         if self._connection.store.ask(about.Where(wait.slot, wait.mailbox, job)) not in ("gone", "dead"):
             wait.is_doubtful = False

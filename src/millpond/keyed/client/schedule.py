@@ -57,7 +57,7 @@ class Schedule:
         self._keeper = define(self._run, f"{job.name}.schedule", KEEPER, resident=True)
 
     def keep(self) -> None:
-        """Let there always be one worker that sees to it."""
+        """Keep one worker of the pool at it, always."""
         self._connection.check_free(self._job.name)
         self._connection.check_free(self._keeper.name)
         self._connection.add(self._job)
@@ -148,7 +148,7 @@ class Controller:
         self._keeper = define(self._run, name, KEEPER, resident=True)
 
     def keep(self) -> None:
-        """Let there always be one worker that sees to it."""
+        """Keep one worker of the pool at it, always."""
         self._connection.keep_standing(self._keeper, "controller", ())
 
     async def _run(self, resident: Resident) -> None:
@@ -175,7 +175,7 @@ def in_zone(function: Callable[..., Any], tz: datetime.tzinfo) -> Callable[..., 
 
 
 def _takes_time(job: Definition, times: Times) -> bool:
-    """Tell whether a handler takes the time for which it was due; refuse one that takes anything else."""
+    """Return whether a handler takes the time for which it was due; refuse one that takes anything else."""
     if job.function is None:
         raise TypeError(f"a schedule needs a handler for job {job.name!r}, not None")
     try:

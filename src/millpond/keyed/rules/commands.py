@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 
 
 class Start(NamedTuple):
-    """Let a resident run: `started`, `replaced` (it had other arguments) or `same` (nothing to do), or `closed`."""
+    """Start a resident: `started`, `replaced` (it had other arguments) or `same` (nothing to do), or `closed`."""
 
     slot: int
     mailbox: str
@@ -60,7 +60,7 @@ class Log(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Let nothing of a key (or of the pool, with an empty key) begin. Residents of the key that run are stopped."""
+    """Pause a key (or the pool, with an empty key): nothing of it begins, and residents of it that run are stopped."""
 
     slot: int = 0
     key: str = ""

@@ -41,13 +41,13 @@ class MailboxRules(Generic[M]):
             self.make_ready(box)
 
     def make_ready(self, box: M, *, first: bool = False) -> None:
-        """Let the owner of its slot take a mailbox."""
+        """Make a mailbox ready, for the owner of its slot to take."""
         queue = SUSPECTS if box.losses and self._is_lost(box, 1) else box.lane
         if self._boxes.make_ready(box, queue, first=first):
             self.activate(queue, box.slot)
 
     def activate(self, queue: str, slot: int) -> None:
-        """Tell the owner of a slot that something is ready there."""
+        """Notify the owner of a slot that something is ready there."""
         owner = self.owner_of(slot)
         if owner and self._tables.active.push(queue, owner, slot):
             self._hint(owner)
@@ -82,12 +82,12 @@ class MailboxRules(Generic[M]):
         return tables.due.next()
 
     def add_due(self, due: int, what: str, name: str) -> None:
-        """Let something happen at a time; of what is due at the same time, what was added first is first."""
+        """Schedule something; of what is due at the same time, what was added first is first."""
         self._numbers.last_due += 1
         self._tables.due.add(due, self._numbers.last_due, what, name)
 
     def _enter_delayed(self, now: int, job: str, due: int) -> None:
-        """Let a delayed job enter its mailbox; not at the time of another one of that id, which was taken back."""
+        """Put a delayed job into its mailbox; not at the time of another one of that id, which was taken back."""
         delayed = self._tables.delayed.get(job)
         if delayed is not None and delayed.due == due:
             self.drop_delayed(job)
@@ -99,7 +99,7 @@ class MailboxRules(Generic[M]):
         self._numbers.delayed -= 1
 
     def try_again(self, now: int, box: M) -> None:
-        """Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room."""
+        """Make a mailbox ready whose retry is due, unless its first job is to be dead as soon as there is room."""
         if self._is_lost(box):
             self._boxes.move(box, NOWHERE)
             if self._give_up_lost(now, box):
@@ -108,7 +108,7 @@ class MailboxRules(Generic[M]):
             self.make_ready(box)
 
     def _give_up_parked(self, now: int, box: M) -> None:
-        """Let a job be dead that no worker has known for long enough."""
+        """Move a job to the dead letters that no worker has known for long enough."""
         if self._are_dead_letters_full():
             self.add_due(now + DEAD_RETRY, "shelf", box.name)
             return
@@ -170,7 +170,7 @@ class MailboxRules(Generic[M]):
         self.add_due(due, "later", box.name)
 
     def go_on(self, box: M) -> None:
-        """Let the next job of a mailbox that stands nowhere have its turn, if there is one."""
+        """Make a mailbox that stands nowhere ready for its next job, if there is one."""
         if box.depth:
             self.make_ready(box)
         elif self._tables.messages:
@@ -256,7 +256,7 @@ class MailboxRules(Generic[M]):
         return box.deaths + more >= most or box.losses + more >= UNPROVEN * most
 
     def _give_up_lost(self, now: int, box: M) -> bool:
-        """Let a job be dead that has lost too many workers; False: the dead letters are full, so it waits."""
+        """Move a job to the dead letters that has lost too many workers; False: they are full, so it waits."""
         if self._are_dead_letters_full():
             self._retry_at(now + DEAD_RETRY, box)
             return False

@@ -150,7 +150,7 @@ class OrderRules(Generic[M]):
         return len(waiting) + len(delayed)
 
     def pause(self, now: int, slot: int, key: str, by: str, reason: str) -> None:
-        """Let nothing of a key begin; residents of it that run are asked to stop, and wait."""
+        """Pause a key: nothing of it begins; residents of it that run are asked to stop, and wait."""
         self._tables.pauses.put(Paused(key, now, by, reason))
         for box in self._boxes.running([slot]).get(slot, ()):
             if box.lane == "r" and key_of(box.name) == key:
@@ -190,7 +190,7 @@ class OrderRules(Generic[M]):
     # -- residents ----------------------------------------------------------------------------------------------------
 
     def start(self, now: int, slot: int, mailbox: str, body: bytes) -> str:
-        """Let a resident run with these arguments."""
+        """Start a resident with these arguments."""
         raw, boxes = stamped(now, body), self._boxes
         box = boxes.get(mailbox)
         if box is None:
@@ -222,7 +222,7 @@ class OrderRules(Generic[M]):
         return "stopped"
 
     def _cancel_running(self, box: M) -> None:
-        """Tell the worker of a resident to end it, and drop what waits behind it."""
+        """Signal the worker of a resident to end it, and drop what waits behind it."""
         self._boxes.cut(box, 1)
         running = self._rules.first(box).id
         self._tables.cancelled.add(running)

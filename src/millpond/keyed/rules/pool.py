@@ -94,7 +94,7 @@ class Rules(Generic[M]):
     # -- members ------------------------------------------------------------------------------------------------------
 
     def join(self, now: int, joiner: Joiner) -> PoolState:
-        """Let a worker take part."""
+        """Add a worker to the members."""
         self.tables.members.put(joiner, now, now + self.tables.settings.lease)
         self._changed()
         return self.beat(now)
@@ -115,7 +115,7 @@ class Rules(Generic[M]):
         return self.beat(now, is_brief=version == self._numbers.version)
 
     def leave(self, now: int, worker: str) -> None:
-        """Let a worker go: its slots are free."""
+        """Remove a worker from the members: its slots are free."""
         owned = self.tables.slots.owned(worker)
         for slot in owned:
             self._set_owner(now, slot, "", "left")
@@ -131,7 +131,7 @@ class Rules(Generic[M]):
         return PoolState(now, tables.incarnation, numbers.version, bool(numbers.is_shut), members, is_brief)
 
     def _dismiss(self, now: int, worker: str) -> bool:
-        """Let a worker be no member any more; return whether it was one."""
+        """Remove a worker from the members; return whether it was one."""
         if self.tables.members.is_proven_dead(worker):
             self.tables.died.put(now + DEATH_RETENTION, worker, True)
         if not self.tables.members.drop(worker):
@@ -373,7 +373,7 @@ class Rules(Generic[M]):
         return "noted"
 
     def _configure(self, changes: Iterable[tuple[str, Any]]) -> str:
-        """Let other settings hold. Workers go by the lease and the drain that they joined with, so those stay."""
+        """Change settings. Workers go by the lease and the drain that they joined with, so those stay."""
         was = self.tables.settings
         settings = was._replace(**dict(changes))
         if (was.lease, was.drain) != (settings.lease, settings.drain) and any(True for _ in self.tables.members):

@@ -34,7 +34,7 @@ class TakeRules(Generic[M]):
         return token
 
     def hand_over(self, now: int, box: M, raw: bytes) -> bool:
-        """Let the owner of its slot have the only job of a mailbox at once; return whether it has."""
+        """Hand the only job of a mailbox to the owner of its slot at once; return whether that was done."""
         tables, numbers = self._tables, self._tables.numbers
         if box.lane != "j" or len(raw) > HANDED_BYTES or numbers.is_paused or tables.cancelled:
             return False

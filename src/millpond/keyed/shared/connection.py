@@ -143,7 +143,7 @@ class PoolConnection:
 
     @contextlib.contextmanager
     def as_worker(self) -> Iterator[None]:
-        """Let what a worker does by itself use the pool, also when it was closed here and the worker goes on."""
+        """Allow what a worker does by itself to use the pool, also when it was closed here and the worker goes on."""
         token = _works.set(True)
         try:
             yield
@@ -162,7 +162,7 @@ class PoolConnection:
         return store, settings, self.placement
 
     def dismiss(self, store: Store) -> None:
-        """Let a worker go."""
+        """Remove a worker; close the store with the last one, if the pool was closed here."""
         with self._lock:
             if store in self._served:  # not in a forked child
                 self._served.remove(store)
@@ -205,13 +205,13 @@ class PoolConnection:
         return self._is_closed
 
     def revive(self) -> None:
-        """Let a pool that was closed here be opened again."""
+        """Allow a pool that was closed here to be opened again."""
         with self._lock:
             self._is_closed = False
 
     @contextlib.contextmanager
     def living_at(self, url: str) -> Iterator[None]:
-        """Let a pool that is closed here live elsewhere for a while."""
+        """Move a pool that is closed here to another URL for a while."""
         with self._lock:
             if self._store is not None:
                 raise RuntimeError(f"pool {self.name!r} is in use here: end its workers first")
@@ -259,7 +259,7 @@ class PoolConnection:
                 time.sleep(0.1)
 
     def close(self) -> None:
-        """Let go of the store, now or when the last worker of this process does."""
+        """Close the store, now or when the last worker of this process does."""
         with self._lock:
             self._is_closed = True
             if self._store in self._served:

@@ -70,7 +70,7 @@ class Subscription(Protocol):
     """Somebody who is told hints."""
 
     def close(self) -> None:
-        """Be told no more."""
+        """Unsubscribe."""
 
 
 class Store(Protocol):
@@ -137,4 +137,4 @@ class Store(Protocol):
         """Forget the pool, with all that it knows."""
 
     def close(self) -> None:
-        """Let go of the connection; the pool stays."""
+        """Close the connection; the pool stays."""

@@ -134,7 +134,7 @@ class Feed:
         return self._failures > 0 or (has_ended and not self._ended.is_set())
 
     def is_quiet(self) -> bool:
-        """Tell whether there is nothing to report."""
+        """Return whether there is nothing to report."""
         return not self._reports
 
     def end(self, *, wait: bool = True) -> None:

@@ -75,7 +75,7 @@ class Caller:
         return await value if inspect.iscoroutine(value) else value  # it was a coroutine function in disguise
 
     def shut(self) -> None:
-        """Let go of the threads; those that still run something are left to the end of the process."""
+        """Release the threads; those that still run something are left to the end of the process."""
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 

@@ -43,7 +43,7 @@ def check_health(health: object) -> tuple[str, int] | str | None:
 async def telling(
     connection: PoolConnection, worker: Worker, health: tuple[str, int] | str | None
 ) -> AsyncIterator[None]:
-    """Tell how a worker is while the block runs."""
+    """Answer health checks of a worker while the block runs."""
     if health is None:
         yield
     elif isinstance(health, str):

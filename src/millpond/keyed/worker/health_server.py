@@ -24,7 +24,7 @@ class Metrics(Protocol):
         """Return the text and its content type."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close what is open."""
 
 
 def _closed() -> Metrics:
@@ -99,7 +99,7 @@ class HealthServer(ThreadingHTTPServer):
         return answered.wait(STUCK)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that hang up."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -115,4 +115,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (as it is called there)
-        """Say nothing: probes come every few seconds."""
+        """Log nothing: probes come every few seconds."""

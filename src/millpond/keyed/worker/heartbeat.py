@@ -185,7 +185,7 @@ class Heartbeat:
         return due
 
     def _ask(self, membership: Membership, *, is_late: bool) -> float:
-        """See whether the lease was kept up from outside; return what is left of it.
+        """Check whether the lease was kept up from outside; return what is left of it.
 
         When this process stood still (`is_late`), nothing ran here meanwhile: so what runs is not stopped before the
         store was asked, which takes a moment.

@@ -27,7 +27,7 @@ class _KillTimer:
         self._ends: dict[str, float] = {}
 
     def set(self, membership: str, end: float | None) -> None:
-        """Let a membership end then; None: it is over, and harmless."""
+        """Set when a membership ends; None: it is over, and harmless."""
         with self._lock:
             if end is None:
                 self._ends.pop(membership, None)
@@ -83,7 +83,7 @@ class Membership:
         return self._sent + self.lease - elapsed()
 
     def may_begin(self) -> bool:
-        """Tell whether the lease surely holds."""
+        """Return whether the lease surely holds."""
         return not self.is_over and self.left() > 0
 
     def end(self, *, disarm: bool = False) -> None:

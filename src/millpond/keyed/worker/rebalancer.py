@@ -161,7 +161,7 @@ class Rebalancer:
             self._give(membership, runner, moves, "left")
 
     def _reclaim_after_lost_answer(self, membership: Membership, runner: Runner) -> None:
-        """Have the store take back what it gave us and we never got."""
+        """Make the store take back what it gave and what never arrived here."""
         _, owners = self._store.ask(about.Owners())
         own = [slot for slot, owner in enumerate(owners) if owner == membership.id]
         claimed = self._store.claim(membership.id, own, {}, *self._known(membership, runner))

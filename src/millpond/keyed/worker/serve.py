@@ -1,4 +1,4 @@
-"""Be a worker until told to end: by a signal, or by the shutdown of the pool."""
+"""Work until a signal, or the shutdown of the pool, ends it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class WatchedCaller:
         self.is_wanted = bool(observers) or tracing is not None
 
     def add(self, observer: Observer) -> None:
-        """Tell this observer, too, from now on; from whatever thread."""
+        """Add an observer, from whatever thread."""
         self._observers = (*self._observers, observer)
         self.is_wanted = True
 

@@ -240,7 +240,7 @@ class Worker:
         return membership
 
     def _start_permanent(self) -> None:
-        """See that the residents are there which the pool is never without: the store may be new, or have lost them."""
+        """Start the residents which the pool is never without: the store may be new, or have lost them."""
         connection, store = self._connection, self._store
         for definition, key, args in connection.permanent:
             try:
@@ -260,7 +260,7 @@ class Worker:
         self._heartbeat.wake()
 
     def _is_wanted(self) -> bool:
-        """Tell whether anything can run here: else it has to be no member any more, since nobody will end it."""
+        """Return whether anything can run here; if not, leave, since nobody else will end this worker."""
         if not self._loop.is_closed():
             return True
         logger.error("the event loop of a worker of pool %r was closed before the worker", self._connection.name)

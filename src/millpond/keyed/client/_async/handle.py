@@ -207,7 +207,7 @@ class AsyncKeyedJob(Generic[P, R]):
         return AsyncKeyedJob(self._bridge, self._definition, options)
 
     async def dispatch(self, key: str, /, *args: P.args, **kwargs: P.kwargs) -> AsyncReceipt[R]:
-        """Have the job run by the owner of the key, after all that was dispatched for this key before.
+        """Dispatch a job: the owner of the key runs it, after all that was dispatched for this key before.
 
         When this returns, the job is in the store. Raise `PoolFull` when there is no room, `PoolClosed` when the pool
         was shut down.

@@ -86,7 +86,7 @@ class MemoryStore:
             subscription.heard()
 
     def _hand(self, worker: str, before: int, signal: Signal) -> bool:
-        """Let a worker that listens have a job as soon as the lock is free."""
+        """Hand a job to a worker that listens, as soon as the lock is free."""
         calls = [
             subscription.handed
             for subscription in self._subscriptions.get(worker, ())

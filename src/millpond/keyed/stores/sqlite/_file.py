@@ -99,13 +99,13 @@ class SharedFile:
     # -- hints --------------------------------------------------------------------------------------------------------
 
     def listen(self, subscription: Subscription) -> None:
-        """Let somebody be told hints, also those of other processes."""
+        """Subscribe to hints, also those of other processes."""
         self.listeners.add(subscription)
         row = (subscription.pool, subscription.name, self.sessions.number)
         self.write(lambda transaction: transaction.execute("INSERT OR IGNORE INTO keyed_ear VALUES (?, ?, ?, 0)", row))
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Let somebody be told no more."""
+        """Unsubscribe."""
         if self.listeners.discard(subscription) and not self.is_void:
             row = (subscription.pool, subscription.name, self.sessions.number)
             try:

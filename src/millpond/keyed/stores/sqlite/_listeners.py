@@ -24,7 +24,7 @@ class Subscription:
         self._closed = closed
 
     def close(self) -> None:
-        """Be told no more."""
+        """Unsubscribe."""
         self._closed(self)
 
 
@@ -37,12 +37,12 @@ class Listeners:
         self._rung: dict[tuple[str, str], int] = {}
 
     def add(self, subscription: Subscription) -> None:
-        """Let somebody listen."""
+        """Add a subscription."""
         with self._lock:
             self._subscriptions.setdefault((subscription.pool, subscription.name), []).append(subscription)
 
     def discard(self, subscription: Subscription) -> bool:
-        """Let somebody listen no more; tell whether nobody of that name does now."""
+        """Remove a subscription; return whether none of that name is left."""
         key = (subscription.pool, subscription.name)
         with self._lock:
             subscriptions = self._subscriptions.get(key, [])
@@ -55,7 +55,7 @@ class Listeners:
             return not subscriptions
 
     def call(self, pool: str, names: Iterable[str]) -> None:
-        """Tell those of these names."""
+        """Call the subscriptions of these names."""
         with self._lock:
             subscriptions = [
                 subscription for name in names for subscription in self._subscriptions.get((pool, name), ())
@@ -63,13 +63,13 @@ class Listeners:
         _tell(subscriptions)
 
     def call_all(self) -> None:
-        """Tell everybody."""
+        """Call all subscriptions."""
         with self._lock:
             subscriptions = [subscription for found in self._subscriptions.values() for subscription in found]
         _tell(subscriptions)
 
     def call_rung(self, transaction: Transaction, session: int) -> None:
-        """Tell those for whom other processes had news since the last time."""
+        """Call the subscriptions for which other processes had news since the last time."""
         rows = transaction.execute("SELECT pool, name, rung FROM keyed_ear WHERE session = ?", (session,)).fetchall()
         subscriptions: list[Subscription] = []
         with self._lock:

@@ -42,7 +42,7 @@ class Pool(NamedTuple):
             transaction.execute(_WRITE, (*now, self.id))
 
     def configure(self, transaction: Transaction, settings: Settings) -> None:
-        """Let other settings hold from the next transaction on."""
+        """Use other settings from the next transaction on."""
         if settings != self.origin.settings:
             transaction.execute("UPDATE keyed_pool SET settings = ? WHERE id = ?", (_freeze(settings), self.id))
 

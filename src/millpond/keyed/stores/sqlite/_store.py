@@ -107,7 +107,7 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _gone(self) -> Iterator[None]:
-        """Say in the words of a store that the file was replaced."""
+        """Raise as a store does when the file was replaced."""
         try:
             yield
         except FileReplaced as error:

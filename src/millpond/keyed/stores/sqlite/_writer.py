@@ -75,7 +75,7 @@ class Writer:
         return result
 
     def close(self) -> None:
-        """Let the writer's thread go; who still waits is told so."""
+        """End the thread; fail the calls that still wait."""
         self._is_closed = True
         self._wakes.put(False)
         self._thread.join(5.0)
