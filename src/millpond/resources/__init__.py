@@ -50,7 +50,7 @@ _find, __dir__ = lazy(
         "WaiterView": "millpond.resources._views",
         "Want": "millpond.resources._rules.records",
         "pools": "millpond.resources.engines",
-        "want": "millpond.resources._requests",
+        "want": "millpond.resources._arguments",
     },
 )
 
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from millpond.resources._async_pool import AsyncResourcePool
     from millpond.resources._grant import Grant
     from millpond.resources._pool import ResourcePool
-    from millpond.resources._requests import want
+    from millpond.resources._arguments import want
     from millpond.resources._rules.records import Want
     from millpond.resources._rules.selectors import Labels, Selector
     from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView

@@ -14,11 +14,11 @@ import msgspec
 from millpond._events import Event
 from millpond.errors import AcquireTimeout, NotFound, PoolError, StaleToken
 from millpond.resources import _questions as about
-from millpond.resources import _requests
-from millpond.resources._desk import Desk
+from millpond.resources import _arguments
+from millpond.resources._own_requests import OwnRequests
 from millpond.resources._engine import Question
 from millpond.resources._grant import Grant
-from millpond.resources._port import Port, pause
+from millpond.resources._bridge import Bridge, pause
 from millpond.resources._rules import commands as do
 from millpond.resources._rules import selectors
 from millpond.resources._rules.records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
@@ -33,14 +33,14 @@ _FIELDS = {
     "retention": "retention",
     "free_after": "free_after",
 }
-_OPERATOR = _requests.PRIORITY + 1
+_OPERATOR = _arguments.PRIORITY + 1
 """The priority of an operator's reservation: ahead of everybody."""
 
 
 class Admin:
     """What operators do to a pool. Each verb takes `reason=`: it is shown and kept in the history."""
 
-    def __init__(self, port: Port, desk: Desk, by: str, take: Callable[[do.Adopt], Any]) -> None:
+    def __init__(self, port: Bridge, desk: OwnRequests, by: str, take: Callable[[do.Adopt], Any]) -> None:
         self._port = port
         self._desk = desk
         self._by = by
@@ -48,23 +48,23 @@ class Admin:
 
     def on_behalf_of(self, who: str) -> Admin:
         """Return the same verbs, done for somebody else: the history names them instead of this process."""
-        return Admin(self._port, self._desk, _requests.name(who, "who it is done for"), self._take)
+        return Admin(self._port, self._desk, _arguments.name(who, "who it is done for"), self._take)
 
     # --- resources ---------------------------------------------------------------------------------------------
 
     def remove(self, resource: str, *, reason: str | None = None) -> None:
         """Remove a resource: at once when nobody holds it, else when the last holder gives it back."""
-        self._change(do.Remove(_resource(resource), self._by, _requests.text(reason, "reason")))
+        self._change(do.Remove(_resource(resource), self._by, _arguments.text(reason, "reason")))
 
     def relabel(self, resource: str, labels: Labels, *, reason: str | None = None) -> None:
         """Give a resource other labels (all of them). Holders keep it; waiters are looked at again."""
-        new = _requests.labels(labels)
-        self._change(do.Relabel(_resource(resource), new, self._by, _requests.text(reason, "reason")))
+        new = _arguments.labels(labels)
+        self._change(do.Relabel(_resource(resource), new, self._by, _arguments.text(reason, "reason")))
 
     def resize(self, resource: str, capacity: int, *, reason: str | None = None) -> None:
         """Change how many units a resource has. Nobody loses any: less takes effect as they are given back."""
-        size = _requests.whole(capacity, "capacity", 1)
-        self._change(do.Resize(_resource(resource), size, self._by, _requests.text(reason, "reason")))
+        size = _arguments.whole(capacity, "capacity", 1)
+        self._change(do.Resize(_resource(resource), size, self._by, _arguments.text(reason, "reason")))
 
     def cordon(self, resource: str, *, reason: str | None = None) -> None:
         """Lend a resource to nobody any more; who holds it keeps it."""
@@ -76,14 +76,14 @@ class Admin:
 
     def quarantine(self, resource: str, *, reason: str) -> None:
         """Take a broken resource out of service until somebody uncordons it."""
-        self._mark(resource, QUARANTINED, _requests.why(reason))
+        self._mark(resource, QUARANTINED, _arguments.why(reason))
 
     def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
         """Lend a resource to nobody any more and wait until it is in nobody's hands, then it is cordoned.
 
         With `timeout` over first, `AcquireTimeout` is raised and the resource goes on draining.
         """
-        _requests.microseconds(timeout, "timeout")
+        _arguments.microseconds(timeout, "timeout")
         resource = _resource(resource)
         self._mark(resource, DRAINING, reason)
         if not pause(self._port, about.IsDraining(resource), timeout):
@@ -93,14 +93,14 @@ class Admin:
 
     def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
-        token, resource = _requests.whole(token, "token"), _resource(resource)
-        command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.why(reason))
+        token, resource = _arguments.whole(token, "token"), _resource(resource)
+        command = do.Release(self._desk.engine.session, token, resource, self._by, _arguments.why(reason))
         _insist_on_token(self._send(command), resource, token)
 
     def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
-        request_id = _requests.name(request_id, "request_id")
-        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.why(reason))
+        request_id = _arguments.name(request_id, "request_id")
+        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _arguments.why(reason))
         if self._send(command).kind in ("unknown", "ended"):
             raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
 
@@ -108,11 +108,11 @@ class Admin:
         """Take a grant over in one step: it is yours under a new token, and its holder is told that it is lost."""
         command = do.Adopt(
             self._desk.engine.session,
-            _requests.whole(token, "token"),
+            _arguments.whole(token, "token"),
             self._desk.holder,
             "stolen",
-            _requests.why(reason),
-            _requests.microseconds(lease, "lease", 0.05),
+            _arguments.why(reason),
+            _arguments.microseconds(lease, "lease", 0.05),
             _resource(resource),
             self._by,
         )
@@ -126,11 +126,11 @@ class Admin:
         """
         command = do.Adopt(
             "",
-            _requests.whole(token, "token"),
-            Holder("person", _requests.name(holder, "holder")),
+            _arguments.whole(token, "token"),
+            Holder("person", _arguments.name(holder, "holder")),
             "kept",
-            _requests.why(reason),
-            _requests.microseconds(lease, "lease", 0.05),
+            _arguments.why(reason),
+            _arguments.microseconds(lease, "lease", 0.05),
             _resource(resource),
             self._by,
         )
@@ -147,11 +147,11 @@ class Admin:
             self._desk.new_id(),
             "",
             0,
-            Holder("person", _requests.name(holder, "holder")),
+            Holder("person", _arguments.name(holder, "holder")),
             (Want(selectors.write(name=_resource(resource)), 1, 0),),
             priority=_OPERATOR,
-            lease=_requests.microseconds(lease, "lease", 0.05),
-            reason=f"{_requests.why(reason)} (reserved by {self._by})",
+            lease=_arguments.microseconds(lease, "lease", 0.05),
+            reason=f"{_arguments.why(reason)} (reserved by {self._by})",
             sure=True,
             by=self._by,
         )
@@ -164,12 +164,12 @@ class Admin:
 
     def pause(self, *, reason: str) -> None:
         """Grant nothing until `resume`; what is held stays held, requests line up."""
-        text = _requests.why(reason)
+        text = _arguments.why(reason)
         self._configure(lambda now: msgspec.structs.replace(now, paused=text), text)
 
     def resume(self, *, reason: str | None = None) -> None:
         """Grant again."""
-        self._configure(lambda now: msgspec.structs.replace(now, paused=""), _requests.text(reason, "reason"))
+        self._configure(lambda now: msgspec.structs.replace(now, paused=""), _arguments.text(reason, "reason"))
 
     def configure(
         self,
@@ -195,11 +195,11 @@ class Admin:
         given = {"patience": patience, "ageing": ageing, "lock_delay": lock_delay, "retention": retention}
         for name, value in {**given, "free_after": free_after}.items():
             if value is not None:
-                length = _requests.microseconds(value, name)  # 0 for ages, too, and 1 for nothing
+                length = _arguments.microseconds(value, name)  # 0 for ages, too, and 1 for nothing
                 changes[_FIELDS[name]] = 0 if value == 0 else length
         if claim_within is not None:
-            changes["claim"] = _requests.microseconds(claim_within, "claim_within", 0.01)
-        text = _requests.text(reason, "reason")
+            changes["claim"] = _arguments.microseconds(claim_within, "claim_within", 0.01)
+        text = _arguments.text(reason, "reason")
         self._configure(lambda now: msgspec.structs.replace(now, **changes), text)
 
     def settings(self) -> dict[str, float]:
@@ -211,11 +211,11 @@ class Admin:
         """Give a group (tenant) its weight in the fair share, and the most units it may hold."""
         self._change(
             do.SetGroup(
-                _requests.name(name, "a group's name"),
-                _requests.whole(weight, "weight", 1),
-                0 if quota is None else _requests.whole(quota, "quota", 1),
+                _arguments.name(name, "a group's name"),
+                _arguments.whole(weight, "weight", 1),
+                0 if quota is None else _arguments.whole(quota, "quota", 1),
                 self._by,
-                _requests.text(reason, "reason"),
+                _arguments.text(reason, "reason"),
             )
         )
 
@@ -224,21 +224,21 @@ class Admin:
 
         With `acts`, only what operators did: the last 200 of those are kept, however much else happens.
         """
-        only_acts = _requests.flag(acts, "acts")
-        pool, most = self._desk.pool, _requests.whole(limit, "limit", 0)
+        only_acts = _arguments.flag(acts, "acts")
+        pool, most = self._desk.pool, _arguments.whole(limit, "limit", 0)
         resource = None if resource is None else _resource(resource)
         return self._ask(about.History(pool, resource, most, only_acts))
 
     def explain(self, name: str) -> str:
         """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""
-        return self._ask(about.Explain(_requests.name(name, "a request or resource")))
+        return self._ask(about.Explain(_arguments.name(name, "a request or resource")))
 
     def delete_pool(self, *, force: bool = False) -> None:
         """Delete the pool with all its resources. Refused while anybody holds or waits, unless forced.
 
         With `force`, a pool that cannot be read is deleted, too.
         """
-        is_forced = _requests.flag(force, "force")
+        is_forced = _arguments.flag(force, "force")
         self._desk.check_open()
         if not is_forced and (users := self._ask(about.CountRequests())):
             raise PoolError(
@@ -257,7 +257,7 @@ class Admin:
         return self._port.ask(question)
 
     def _mark(self, resource: str, state: str, reason: str | None) -> None:
-        self._change(do.Mark(_resource(resource), state, self._by, _requests.text(reason, "reason")))
+        self._change(do.Mark(_resource(resource), state, self._by, _arguments.text(reason, "reason")))
 
     def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
         settings = self._ask(about.PoolSettings())
@@ -271,7 +271,7 @@ class Admin:
 
 
 def _resource(name: object) -> str:
-    return _requests.name(name, "a resource's name")
+    return _arguments.name(name, "a resource's name")
 
 
 def _no_resource(name: str, pool: str) -> NotFound:

@@ -25,11 +25,11 @@ from millpond.errors import (
     PoolError,
     StaleToken,
 )
-from millpond.resources import _case
+from millpond.resources import _own_request
 from millpond.resources import _questions as about
-from millpond.resources._async_port import AsyncLatch, AsyncObtainable, AsyncPort, AsyncScope
-from millpond.resources._case import Case
-from millpond.resources._desk import Desk
+from millpond.resources._async_bridge import AsyncLatch, AsyncObtainable, AsyncBridge, AsyncBlock
+from millpond.resources._own_request import OwnRequest
+from millpond.resources._own_requests import OwnRequests
 from millpond.resources._engine import Ticket
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
 from millpond.resources._rules.commands import Acquire, Decline, Pass, Release, Renew, Reply
@@ -67,8 +67,8 @@ class AsyncGrant(AsyncObtainable):
 
     def __init__(
         self,
-        port: AsyncPort,
-        desk: Desk,
+        port: AsyncBridge,
+        desk: OwnRequests,
         command: Acquire,
         timeout: float | None = None,
         on_lost: OnLost = "ignore",
@@ -80,9 +80,9 @@ class AsyncGrant(AsyncObtainable):
         self._on_lost = on_lost
         self._chooser = chooser
         self._pid = this.pid
-        self._latch: AsyncLatch[Case] | None = None
-        self._scope: AsyncScope | None = None
-        self._case = Case(command)
+        self._latch: AsyncLatch[OwnRequest] | None = None
+        self._scope: AsyncBlock | None = None
+        self._case = OwnRequest(command)
 
     # --- what is held ------------------------------------------------------------------------------------------
 
@@ -121,14 +121,14 @@ class AsyncGrant(AsyncObtainable):
     def is_held(self) -> bool:
         """Whether it is held, as far as this process knows."""
         case = self._case
-        return case.state == _case.HELD and (case.deadline is None or elapsed() < case.deadline)
+        return case.state == _own_request.HELD and (case.deadline is None or elapsed() < case.deadline)
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the grant is surely held. Call it before each effect that matters."""
         case = self._case
-        if case.state == _case.LOST or (case.state == _case.HELD and not self.is_held):
+        if case.state == _own_request.LOST or (case.state == _own_request.HELD and not self.is_held):
             raise self._lost()
-        if case.state != _case.HELD:
+        if case.state != _own_request.HELD:
             raise not_held(self._name(), case.how or case.state)
 
     async def labels(self) -> dict[str, str]:
@@ -142,11 +142,11 @@ class AsyncGrant(AsyncObtainable):
         """Give it back. Doing so again does nothing; a grant that was lost meanwhile raises `LeaseLost`."""
         self._check_process()
         case = self._case
-        if case.state == _case.OVER:
+        if case.state == _own_request.OVER:
             return
-        if case.state == _case.LOST:
+        if case.state == _own_request.LOST:
             raise self._lost()
-        if case.state != _case.HELD:
+        if case.state != _own_request.HELD:
             raise RuntimeError(f"request {case.id!r} holds nothing yet: acquire it first")
         command = Release(self._desk.engine.session, case.token)
         answer, interrupt = await self._port.finish(command)
@@ -155,7 +155,7 @@ class AsyncGrant(AsyncObtainable):
         elif answer.kind == "stale":
             self._desk.forget(case, answer.detail)
             answer = self._lost()
-        elif case.state == _case.HELD:
+        elif case.state == _own_request.HELD:
             self._desk.forget(case, "released")
         if interrupt is not None:
             raise interrupt
@@ -193,10 +193,10 @@ class AsyncGrant(AsyncObtainable):
 
     async def __aenter__(self) -> AsyncGrant:
         try:
-            if self._case.state == _case.ASKING and self._latch is None:
+            if self._case.state == _own_request.ASKING and self._latch is None:
                 await self._obtain()
             self.check()
-            self._scope = AsyncScope(self._on_lost)
+            self._scope = AsyncBlock(self._on_lost)
             return self
         except BaseException:
             self._abandon()
@@ -213,14 +213,14 @@ class AsyncGrant(AsyncObtainable):
 
     def _abandon(self) -> None:
         """Give back what is still held although the block is left: a signal struck."""
-        if self._case.state == _case.HELD and not self._case.is_passed_on:
+        if self._case.state == _own_request.HELD and not self._case.is_passed_on:
             self._desk.give_back(self._case, "interrupted")
 
     async def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
-        if self._case.is_passed_on and self._case.state == _case.HELD:
+        if self._case.is_passed_on and self._case.state == _own_request.HELD:
             return
-        is_lost = self._case.state == _case.LOST
+        is_lost = self._case.state == _own_request.LOST
         if not is_lost:
             try:
                 await self.release()
@@ -238,7 +238,7 @@ class AsyncGrant(AsyncObtainable):
 
     def __del__(self) -> None:
         case = getattr(self, "_case", None)
-        if case is not None and case.state == _case.HELD:
+        if case is not None and case.state == _own_request.HELD:
             self._desk.dropped(case)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -257,7 +257,7 @@ class AsyncGrant(AsyncObtainable):
     async def _obtain(self) -> None:
         """Ask, wait, and return when it is held; else raise, with nothing held and nothing asked for."""
         case = self._case
-        if self._latch is not None or case.state != _case.ASKING:
+        if self._latch is not None or case.state != _own_request.ASKING:
             self.check()
             return
         deadline = None if self._timeout is None or not case.command.wait else elapsed() + self._timeout
@@ -270,14 +270,14 @@ class AsyncGrant(AsyncObtainable):
             ticket = self._desk.ask(case, block=self._port.blocks)
             while True:
                 left = None if deadline is None else deadline - elapsed()
-                if not await latch.wait(left) and case.state != _case.HELD:
+                if not await latch.wait(left) and case.state != _own_request.HELD:
                     error = self._unanswered(ticket) or self._asked().timed_out(await self._standing() or LOOK)
-                    if case.state != _case.HELD:  # it may have come as we looked
+                    if case.state != _own_request.HELD:  # it may have come as we looked
                         raise error
-                if case.state != _case.OFFERED:
+                if case.state != _own_request.OFFERED:
                     break
                 latch = await self._look_at_offer()
-            if case.state == _case.OVER or case.state == _case.ASKING:
+            if case.state == _own_request.OVER or case.state == _own_request.ASKING:
                 raise self._refused(await self._standing() if self._is_timed_out() else "")
         except BaseException:
             try:
@@ -301,7 +301,7 @@ class AsyncGrant(AsyncObtainable):
     def _unanswered(self, ticket: Ticket) -> AcquireTimeout | None:
         """Leave a request that the engine has not answered yet to be taken back later, and return what says so."""
         case = self._case
-        if case.state != _case.ASKING:
+        if case.state != _own_request.ASKING:
             return None
         why = ticket.obstacle()
         if not ticket.cancel():
@@ -310,9 +310,9 @@ class AsyncGrant(AsyncObtainable):
         words = f"pool {self._desk.pool!r} on {shown(self._desk.engine.url)} did not answer within {self._timeout:g} s"
         return AcquireTimeout(f"{words}: {why}" if why else words)
 
-    def _hang_latch(self) -> AsyncLatch[Case]:
+    def _hang_latch(self) -> AsyncLatch[OwnRequest]:
         """Be told of the next step."""
-        latch: AsyncLatch[Case] = AsyncLatch()
+        latch: AsyncLatch[OwnRequest] = AsyncLatch()
         self._latch = latch
         self._case.settled = latch.set
         return latch
@@ -324,7 +324,7 @@ class AsyncGrant(AsyncObtainable):
         refused = tuple(sorted({one.name for one in candidates} - set(rank)))
         self._case.command = msgspec.structs.replace(self._case.command, rank=rank, refused=refused)
 
-    async def _look_at_offer(self) -> AsyncLatch[Case]:
+    async def _look_at_offer(self) -> AsyncLatch[OwnRequest]:
         """Let the requester's placement accept or decline what was offered; return what tells how that goes on."""
         case = self._case
         offered = {name for name, _ in case.shares}
@@ -377,7 +377,7 @@ class AsyncGrant(AsyncObtainable):
 
     # --- small things ------------------------------------------------------------------------------------------
 
-    def _held(self) -> Case:
+    def _held(self) -> OwnRequest:
         if not self._case.shares:
             raise RuntimeError(f"request {self._case.id!r} holds nothing yet: await it, or use it in a with block")
         return self._case

@@ -12,7 +12,7 @@ from functools import partial
 from millpond._clock import elapsed
 from millpond._events import Observer, report
 from millpond.errors import AcquireTimeout
-from millpond.resources import _case
+from millpond.resources import _own_request
 from millpond.resources._async_grant import AsyncGrant
 from millpond.resources._views import wishes
 
@@ -26,7 +26,7 @@ class AsyncObservedGrant(AsyncGrant):
 
     async def _obtain(self) -> None:
         case = self._case
-        if self._latch is not None or case.state != _case.ASKING:
+        if self._latch is not None or case.state != _own_request.ASKING:
             await super()._obtain()
             return
         began = elapsed()
@@ -47,11 +47,11 @@ class AsyncObservedGrant(AsyncGrant):
     async def release(self) -> None:
         """Give it back. Doing so again does nothing; a grant that was lost meanwhile raises `LeaseLost`."""
         case = self._case
-        was_held, since = case.state == _case.HELD, case.held_since
+        was_held, since = case.state == _own_request.HELD, case.held_since
         try:
             await super().release()
         finally:
-            if was_held and case.state != _case.HELD:
+            if was_held and case.state != _own_request.HELD:
                 data = {"request": case.id, "token": case.token, "held": max(0.0, elapsed() - since)}
                 report(self._on_event, "released", self._desk.pool, data)
 

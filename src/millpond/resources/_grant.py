@@ -26,12 +26,12 @@ from millpond.errors import (
     PoolError,
     StaleToken,
 )
-from millpond.resources import _case
+from millpond.resources import _own_request
 from millpond.resources import _questions as about
-from millpond.resources._case import Case
-from millpond.resources._desk import Desk
+from millpond.resources._own_request import OwnRequest
+from millpond.resources._own_requests import OwnRequests
 from millpond.resources._engine import Ticket
-from millpond.resources._port import Latch, Obtainable, Port, Scope
+from millpond.resources._bridge import Latch, Obtainable, Bridge, Block
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
 from millpond.resources._rules.commands import Acquire, Decline, Pass, Release, Renew, Reply
 from millpond.resources._views import ResourceView
@@ -68,8 +68,8 @@ class Grant(Obtainable):
 
     def __init__(
         self,
-        port: Port,
-        desk: Desk,
+        port: Bridge,
+        desk: OwnRequests,
         command: Acquire,
         timeout: float | None = None,
         on_lost: OnLost = "ignore",
@@ -81,9 +81,9 @@ class Grant(Obtainable):
         self._on_lost = on_lost
         self._chooser = chooser
         self._pid = this.pid
-        self._latch: Latch[Case] | None = None
-        self._scope: Scope | None = None
-        self._case = Case(command)
+        self._latch: Latch[OwnRequest] | None = None
+        self._scope: Block | None = None
+        self._case = OwnRequest(command)
 
     # --- what is held ------------------------------------------------------------------------------------------
 
@@ -122,14 +122,14 @@ class Grant(Obtainable):
     def is_held(self) -> bool:
         """Whether it is held, as far as this process knows."""
         case = self._case
-        return case.state == _case.HELD and (case.deadline is None or elapsed() < case.deadline)
+        return case.state == _own_request.HELD and (case.deadline is None or elapsed() < case.deadline)
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the grant is surely held. Call it before each effect that matters."""
         case = self._case
-        if case.state == _case.LOST or (case.state == _case.HELD and not self.is_held):
+        if case.state == _own_request.LOST or (case.state == _own_request.HELD and not self.is_held):
             raise self._lost()
-        if case.state != _case.HELD:
+        if case.state != _own_request.HELD:
             raise not_held(self._name(), case.how or case.state)
 
     def labels(self) -> dict[str, str]:
@@ -143,11 +143,11 @@ class Grant(Obtainable):
         """Give it back. Doing so again does nothing; a grant that was lost meanwhile raises `LeaseLost`."""
         self._check_process()
         case = self._case
-        if case.state == _case.OVER:
+        if case.state == _own_request.OVER:
             return
-        if case.state == _case.LOST:
+        if case.state == _own_request.LOST:
             raise self._lost()
-        if case.state != _case.HELD:
+        if case.state != _own_request.HELD:
             raise RuntimeError(f"request {case.id!r} holds nothing yet: acquire it first")
         command = Release(self._desk.engine.session, case.token)
         answer, interrupt = self._port.finish(command)
@@ -156,7 +156,7 @@ class Grant(Obtainable):
         elif answer.kind == "stale":
             self._desk.forget(case, answer.detail)
             answer = self._lost()
-        elif case.state == _case.HELD:
+        elif case.state == _own_request.HELD:
             self._desk.forget(case, "released")
         if interrupt is not None:
             raise interrupt
@@ -194,10 +194,10 @@ class Grant(Obtainable):
 
     def __enter__(self) -> Grant:
         try:
-            if self._case.state == _case.ASKING and self._latch is None:
+            if self._case.state == _own_request.ASKING and self._latch is None:
                 self._obtain()
             self.check()
-            self._scope = Scope(self._on_lost)
+            self._scope = Block(self._on_lost)
             return self
         except BaseException:
             self._abandon()
@@ -214,14 +214,14 @@ class Grant(Obtainable):
 
     def _abandon(self) -> None:
         """Give back what is still held although the block is left: a signal struck."""
-        if self._case.state == _case.HELD and not self._case.is_passed_on:
+        if self._case.state == _own_request.HELD and not self._case.is_passed_on:
             self._desk.give_back(self._case, "interrupted")
 
     def _leave(self, error: BaseException | None) -> None:
         scope, self._scope = self._scope, None
-        if self._case.is_passed_on and self._case.state == _case.HELD:
+        if self._case.is_passed_on and self._case.state == _own_request.HELD:
             return
-        is_lost = self._case.state == _case.LOST
+        is_lost = self._case.state == _own_request.LOST
         if not is_lost:
             try:
                 self.release()
@@ -239,7 +239,7 @@ class Grant(Obtainable):
 
     def __del__(self) -> None:
         case = getattr(self, "_case", None)
-        if case is not None and case.state == _case.HELD:
+        if case is not None and case.state == _own_request.HELD:
             self._desk.dropped(case)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -258,7 +258,7 @@ class Grant(Obtainable):
     def _obtain(self) -> None:
         """Ask, wait, and return when it is held; else raise, with nothing held and nothing asked for."""
         case = self._case
-        if self._latch is not None or case.state != _case.ASKING:
+        if self._latch is not None or case.state != _own_request.ASKING:
             self.check()
             return
         deadline = None if self._timeout is None or not case.command.wait else elapsed() + self._timeout
@@ -271,14 +271,14 @@ class Grant(Obtainable):
             ticket = self._desk.ask(case, block=self._port.blocks)
             while True:
                 left = None if deadline is None else deadline - elapsed()
-                if not latch.wait(left) and case.state != _case.HELD:
+                if not latch.wait(left) and case.state != _own_request.HELD:
                     error = self._unanswered(ticket) or self._asked().timed_out(self._standing() or LOOK)
-                    if case.state != _case.HELD:  # it may have come as we looked
+                    if case.state != _own_request.HELD:  # it may have come as we looked
                         raise error
-                if case.state != _case.OFFERED:
+                if case.state != _own_request.OFFERED:
                     break
                 latch = self._look_at_offer()
-            if case.state == _case.OVER or case.state == _case.ASKING:
+            if case.state == _own_request.OVER or case.state == _own_request.ASKING:
                 raise self._refused(self._standing() if self._is_timed_out() else "")
         except BaseException:
             try:
@@ -302,7 +302,7 @@ class Grant(Obtainable):
     def _unanswered(self, ticket: Ticket) -> AcquireTimeout | None:
         """Leave a request that the engine has not answered yet to be taken back later, and return what says so."""
         case = self._case
-        if case.state != _case.ASKING:
+        if case.state != _own_request.ASKING:
             return None
         why = ticket.obstacle()
         if not ticket.cancel():
@@ -311,9 +311,9 @@ class Grant(Obtainable):
         words = f"pool {self._desk.pool!r} on {shown(self._desk.engine.url)} did not answer within {self._timeout:g} s"
         return AcquireTimeout(f"{words}: {why}" if why else words)
 
-    def _hang_latch(self) -> Latch[Case]:
+    def _hang_latch(self) -> Latch[OwnRequest]:
         """Be told of the next step."""
-        latch: Latch[Case] = Latch()
+        latch: Latch[OwnRequest] = Latch()
         self._latch = latch
         self._case.settled = latch.set
         return latch
@@ -325,7 +325,7 @@ class Grant(Obtainable):
         refused = tuple(sorted({one.name for one in candidates} - set(rank)))
         self._case.command = msgspec.structs.replace(self._case.command, rank=rank, refused=refused)
 
-    def _look_at_offer(self) -> Latch[Case]:
+    def _look_at_offer(self) -> Latch[OwnRequest]:
         """Let the requester's placement accept or decline what was offered; return what tells how that goes on."""
         case = self._case
         offered = {name for name, _ in case.shares}
@@ -378,7 +378,7 @@ class Grant(Obtainable):
 
     # --- small things ------------------------------------------------------------------------------------------
 
-    def _held(self) -> Case:
+    def _held(self) -> OwnRequest:
         if not self._case.shares:
             raise RuntimeError(f"request {self._case.id!r} holds nothing yet: await it, or use it in a with block")
         return self._case

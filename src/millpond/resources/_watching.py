@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable
 
-from millpond.resources import _alarm
+from millpond.resources import _timers
 
 
 class Watching:
@@ -30,4 +30,4 @@ class Watching:
 
     def _stop_soon(self) -> None:
         if self._stop is not None and not sys.is_finalizing():
-            _alarm.call_at(0.0, self.stop)
+            _timers.call_at(0.0, self.stop)

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from millpond._clock import elapsed
-from millpond.resources import AsyncGrant, AsyncResourcePool, Grant, ResourcePool, _alarm
+from millpond.resources import AsyncGrant, AsyncResourcePool, Grant, ResourcePool, _timers
 from waiting import auntil
 
 _AT_ONCE = {"check"}
@@ -43,9 +43,9 @@ def early_alarm(seconds: float) -> Iterator[None]:
     def ahead() -> float:
         return elapsed() + seconds
 
-    with mock.patch.object(_alarm, "elapsed", ahead):
-        with _alarm._clockwork.condition:
-            _alarm._clockwork.condition.notify()
+    with mock.patch.object(_timers, "elapsed", ahead):
+        with _timers._clockwork.condition:
+            _timers._clockwork.condition.notify()
         yield
 
 

@@ -7,12 +7,12 @@ from collections import deque
 
 from millpond.errors import EngineUnavailable
 from millpond.resources._rules import commands as do
-from millpond.resources.engines.sqlite._calls import Call, Calls
+from millpond.resources.engines.sqlite._queue import Call, CallQueue
 
 
 def test_a_call_that_comes_while_others_fail_is_answered_too():
     """Whoever has a call appends it with no lock."""
-    calls, heard = Calls(threading.RLock(), str), []
+    calls, heard = CallQueue(threading.RLock(), str), []
 
     def call(name: str) -> Call:
         return Call(calls, "pool", do.Tick(), lambda answer: heard.append((name, type(answer))))

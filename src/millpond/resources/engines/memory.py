@@ -21,7 +21,7 @@ from typing import TypeVar
 from millpond._clock import EngineTime, elapsed
 from millpond._events import logger
 from millpond._interrupts import shielded
-from millpond.resources import _alarm
+from millpond.resources import _timers
 from millpond.resources._engine import AUDIT, DONE, Question, Ticket, Watcher
 from millpond.resources._rules.commands import Command, Reply, Tick
 from millpond.resources._rules.records import Holder
@@ -99,7 +99,7 @@ class MemoryEngine:
         self._clock = clock or EngineTime()
         self._lock = threading.RLock()
         self._pools: dict[str, _Pool] = {}
-        self._alarm: _alarm.Appointment | None = None
+        self._alarm: _timers.Timer | None = None
         self._alarm_at: float | None = None
 
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
@@ -111,7 +111,7 @@ class MemoryEngine:
                 self._set_alarm(here.replica)
             self._tell(here)
         except BaseException:
-            _alarm.call_at(0.0, self.tick)
+            _timers.call_at(0.0, self.tick)
             raise
         return DONE
 
@@ -204,7 +204,7 @@ class MemoryEngine:
         finally:
             if mine:  # interrupted: others may wait for what is still to be told
                 pool.is_telling = False
-                _alarm.call_at(0.0, lambda: self._tell(pool))
+                _timers.call_at(0.0, lambda: self._tell(pool))
 
     def _set_alarm(self, replica: Replica) -> None:
         due = replica.state.due()
@@ -216,7 +216,7 @@ class MemoryEngine:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = _alarm.call_at(at, self.tick)
+        self._alarm = _timers.call_at(at, self.tick)
 
 
 def _tell_one(pool: _Pool, watchers: Sequence[Watcher], entry: Entry | None, answer: Callable[[], None]) -> None:

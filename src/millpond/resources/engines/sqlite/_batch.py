@@ -20,10 +20,10 @@ from millpond.resources._rules.commands import Adopt, Bury, Claim, Command, Pass
 from millpond.resources._rules.records import OFFERED
 from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.sqlite import _log
-from millpond.resources.engines.sqlite._calls import Call, Calls
-from millpond.resources.engines.sqlite._claims import Claims
+from millpond.resources.engines.sqlite._queue import Call, CallQueue
+from millpond.resources.engines.sqlite._accepted import AcceptedOffers
 from millpond.resources.engines.sqlite._log import UnreadablePool
-from millpond.resources.engines.sqlite._peers import Peers
+from millpond.resources.engines.sqlite._sessions import Sessions
 from millpond.resources.engines.sqlite._replicas import Pool, Replicas
 
 _QUIET = frozenset({"released", "withdrawn"})
@@ -33,7 +33,7 @@ _QUIET = frozenset({"released", "withdrawn"})
 class Batch:
     """What is carried out in one transaction."""
 
-    def __init__(self, replicas: Replicas, calls: Calls, claims: Claims, peers: Peers, clock: EngineClock) -> None:
+    def __init__(self, replicas: Replicas, calls: CallQueue, claims: AcceptedOffers, peers: Sessions, clock: EngineClock) -> None:
         self._replicas = replicas
         self._calls = calls
         self._claims = claims

@@ -31,15 +31,15 @@ from millpond._interrupts import shielded
 from millpond._sqlite import Database, EngineClock, Transaction
 from millpond._sqlite._url import Place
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
-from millpond.resources import _alarm
+from millpond.resources import _timers
 from millpond.resources._engine import AUDIT, DONE, Question, Ticket, Watcher
 from millpond.resources._rules.commands import Acquire, Command, Reply, Tick
 from millpond.resources.engines.sqlite import _log
 from millpond.resources.engines.sqlite._batch import Batch
-from millpond.resources.engines.sqlite._calls import STUCK, Call, Calls
-from millpond.resources.engines.sqlite._claims import Claims
-from millpond.resources.engines.sqlite._ears import Ears
-from millpond.resources.engines.sqlite._peers import Peers
+from millpond.resources.engines.sqlite._queue import STUCK, Call, CallQueue
+from millpond.resources.engines.sqlite._accepted import AcceptedOffers
+from millpond.resources.engines.sqlite._wakeups import Wakeups
+from millpond.resources.engines.sqlite._sessions import Sessions
 from millpond.resources.engines.sqlite._replicas import Replicas
 
 T = TypeVar("T")
@@ -81,16 +81,16 @@ class SqliteEngine:
         self._rest = 0.0
         self._wakes_at = 0  # when our thread will look by itself
         self._hurried: set[asyncio.AbstractEventLoop] = set()
-        self._stuck_check: _alarm.Appointment | None = None
+        self._stuck_check: _timers.Timer | None = None
         self._is_stuck = False
         self._database = Database(place.path, tables=[_log.TABLES], synchronous=place.synchronous, mode=place.mode)
         self._gate = self._database.gate
-        self._peers = Peers(self._database)
+        self._peers = Sessions(self._database)
         self._clock = EngineClock(self._database)
         self._replicas = Replicas(self._database, self._peers.notice)
-        self._calls = Calls(self._use, self._obstacle)
-        self._claims = Claims(self._peers, self._clock)
-        self._ears = Ears(self._peers)
+        self._calls = CallQueue(self._use, self._obstacle)
+        self._claims = AcceptedOffers(self._peers, self._clock)
+        self._ears = Wakeups(self._peers)
         self.holder = self._peers.holder()
         self._meet()
         self._peers.bell.ring(self._peers.others())
@@ -548,7 +548,7 @@ class SqliteEngine:
 
     def _expect_answer(self) -> None:
         if self._calls.waiting and self._stuck_check is None and not self.is_closed:
-            self._stuck_check = _alarm.call_later(NOTICE, self._check_stuck)
+            self._stuck_check = _timers.call_later(NOTICE, self._check_stuck)
 
     def _owns_use(self) -> bool:
         return self._use._is_owned()  # type: ignore[attr-defined, no-any-return]

@@ -20,9 +20,9 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 from millpond.errors import AcquireTimeout, EngineError, LeaseLost
-from millpond.resources import _requests
+from millpond.resources import _arguments
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
-from millpond.resources._requests import Units
+from millpond.resources._arguments import Units
 from millpond.resources._rules import commands as do
 from millpond.resources._rules.commands import Acquire, Command, Reply
 from millpond.resources._rules.records import HELD, WAITING, Holder, Want
@@ -92,10 +92,10 @@ def acquire(
         if not isinstance(reattach, Detached):
             raise TypeError(f"reattach must be what detach() returned, not {reattach!r}")
         return WorkflowGrant(pool, None, None, 0, reattach)
-    want = _requests.want(selector, name=name, count=count, units=units)
+    want = _arguments.want(selector, name=name, count=count, units=units)
     options = _options(timeout, lease, priority, group, reason, placement, wait_for_capacity)
     return WorkflowGrant(
-        pool, (want,), timeout, _requests.microseconds(work_ends_within, "work_ends_within"), **options
+        pool, (want,), timeout, _arguments.microseconds(work_ends_within, "work_ends_within"), **options
     )
 
 
@@ -115,8 +115,8 @@ def acquire_all(
 ) -> WorkflowGrant:
     """Wait for several resources at once, all or nothing."""
     options = _options(timeout, lease, priority, group, reason, placement, wait_for_capacity)
-    grace = _requests.microseconds(work_ends_within, "work_ends_within")
-    return WorkflowGrant(pool, _requests.bundle(selectors), timeout, grace, **options)
+    grace = _arguments.microseconds(work_ends_within, "work_ends_within")
+    return WorkflowGrant(pool, _arguments.bundle(selectors), timeout, grace, **options)
 
 
 def _options(
@@ -129,14 +129,14 @@ def _options(
     patient: bool,
 ) -> dict[str, Any]:
     return {
-        "timeout": _requests.microseconds(timeout, "timeout"),
+        "timeout": _arguments.microseconds(timeout, "timeout"),
         "wait": timeout != 0,
-        "lease": _requests.microseconds(lease, "lease", 0.05),
-        "priority": _requests.priority(priority),
-        "group": _requests.text(group, "group"),
-        "reason": _requests.text(reason, "reason")[:REASON],
-        "placement": _requests.name(placement, "placement"),
-        "patient": _requests.flag(patient, "wait_for_capacity"),
+        "lease": _arguments.microseconds(lease, "lease", 0.05),
+        "priority": _arguments.priority(priority),
+        "group": _arguments.text(group, "group"),
+        "reason": _arguments.text(reason, "reason")[:REASON],
+        "placement": _arguments.name(placement, "placement"),
+        "patient": _arguments.flag(patient, "wait_for_capacity"),
     }
 
 
@@ -153,7 +153,7 @@ class WorkflowGrant:
         /,
         **options: Any,
     ) -> None:
-        self._pool = _requests.name(pool, "a pool's name")
+        self._pool = _arguments.name(pool, "a pool's name")
         self._wants = wants
         self._limit = limit
         self._grace = grace

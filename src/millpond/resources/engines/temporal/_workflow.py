@@ -32,7 +32,7 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError, FailureError
 
-from millpond.resources._requests import NAME
+from millpond.resources._arguments import NAME
 from millpond.resources._rules import commands as do
 from millpond.resources._rules.placement import POLICIES
 from millpond.resources._rules.records import HELD, QUARANTINED, Holder, Request

@@ -20,7 +20,7 @@ from millpond.resources._rules.records import Holder
 from millpond.resources._rules.wire import Entry
 
 
-class Peers:
+class Sessions:
     """Who uses the file."""
 
     def __init__(self, database: Database) -> None:

@@ -24,12 +24,12 @@ MANY = 64
 """So many cancelled appointments may stay in any case."""
 
 
-class Appointment:
+class Timer:
     """Something to be called at a time; `cancel` forgets it."""
 
     __slots__ = ("_clockwork", "call")
 
-    def __init__(self, call: Callable[[], object], clockwork: _Clockwork) -> None:
+    def __init__(self, call: Callable[[], object], clockwork: _TimerThread) -> None:
         self.call: Callable[[], object] | None = call
         self._clockwork = clockwork
 
@@ -40,15 +40,15 @@ class Appointment:
             self._clockwork.cancelled += 1  # roughly: it only says when to tidy up
 
 
-class _Clockwork:
+class _TimerThread:
     def __init__(self) -> None:
         self.condition = threading.Condition()
-        self.heap: list[tuple[float, int, Appointment]] = []
+        self.heap: list[tuple[float, int, Timer]] = []
         self.numbers = itertools.count()
         self.cancelled = 0
         self.thread: threading.Thread | None = None
 
-    def set(self, at: float, appointment: Appointment) -> None:
+    def set(self, at: float, appointment: Timer) -> None:
         with self.condition:
             if self.cancelled > MANY and 2 * self.cancelled > len(self.heap):
                 self._tidy()
@@ -102,25 +102,25 @@ class _Clockwork:
                 return call
 
 
-_clockwork = _Clockwork()
+_clockwork = _TimerThread()
 
 
 def _start_over() -> None:
     global _clockwork
-    _clockwork = _Clockwork()
+    _clockwork = _TimerThread()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_over)
 
 
-def call_at(at: float, call: Callable[[], object]) -> Appointment:
+def call_at(at: float, call: Callable[[], object]) -> Timer:
     """Call a function at a time of `elapsed()`, in the alarm's thread."""
-    appointment = Appointment(call, _clockwork)
+    appointment = Timer(call, _clockwork)
     shielded(lambda: _clockwork.set(at, appointment))
     return appointment
 
 
-def call_later(delay: float, call: Callable[[], object]) -> Appointment:
+def call_later(delay: float, call: Callable[[], object]) -> Timer:
     """Call a function after so many seconds."""
     return call_at(elapsed() + delay, call)

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millpond.resources._alarm import Appointment
+from millpond.resources._timers import Timer
 from millpond.resources._rules.commands import Acquire, Reply
 
 ASKING, WAITING, OFFERED, HELD, OVER, LOST = "asking", "waiting", "offered", "held", "over", "lost"
 
 
-class Case:
+class OwnRequest:
     """A request, and the grant that comes of it."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Case:
         self.id = command.id
         self.command = command
         self.lease = command.lease / 1_000_000
-        self.settled: Callable[[Case], None] = _nobody
+        self.settled: Callable[[OwnRequest], None] = _nobody
         self.state = ASKING
         self.token = 0
         self.shares: tuple[tuple[str, int], ...] = ()
@@ -56,19 +56,19 @@ class Case:
         self.is_passed_on = False
         self.is_suspect = False
         self.on_lost: Callable[[], None] | None = None
-        self._appointments: list[Appointment] = []
+        self._appointments: list[Timer] = []
 
     def begin_waiting(self) -> None:
         """Take note that the request stands in line."""
         if self.state == ASKING:
             self.state = WAITING
 
-    def keep(self, *appointments: Appointment) -> None:
+    def keep(self, *appointments: Timer) -> None:
         """Have appointments that end with the case; earlier ones are cancelled."""
         for one in self._appointments:
             one.cancel()
         self._appointments = list(appointments)
 
 
-def _nobody(case: Case) -> None:
+def _nobody(case: OwnRequest) -> None:
     """Tell nobody: whoever waits hangs a latch here."""

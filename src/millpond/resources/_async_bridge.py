@@ -19,7 +19,7 @@ T = TypeVar("T")
 G = TypeVar("G", bound="AsyncObtainable")
 
 
-class _Post:
+class _LoopWakeups:
     """Brings values into one event loop: however many arrive at once, the loop is woken once."""
 
     __slots__ = ("_is_on_its_way", "_latches")
@@ -41,21 +41,21 @@ class _Post:
             self._latches.popleft()._wake()
 
 
-class _Office(threading.local):
+class _Loops(threading.local):
     """The post of the loop that ran in this thread last: nearly always the right one."""
 
     def __init__(self) -> None:
         self.loop: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None
-        self.post = _Post()
+        self.post = _LoopWakeups()
 
-    def post_of(self, loop: asyncio.AbstractEventLoop) -> _Post:
+    def post_of(self, loop: asyncio.AbstractEventLoop) -> _LoopWakeups:
         if self.loop() is not loop:
             self.loop = weakref.ref(loop)
-            self.post = _Post()
+            self.post = _LoopWakeups()
         return self.post
 
 
-_office = _Office()
+_office = _Loops()
 
 
 class AsyncLatch(Generic[T]):
@@ -137,7 +137,7 @@ def check_on_lost(on_lost: object) -> None:
         raise ValueError(f"on_lost must be 'cancel', 'raise', 'ignore' or a function, not {on_lost!r}")
 
 
-class AsyncScope:
+class AsyncBlock:
     """An `async with` block in progress, which can be cancelled from any thread."""
 
     def __init__(self, on_lost: object) -> None:
@@ -164,7 +164,7 @@ class AsyncScope:
         return task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
 
 
-async def pause(port: AsyncPort, question: Question[bool], timeout: float | None) -> bool:
+async def pause(port: AsyncBridge, question: Question[bool], timeout: float | None) -> bool:
     """Wait until a question about the pool is answered with no; False when the time is over first."""
     deadline = None if timeout is None else elapsed() + timeout
     stream: AsyncStream[object] = AsyncStream()
@@ -182,7 +182,7 @@ async def pause(port: AsyncPort, question: Question[bool], timeout: float | None
     return True
 
 
-class AsyncPort:
+class AsyncBridge:
     """The engine, as one pool of this loop sees it."""
 
     blocks = False

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from millpond._clock import elapsed
 from millpond._sqlite import EngineClock
 from millpond.resources._rules.records import OFFERED
-from millpond.resources.engines.sqlite._peers import Peers
+from millpond.resources.engines.sqlite._sessions import Sessions
 from millpond.resources.engines.sqlite._replicas import Pool
 
 CLAIM = 0.05
@@ -27,10 +27,10 @@ CLAIMS = 1 << 60
 """The byte of the live file that stands for token 0."""
 
 
-class Claims:
+class AcceptedOffers:
     """What this process has accepted by a byte."""
 
-    def __init__(self, peers: Peers, clock: EngineClock) -> None:
+    def __init__(self, peers: Sessions, clock: EngineClock) -> None:
         self._peers = peers  # has the live file, which may become another
         self._clock = clock
         self.accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when

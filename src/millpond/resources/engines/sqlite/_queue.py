@@ -28,7 +28,7 @@ class Call:
 
     __slots__ = ("command", "done", "pool", "queue", "reply", "since")
 
-    def __init__(self, queue: Calls, pool: str, command: Command | Question[Any], done: Callable[[Any], None]) -> None:
+    def __init__(self, queue: CallQueue, pool: str, command: Command | Question[Any], done: Callable[[Any], None]) -> None:
         self.queue = queue
         self.pool = pool
         self.command = command
@@ -45,7 +45,7 @@ class Call:
         return self.queue.obstacle()
 
 
-class Calls:
+class CallQueue:
     """All calls of this process that are on their way."""
 
     def __init__(self, use: threading.RLock, obstacle: Callable[[], str]) -> None:

@@ -29,8 +29,8 @@ from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._fork import this
 from millpond.errors import AlreadyExists, EngineUnavailable, PoolClosed
-from millpond.resources import _alarm, _case
-from millpond.resources._case import Case
+from millpond.resources import _timers, _own_request
+from millpond.resources._own_request import OwnRequest
 from millpond.resources._engine import AUDIT, Engine, Ticket
 from millpond.resources._questions import Standing, Standings
 from millpond.resources._rules import changes as to
@@ -46,9 +46,9 @@ class _ChosenIds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users: weakref.WeakValueDictionary[tuple[int, str, str], Case] = weakref.WeakValueDictionary()
+        self._users: weakref.WeakValueDictionary[tuple[int, str, str], OwnRequest] = weakref.WeakValueDictionary()
 
-    def take(self, key: tuple[int, str, str], case: Case) -> bool:
+    def take(self, key: tuple[int, str, str], case: OwnRequest) -> bool:
         """Let a case have an id (of that engine and pool), unless it is in use."""
         with self._lock:
             if self._is_used(key):
@@ -63,24 +63,24 @@ class _ChosenIds:
 
     def _is_used(self, key: tuple[int, str, str]) -> bool:
         user = self._users.get(key)
-        return user is not None and user.state not in (_case.OVER, _case.LOST)
+        return user is not None and user.state not in (_own_request.OVER, _own_request.LOST)
 
     def start_over(self) -> None:
         self.__init__()  # type: ignore[misc]  # in a forked child the lock may be held by a thread that is not there
 
 
-class _Desks:
+class _OfAllPools:
     """All desks of this process: a session's request may be of any of them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: weakref.WeakSet[Desk] = weakref.WeakSet()
+        self._all: weakref.WeakSet[OwnRequests] = weakref.WeakSet()
 
-    def add(self, desk: Desk) -> None:
+    def add(self, desk: OwnRequests) -> None:
         with self._lock:
             self._all.add(desk)
 
-    def beside(self, desk: Desk) -> list[Desk]:
+    def beside(self, desk: OwnRequests) -> list[OwnRequests]:
         """Return the desks of the same pool and session."""
         with self._lock:
             return [one for one in self._all if one.engine is desk.engine and one.pool == desk.pool]
@@ -90,13 +90,13 @@ class _Desks:
 
 
 _chosen = _ChosenIds()
-_desks = _Desks()
+_desks = _OfAllPools()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_chosen.start_over)
     os.register_at_fork(after_in_child=_desks.start_over)
 
 
-class Desk:
+class OwnRequests:
     """All that one pool object has asked for and holds."""
 
     def __init__(self, engine: Engine, pool: str, holder_id: str, suspect_after: float | None) -> None:
@@ -107,10 +107,10 @@ class Desk:
         """Who asks, as people will see it."""
         self._suspect_after = suspect_after
         self._lock = threading.Lock()
-        self._cases: dict[str, Case] = {}
+        self._cases: dict[str, OwnRequest] = {}
         self._pid = this.pid
         self._is_closed = False
-        self._audit: _alarm.Appointment | None = None
+        self._audit: _timers.Timer | None = None
         self._adopting = 0  # grants that are being taken over: they are the session's, and at no desk yet
         self.seen = 0
         _desks.add(self)
@@ -134,7 +134,7 @@ class Desk:
 
     # --- asking ------------------------------------------------------------------------------------------------
 
-    def ask(self, case: Case, *, block: bool) -> Ticket:
+    def ask(self, case: OwnRequest, *, block: bool) -> Ticket:
         """Send a request; the case tells how it goes."""
         self.check_open()
         with self._lock:
@@ -143,27 +143,27 @@ class Desk:
             self._cases[case.id] = case
         case.sent = elapsed()
         ticket = self.engine.apply(self.pool, case.command, lambda answer: self._answered(case, answer), block=block)
-        if case.state in (_case.ASKING, _case.WAITING):
+        if case.state in (_own_request.ASKING, _own_request.WAITING):
             self._watch_over()
         return ticket
 
-    def knows(self, case: Case) -> bool:
+    def knows(self, case: OwnRequest) -> bool:
         """Tell whether a case is asked for or held."""
         return self._cases.get(case.id) is case
 
-    def withdrawal(self, case: Case) -> Withdraw:
+    def withdrawal(self, case: OwnRequest) -> Withdraw:
         """Return the command that takes a request back."""
         return Withdraw(self.engine.session, case.id)
 
-    def wait_again(self, case: Case, token: int) -> bool:
+    def wait_again(self, case: OwnRequest, token: int) -> bool:
         """Let one who was shown an offer wait for what comes of it; False when it is not that offer any more."""
         with self._lock:
-            if case.state != _case.OFFERED or case.token != token:
+            if case.state != _own_request.OFFERED or case.token != token:
                 return False
-            case.state = _case.WAITING
+            case.state = _own_request.WAITING
             return True
 
-    def claim(self, case: Case) -> Claim:
+    def claim(self, case: OwnRequest) -> Claim:
         """Return the command that accepts an offer."""
         case.sent = elapsed()
         return Claim(self.engine.session, (case.id,))
@@ -173,7 +173,7 @@ class Desk:
 
         def answered(answer: Reply | Exception) -> None:
             if isinstance(answer, Exception) and not isinstance(answer, PoolClosed):
-                _alarm.call_later(AUDIT, again)
+                _timers.call_later(AUDIT, again)
 
         def again() -> None:
             if not isinstance(command, Withdraw) or not _chosen.has((id(self.engine), self.pool, command.id)):
@@ -195,7 +195,7 @@ class Desk:
             with self._lock:
                 self._adopting -= 1
 
-    def adopt(self, case: Case, reply: Reply) -> None:
+    def adopt(self, case: OwnRequest, reply: Reply) -> None:
         """Take over a grant that another had."""
         with self._lock:
             old = self._cases.pop(case.id, None)
@@ -204,18 +204,18 @@ class Desk:
             self._lose(old, "it was passed on within this process")
         self._hold(case, reply.token, reply.shares)
 
-    def forget(self, case: Case, how: str) -> None:
+    def forget(self, case: OwnRequest, how: str) -> None:
         """Let a case be over, by its owner's will."""
         with self._lock:
             if self._cases.get(case.id) is case:
                 del self._cases[case.id]
             case.keep()
             case.how = how
-            case.state = _case.OVER
+            case.state = _own_request.OVER
 
     # --- hearing -----------------------------------------------------------------------------------------------
 
-    def _answered(self, case: Case, answer: Reply | Exception) -> None:
+    def _answered(self, case: OwnRequest, answer: Reply | Exception) -> None:
         if isinstance(answer, Reply):
             if answer.kind == HELD:
                 if case.lease and case.command.chosen:  # it may be running since an earlier request of this id
@@ -225,15 +225,15 @@ class Desk:
                 return
             if answer.kind in (WAITING, OFFERED, "away"):
                 with self._lock:
-                    if case.state == _case.ASKING:
-                        case.state = _case.WAITING
+                    if case.state == _own_request.ASKING:
+                        case.state = _own_request.WAITING
                 if answer.kind != WAITING:
                     self._audit_now()
                 return
         with self._lock:
-            if case.state != _case.ASKING:
+            if case.state != _own_request.ASKING:
                 return
-            case.state = _case.OVER
+            case.state = _own_request.OVER
             case.refusal = answer
             self._cases.pop(case.id, None)
         if isinstance(answer, EngineUnavailable):  # it may take effect yet
@@ -244,7 +244,7 @@ class Desk:
         """Listen to what happened in the pool, for those of our own. No entries: something may have been missed."""
         cases = self._cases
         if not entries:
-            self._look([one.id for one in list(cases.values()) if one.state != _case.OFFERED], strays=True)
+            self._look([one.id for one in list(cases.values()) if one.state != _own_request.OFFERED], strays=True)
             return
         if not cases:
             return
@@ -272,17 +272,17 @@ class Desk:
         if case is not None and request.session == self.engine.session and request.state == WAITING:
             case.begin_waiting()
 
-    def _hear_returned(self, case: Case, change: to.Returned, claims: list[str]) -> None:
+    def _hear_returned(self, case: OwnRequest, change: to.Returned, claims: list[str]) -> None:
         if change.session == self.engine.session:
             case.begin_waiting()
 
-    def _hear_held(self, case: Case, change: to.Held, claims: list[str]) -> None:
+    def _hear_held(self, case: OwnRequest, change: to.Held, claims: list[str]) -> None:
         if case.lease:  # it runs since that was decided, not since it was asked for or heard of
             self._look((case.id,))
         else:
             self._hold(case, change.token, change.shares)
 
-    def _hear_offered(self, case: Case, change: to.Offered, claims: list[str]) -> None:
+    def _hear_offered(self, case: OwnRequest, change: to.Offered, claims: list[str]) -> None:
         case.token, case.shares = change.token, change.shares
         if case.command.picky:
             self._show(case)
@@ -291,38 +291,38 @@ class Desk:
         else:
             claims.append(case.id)
 
-    def _hear_claimed(self, case: Case, change: to.Claimed, claims: list[str]) -> None:
+    def _hear_claimed(self, case: OwnRequest, change: to.Claimed, claims: list[str]) -> None:
         self._hold(case, case.token, case.shares)
 
-    def _hear_left(self, case: Case, change: to.Left, claims: list[str]) -> None:
-        if case.state == _case.HELD:  # it was accepted, but nobody could see that any more
+    def _hear_left(self, case: OwnRequest, change: to.Left, claims: list[str]) -> None:
+        if case.state == _own_request.HELD:  # it was accepted, but nobody could see that any more
             self._lose(case, "it was offered and could not be claimed in time")
-        elif case.state != _case.ASKING:  # else it is about an earlier request with this id
+        elif case.state != _own_request.ASKING:  # else it is about an earlier request with this id
             claims.append(case.id)
 
-    def _hear_adopted(self, case: Case, change: to.Adopted, claims: list[str]) -> None:
+    def _hear_adopted(self, case: OwnRequest, change: to.Adopted, claims: list[str]) -> None:
         if change.token != case.token:
             self._lose(case, f"{change.how} by {change.by or change.holder}", change.reason)
 
-    def _hear_ended(self, case: Case, change: to.Ended, claims: list[str]) -> None:
-        if case.state != _case.ASKING:  # else it is about an earlier request with this id
+    def _hear_ended(self, case: OwnRequest, change: to.Ended, claims: list[str]) -> None:
+        if case.state != _own_request.ASKING:  # else it is about an earlier request with this id
             self._end(case, change)
 
     def _claim(self, ids: Sequence[str]) -> None:
         self.engine.apply(self.pool, Claim(self.engine.session, tuple(ids)), _log_failure, block=False)
 
-    def _show(self, case: Case) -> None:
+    def _show(self, case: OwnRequest) -> None:
         with self._lock:
-            if case.state not in (_case.ASKING, _case.WAITING):
+            if case.state not in (_own_request.ASKING, _own_request.WAITING):
                 return
-            case.state = _case.OFFERED
+            case.state = _own_request.OFFERED
         case.settled(case)
 
-    def _hold(self, case: Case, token: int, shares: tuple[tuple[str, int], ...]) -> None:
+    def _hold(self, case: OwnRequest, token: int, shares: tuple[tuple[str, int], ...]) -> None:
         with self._lock:
-            if self._is_closed or case.state in (_case.HELD, _case.OVER, _case.LOST):
+            if self._is_closed or case.state in (_own_request.HELD, _own_request.OVER, _own_request.LOST):
                 return
-            case.state = _case.HELD
+            case.state = _own_request.HELD
             case.held_since = elapsed()
             case.token = token
             case.shares = shares
@@ -330,8 +330,8 @@ class Desk:
             self._keep_watch(case)
         case.settled(case)
 
-    def _end(self, case: Case, change: to.Ended) -> None:
-        if case.state == _case.HELD:
+    def _end(self, case: OwnRequest, change: to.Ended) -> None:
+        if case.state == _own_request.HELD:
             if change.how == "released" and change.token == case.token:  # by ourselves
                 self.forget(case, "released")
             elif change.token in (0, case.token):
@@ -339,47 +339,47 @@ class Desk:
                 self._lose(case, how, change.reason)
             return
         with self._lock:
-            if case.state in (_case.OVER, _case.LOST):
+            if case.state in (_own_request.OVER, _own_request.LOST):
                 return
-            case.state = _case.OVER
+            case.state = _own_request.OVER
             case.how = change.how
             case.refusal = Reply("ended", case.id, detail=change.how)
             self._cases.pop(case.id, None)
         case.settled(case)
 
-    def lose(self, case: Case, answer: Reply) -> None:
+    def lose(self, case: OwnRequest, answer: Reply) -> None:
         """Take note of an answer that says that the token of a grant does not count any more."""
         self._lose(case, answer.detail or answer.kind)
 
-    def _lose(self, case: Case, how: str, reason: str = "") -> None:
+    def _lose(self, case: OwnRequest, how: str, reason: str = "") -> None:
         with self._lock:
-            if case.state != _case.HELD:
+            if case.state != _own_request.HELD:
                 return
-            case.state = _case.LOST
+            case.state = _own_request.LOST
             case.how = f"{how}: {reason}" if reason else how
             case.keep()
             if self._cases.get(case.id) is case:
                 del self._cases[case.id]
         if case.on_lost is not None and not case.is_passed_on:
-            _alarm.call_at(0.0, case.on_lost)
+            _timers.call_at(0.0, case.on_lost)
 
     # --- keeping -----------------------------------------------------------------------------------------------
 
-    def _keep_watch(self, case: Case) -> None:
+    def _keep_watch(self, case: OwnRequest) -> None:
         """Make the appointments of a grant. The lock is held."""
         appointments = []
         if case.lease:
             case.deadline = case.sent + 0.9 * case.lease
-            appointments.append(_alarm.call_at(case.sent + case.lease / 3, lambda: self._renew(case)))
-            appointments.append(_alarm.call_at(case.deadline, lambda: self._expire(case)))
+            appointments.append(_timers.call_at(case.sent + case.lease / 3, lambda: self._renew(case)))
+            appointments.append(_timers.call_at(case.deadline, lambda: self._expire(case)))
         if self._suspect_after is not None:
             too_long = case.held_since + self._suspect_after
-            appointments.append(_alarm.call_at(too_long, lambda: self._held_too_long(case)))
+            appointments.append(_timers.call_at(too_long, lambda: self._held_too_long(case)))
         if appointments:
             case.keep(*appointments)
 
-    def _renew(self, case: Case) -> None:
-        if case.state != _case.HELD:
+    def _renew(self, case: OwnRequest) -> None:
+        if case.state != _own_request.HELD:
             return
         sent = elapsed()
         self.engine.apply(
@@ -389,60 +389,60 @@ class Desk:
             block=False,
         )
 
-    def renewed(self, case: Case, answer: Reply | Exception, sent: float) -> None:
+    def renewed(self, case: OwnRequest, answer: Reply | Exception, sent: float) -> None:
         """Take note of the answer to a renewal."""
         if isinstance(answer, Reply):
             if answer.kind != HELD:
                 self.lose(case, answer)
                 return
             with self._lock:
-                if case.state == _case.HELD and case.lease:
+                if case.state == _own_request.HELD and case.lease:
                     case.sent = max(case.sent, sent)
                     self._keep_watch(case)
             return
         logger.warning("a lease could not be renewed", extra={"millpond": {"pool": self.pool, "error": str(answer)}})
         with self._lock:
-            if case.state == _case.HELD and case.deadline is not None:
+            if case.state == _own_request.HELD and case.deadline is not None:
                 case.keep(
-                    _alarm.call_later(case.lease / 10, lambda: self._renew(case)),
-                    _alarm.call_at(case.deadline, lambda: self._expire(case)),
+                    _timers.call_later(case.lease / 10, lambda: self._renew(case)),
+                    _timers.call_at(case.deadline, lambda: self._expire(case)),
                 )
 
-    def _expire(self, case: Case) -> None:
+    def _expire(self, case: OwnRequest) -> None:
         if case.deadline is not None and elapsed() >= case.deadline:
             self._lose(case, f"its lease of {case.lease:g} s could not be renewed in time")
 
-    def _held_too_long(self, case: Case) -> None:
+    def _held_too_long(self, case: OwnRequest) -> None:
         self._suspect(case, f"held for more than {self._suspect_after:g} s")
 
-    def dropped(self, case: Case) -> None:
+    def dropped(self, case: OwnRequest) -> None:
         """Give back a grant that nobody can release any more.
 
         Called by the garbage collector, so maybe from within an engine: only appointments are made here.
         """
-        if case.state == _case.HELD and not case.is_passed_on and not sys.is_finalizing() and this.pid == self._pid:
-            _alarm.call_at(0.0, lambda: self._release_dropped(case))
+        if case.state == _own_request.HELD and not case.is_passed_on and not sys.is_finalizing() and this.pid == self._pid:
+            _timers.call_at(0.0, lambda: self._release_dropped(case))
             self._warn(case, "the grant was dropped without release(), so it is free again: keep it while you use it")
 
-    def _release_dropped(self, case: Case) -> None:
-        if case.state == _case.HELD and not case.is_passed_on and this.pid == self._pid:
+    def _release_dropped(self, case: OwnRequest) -> None:
+        if case.state == _own_request.HELD and not case.is_passed_on and this.pid == self._pid:
             self.give_back(case, "dropped")
 
-    def give_back(self, case: Case, how: str) -> None:
+    def give_back(self, case: OwnRequest, how: str) -> None:
         """Let a grant be over, and release it as soon as the engine answers: nobody waits for that."""
         command = Release(self.engine.session, case.token)
         self.forget(case, how)
         self.owe(command)
 
-    def _suspect(self, case: Case, why: str) -> None:
+    def _suspect(self, case: OwnRequest, why: str) -> None:
         """Show everybody who looks that something seems to be wrong with a grant."""
-        if case.state != _case.HELD or case.is_passed_on or this.pid != self._pid:
+        if case.state != _own_request.HELD or case.is_passed_on or this.pid != self._pid:
             return
         self._warn(case, why)
         command = Suspect(self.engine.session, case.token, why)
         self.engine.apply(self.pool, command, _log_failure, block=False)
 
-    def _warn(self, case: Case, why: str) -> None:
+    def _warn(self, case: OwnRequest, why: str) -> None:
         if case.is_suspect:
             return
         case.is_suspect = True
@@ -457,14 +457,14 @@ class Desk:
     def _watch_over(self) -> None:
         with self._lock:
             if self._audit is None and not self._is_closed:
-                self._audit = _alarm.call_later(self.engine.audit_every, self._audit_now)
+                self._audit = _timers.call_later(self.engine.audit_every, self._audit_now)
 
     def _audit_now(self) -> None:
         with self._lock:
             if self._audit is not None:
                 self._audit.cancel()
                 self._audit = None
-            asked = [one.id for one in self._cases.values() if one.state in (_case.ASKING, _case.WAITING)]
+            asked = [one.id for one in self._cases.values() if one.state in (_own_request.ASKING, _own_request.WAITING)]
         if asked and not self._is_closed and this.pid == self._pid:
             self._look(asked)
 
@@ -488,7 +488,7 @@ class Desk:
             elif case is None:
                 continue
             elif one.state == HELD:
-                if case.lease and case.state != _case.HELD:
+                if case.lease and case.state != _own_request.HELD:
                     case.sent = sent + one.left - case.lease
                 self._hold(case, one.token, one.shares)
             elif one.state == OFFERED:
@@ -511,13 +511,13 @@ class Desk:
         if not self._is_closed and not any(one._adopting or request in one._cases for one in beside):
             self.owe(Withdraw(self.engine.session, request))
 
-    def _miss(self, case: Case, found: Standing, sent: float) -> None:
+    def _miss(self, case: OwnRequest, found: Standing, sent: float) -> None:
         """Handle a request that the engine does not know as ours any more."""
-        if found.state == "gone" and case.state == _case.WAITING:
+        if found.state == "gone" and case.state == _own_request.WAITING:
             self._end(case, to.Ended(case.id, found.how or "ended"))
-        elif found.state == "gone" and case.state == _case.HELD and case.held_since < sent:
+        elif found.state == "gone" and case.state == _own_request.HELD and case.held_since < sent:
             self._lose(case, found.how or "the pool does not know it any more")
-        elif found.state == "taken" and case.state == _case.HELD and found.token > case.token:
+        elif found.state == "taken" and case.state == _own_request.HELD and found.token > case.token:
             self._lose(case, "it is in other hands")
 
     def close(self) -> list[Release | Withdraw]:
@@ -531,7 +531,7 @@ class Desk:
         self._stop()
         commands: list[Release | Withdraw] = []
         for case in left:
-            was_held = case.state == _case.HELD
+            was_held = case.state == _own_request.HELD
             commands.append(Release(self.engine.session, case.token) if was_held else self.withdrawal(case))
             self.forget(case, "the pool was closed")
             case.settled(case)
@@ -548,12 +548,12 @@ def _log_failure(answer: Reply | Exception) -> None:
         logger.warning("an engine failed", extra={"millpond": {"error": str(answer)}})
 
 
-_EARS: Final[dict[type[to.Change], Callable[[Desk, Case, Any, list[str]], None]]] = {
-    to.Returned: Desk._hear_returned,
-    to.Held: Desk._hear_held,
-    to.Offered: Desk._hear_offered,
-    to.Claimed: Desk._hear_claimed,
-    to.Left: Desk._hear_left,
-    to.Adopted: Desk._hear_adopted,
-    to.Ended: Desk._hear_ended,
+_EARS: Final[dict[type[to.Change], Callable[[OwnRequests, OwnRequest, Any, list[str]], None]]] = {
+    to.Returned: OwnRequests._hear_returned,
+    to.Held: OwnRequests._hear_held,
+    to.Offered: OwnRequests._hear_offered,
+    to.Claimed: OwnRequests._hear_claimed,
+    to.Left: OwnRequests._hear_left,
+    to.Adopted: OwnRequests._hear_adopted,
+    to.Ended: OwnRequests._hear_ended,
 }

@@ -17,13 +17,13 @@ import selectors
 import threading
 from collections.abc import Callable
 
-from millpond.resources.engines.sqlite._peers import Peers
+from millpond.resources.engines.sqlite._sessions import Sessions
 
 
-class Ears:
+class Wakeups:
     """How this process hears that there is something to do."""
 
-    def __init__(self, peers: Peers) -> None:
+    def __init__(self, peers: Sessions) -> None:
         self._peers = peers  # has the bell and the watch over deaths, which may become others
         self.attendant: asyncio.AbstractEventLoop | None = None
         self._nudges = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
