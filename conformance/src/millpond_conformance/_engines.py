@@ -652,7 +652,7 @@ def face_a_holder_knows_of_a_lost_lease_before_another_has_it(bench: Bench) -> N
     with ResourcePool("face", bench.url, on_lost="ignore") as pool, ResourcePool("face", bench.url) as other:
         pool.add("a")
         grant = pool.acquire(lease=0.3)
-        pool._desk._renew = lambda case: None  # type: ignore[method-assign]
+        pool._own._renew = lambda request: None  # type: ignore[method-assign]
         with other.acquire(timeout=PATIENCE):
             try:
                 grant.check()

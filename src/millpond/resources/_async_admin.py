@@ -12,12 +12,12 @@ import msgspec
 
 from millpond._events import Event
 from millpond.errors import AcquireTimeout, NotFound, PoolError, StaleToken
-from millpond.resources import _questions as about
 from millpond.resources import _arguments
-from millpond.resources._async_grant import AsyncGrant
+from millpond.resources import _questions as about
 from millpond.resources._async_bridge import AsyncBridge, pause
-from millpond.resources._own_requests import OwnRequests
+from millpond.resources._async_grant import AsyncGrant
 from millpond.resources._engine import Question
+from millpond.resources._own_requests import OwnRequests
 from millpond.resources._rules import commands as do
 from millpond.resources._rules import selectors
 from millpond.resources._rules.records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
@@ -39,15 +39,15 @@ _OPERATOR = _arguments.PRIORITY + 1
 class AsyncAdmin:
     """What operators do to a pool. Each verb takes `reason=`: it is shown and kept in the history."""
 
-    def __init__(self, port: AsyncBridge, desk: OwnRequests, by: str, take: Callable[[do.Adopt], Any]) -> None:
-        self._port = port
-        self._desk = desk
+    def __init__(self, bridge: AsyncBridge, own: OwnRequests, by: str, take: Callable[[do.Adopt], Any]) -> None:
+        self._bridge = bridge
+        self._own = own
         self._by = by
         self._take = take
 
     def on_behalf_of(self, who: str) -> AsyncAdmin:
         """Return the same verbs, done for somebody else: the history names them instead of this process."""
-        return AsyncAdmin(self._port, self._desk, _arguments.name(who, "who it is done for"), self._take)
+        return AsyncAdmin(self._bridge, self._own, _arguments.name(who, "who it is done for"), self._take)
 
     # --- resources ---------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class AsyncAdmin:
         _arguments.microseconds(timeout, "timeout")
         resource = _resource(resource)
         await self._mark(resource, DRAINING, reason)
-        if not await pause(self._port, about.IsDraining(resource), timeout):
+        if not await pause(self._bridge, about.IsDraining(resource), timeout):
             raise AcquireTimeout(f"{resource!r} is still held after {timeout:g} s: it goes on draining; see holders()")
 
     # --- other people's grants ---------------------------------------------------------------------------------
@@ -93,22 +93,22 @@ class AsyncAdmin:
     async def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
         token, resource = _arguments.whole(token, "token"), _resource(resource)
-        command = do.Release(self._desk.engine.session, token, resource, self._by, _arguments.why(reason))
+        command = do.Release(self._own.engine.session, token, resource, self._by, _arguments.why(reason))
         _insist_on_token(await self._send(command), resource, token)
 
     async def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
         request_id = _arguments.name(request_id, "request_id")
-        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _arguments.why(reason))
+        command = do.Withdraw(self._own.engine.session, request_id, self._by, _arguments.why(reason))
         if (await self._send(command)).kind in ("unknown", "ended"):
-            raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
+            raise NotFound(f"there is no request {request_id!r} in pool {self._own.pool!r}: see waiters()")
 
     async def steal(self, resource: str, *, token: int, reason: str, lease: float | None = None) -> AsyncGrant:
         """Take a grant over in one step: it is yours under a new token, and its holder is told that it is lost."""
         command = do.Adopt(
-            self._desk.engine.session,
+            self._own.engine.session,
             _arguments.whole(token, "token"),
-            self._desk.holder,
+            self._own.holder,
             "stolen",
             _arguments.why(reason),
             _arguments.microseconds(lease, "lease", 0.05),
@@ -143,7 +143,7 @@ class AsyncAdmin:
         Return the id of the reservation; `withdraw` ends it, whether it is held yet or not.
         """
         command = do.Acquire(
-            self._desk.new_id(),
+            self._own.new_id(),
             "",
             0,
             Holder("person", _arguments.name(holder, "holder")),
@@ -156,7 +156,7 @@ class AsyncAdmin:
         )
         reply = await self._send(command)
         if reply.kind == "unsatisfiable":
-            raise _no_resource(resource, self._desk.pool)
+            raise _no_resource(resource, self._own.pool)
         return reply.id
 
     # --- the pool ----------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class AsyncAdmin:
         With `acts`, only what operators did: the last 200 of those are kept, however much else happens.
         """
         only_acts = _arguments.flag(acts, "acts")
-        pool, most = self._desk.pool, _arguments.whole(limit, "limit", 0)
+        pool, most = self._own.pool, _arguments.whole(limit, "limit", 0)
         resource = None if resource is None else _resource(resource)
         return await self._ask(about.History(pool, resource, most, only_acts))
 
@@ -238,22 +238,22 @@ class AsyncAdmin:
         With `force`, a pool that cannot be read is deleted, too.
         """
         is_forced = _arguments.flag(force, "force")
-        self._desk.check_open()
+        self._own.check_open()
         if not is_forced and (users := await self._ask(about.CountRequests())):
             raise PoolError(
-                f"pool {self._desk.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
+                f"pool {self._own.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
             )
-        await self._port.call(lambda: self._desk.engine.drop(self._desk.pool))
+        await self._bridge.call(lambda: self._own.engine.drop(self._own.pool))
 
     # --- small things ------------------------------------------------------------------------------------------
 
     async def _send(self, command: do.Command) -> do.Reply:
-        self._desk.check_open()
-        return await self._port.send(command)
+        self._own.check_open()
+        return await self._bridge.send(command)
 
     async def _ask(self, question: Question[T]) -> T:
-        self._desk.check_open()
-        return await self._port.ask(question)
+        self._own.check_open()
+        return await self._bridge.ask(question)
 
     async def _mark(self, resource: str, state: str, reason: str | None) -> None:
         await self._change(do.Mark(_resource(resource), state, self._by, _arguments.text(reason, "reason")))
@@ -265,7 +265,7 @@ class AsyncAdmin:
     async def _change(self, command: do.Command) -> do.Reply:
         reply = await self._send(command)
         if reply.kind == "unknown":
-            raise _no_resource(reply.id, self._desk.pool)
+            raise _no_resource(reply.id, self._own.pool)
         return reply
 
 

@@ -103,13 +103,13 @@ class Block:
         return False
 
 
-def pause(port: Bridge, question: Question[bool], timeout: float | None) -> bool:
+def pause(bridge: Bridge, question: Question[bool], timeout: float | None) -> bool:
     """Wait until a question about the pool is answered with no; False when the time is over first."""
     deadline = None if timeout is None else elapsed() + timeout
     changed = threading.Event()
-    stop = port.engine.watch(port.pool, lambda entries: changed.set())
+    stop = bridge.engine.watch(bridge.pool, lambda entries: changed.set())
     try:
-        while port.ask(question):
+        while bridge.ask(question):
             left = 1.0 if deadline is None else min(1.0, deadline - elapsed())
             if left <= 0:
                 return False

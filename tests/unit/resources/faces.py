@@ -34,7 +34,7 @@ async def eventually(question: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def early_alarm(seconds: float) -> Iterator[None]:
+def early_timers(seconds: float) -> Iterator[None]:
     """Let what is due within so many seconds be done now.
 
     So a lease that no slow machine can lose is renewed all the same while a test looks.
@@ -44,8 +44,8 @@ def early_alarm(seconds: float) -> Iterator[None]:
         return elapsed() + seconds
 
     with mock.patch.object(_timers, "elapsed", ahead):
-        with _timers._clockwork.condition:
-            _timers._clockwork.condition.notify()
+        with _timers._timer_thread.condition:
+            _timers._timer_thread.condition.notify()
         yield
 
 
@@ -147,7 +147,7 @@ def raw(grant: Any) -> Grant | AsyncGrant:
 
 async def is_renewed(grant: Any) -> None:
     """Wait until a lease has been renewed once more; it is of 60 s."""
-    case = raw(grant)._case
-    before = case.sent
-    with early_alarm(21):
-        await eventually(lambda: case.sent > before)
+    request = raw(grant)._request
+    before = request.sent
+    with early_timers(21):
+        await eventually(lambda: request.sent > before)

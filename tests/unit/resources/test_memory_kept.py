@@ -1,4 +1,4 @@
-"""What is over is not kept: appointments, watchers that nobody reads, entries that nobody will read."""
+"""What is over is not kept: timers, watchers that nobody reads, entries that nobody will read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from millpond import AcquireTimeout, AsyncResourcePool, PoolError, ResourcePool
-from millpond.resources import _timers, _async_bridge, _bridge
+from millpond.resources import _async_bridge, _bridge, _timers
 from millpond.resources.engines.memory import MemoryEngine
 from waiting import auntil, until
 
@@ -22,7 +22,7 @@ def test_appointments_of_grants_that_are_over_do_not_stay():
         pool.add("a")
         for _ in range(2000):
             pool.acquire(lease=3600.0).release()
-        assert len(_timers._clockwork.heap) < 500
+        assert len(_timers._timer_thread.heap) < 500
 
 
 def test_an_appointment_survives_the_tidying_of_others():

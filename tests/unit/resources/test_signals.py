@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from millpond._interrupts import shielded
-from millpond.resources import ResourcePool, _grant, _bridge
+from millpond.resources import ResourcePool, _bridge, _grant
 from millpond.resources._rules.commands import Acquire
 from waiting import HANG, until
 

@@ -71,11 +71,11 @@ class Sessions:
         self.deaths.update(self.sessions)
 
     def look_for_deaths(self) -> None:
-        """Take note of those who have died."""
+        """Add those who have died to `dead`."""
         self.dead.update(number for number in self.deaths.dead(eager=True) if number not in self.left)
 
     def forget_dead(self, there: Mapping[int, Passport]) -> None:
-        """Know only those who are `there` and alive: the dead are buried."""
+        """Keep only those who are `there` and alive: the dead are buried."""
         self.sessions = {number: one for number, one in there.items() if number not in self.dead}
         self.dead.clear()
 

@@ -61,13 +61,15 @@ class _Pool:
 
     def __init__(self, engine: TemporalEngine, name: str, client: Client) -> None:
         loop = asyncio.get_running_loop()
-        place = PoolClient(client, engine.address.prefix + name, engine.address.task_queue)
+        pool_client = PoolClient(client, engine.address.prefix + name, engine.address.task_queue)
         self._session = engine.session
         self.watchers: list[tuple[Watcher, bool]] = []
         self.open: dict[str, do.Acquire | None] = {}  # requests of ours that are not over; the command while it waits
         own = engine.session
-        self.follower = Follower(place, own, self._tell, self._has_interest, self._is_busy, self._jump, self._ask_again)
-        self.lane = Sender(place, loop, own, own, self._deliver, self.follower.load, self._linger)
+        self.follower = Follower(
+            pool_client, own, self._tell, self._has_interest, self._is_busy, self._jump, self._ask_again
+        )
+        self.sender = Sender(pool_client, loop, own, own, self._deliver, self.follower.load, self._linger)
 
     def _has_interest(self) -> bool:
         return bool(self.open) or any(not own for _, own in self.watchers)
@@ -77,7 +79,7 @@ class _Pool:
         return GATHER if len(self.open) > 1 else 0.0
 
     def _is_busy(self) -> bool:
-        return self.lane.is_running
+        return self.sender.is_running
 
     async def _deliver(self, parcels: Sequence[Pending], answer: say.Answer, sent: float) -> None:
         """Let watchers hear what a batch did, then answer those who sent it."""
@@ -122,14 +124,14 @@ class _Pool:
         """Ask once more for what waits, under the same ids, since the pool began anew or was ended."""
         for command in list(self.open.values()):
             if command is not None:
-                self.lane.put(command, _nobody)
+                self.sender.put(command, _nobody)
 
     def attend(self) -> None:
         """Do what is due."""
         if self._has_interest():
             self.follower.follow_on()
-            if self.open and elapsed() - self.lane.last > BEAT:
-                self.lane.beat()
+            if self.open and elapsed() - self.sender.last > BEAT:
+                self.sender.beat()
 
 
 class TemporalEngine:
@@ -166,7 +168,7 @@ class TemporalEngine:
         here = self._pool(pool)
         if pool not in self.witness.pools and isinstance(command, do.Acquire | do.Adopt):
             self.witness.mention(pool)
-        return here.lane.put(command, done)
+        return here.sender.put(command, done)
 
     def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask a question about the pool as of now."""
@@ -296,15 +298,15 @@ class TemporalEngine:
         deadline = elapsed() + PATIENCE
         while True:
             try:
-                await here.lane.place.handle().execute_update("drop")
-                await here.lane.place.handle().result(rpc_timeout=None)
+                await here.sender.pool_client.handle().execute_update("drop")
+                await here.sender.pool_client.handle().result(rpc_timeout=None)
             except RPCError as error:
                 if error.status != RPCStatusCode.NOT_FOUND:
-                    raise here.lane.place.unavailable(error) from error
+                    raise here.sender.pool_client.unavailable(error) from error
                 return
             except Exception as error:  # it is moving
                 if elapsed() > deadline:
-                    raise here.lane.place.unavailable(error) from error
+                    raise here.sender.pool_client.unavailable(error) from error
                 await asyncio.sleep(0.02)
             else:
                 return
@@ -313,9 +315,9 @@ class TemporalEngine:
         """Give back everything, everywhere."""
         for pool in self._pools.values():
             if pool.open:
-                pool.lane.put(do.Bury(self.session, "its engine was closed"), _nobody)
+                pool.sender.put(do.Bury(self.session, "its engine was closed"), _nobody)
         for pool in self._pools.values():
-            await pool.lane.drained()
+            await pool.sender.drained()
             pool.follower.stop()
 
 

@@ -75,7 +75,7 @@ class Follower:
 
     def __init__(
         self,
-        place: PoolClient,
+        pool_client: PoolClient,
         own: str,
         tell: Callable[[Sequence[Entry]], None],
         has_interest: Callable[[], bool],
@@ -83,7 +83,7 @@ class Follower:
         on_jump: Callable[[State], None],
         on_new_life: Callable[[], None],
     ) -> None:
-        self.place = place
+        self.pool_client = pool_client
         self._own = own
         self.replica = Replica()
         self._tell = tell
@@ -223,7 +223,7 @@ class Follower:
             except WorkflowQueryFailedError as error:  # it is moving
                 failure = error
             if elapsed() - start > PATIENCE:
-                raise self.place.unavailable(failure) from failure
+                raise self.pool_client.unavailable(failure) from failure
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.5)
 
@@ -233,7 +233,7 @@ class Follower:
         condition: QueryRejectCondition | None = QueryRejectCondition.NOT_OPEN
         while True:
             try:
-                found = await self.place.handle().query(
+                found = await self.pool_client.handle().query(
                     say.NEWS, since, result_type=RawValue, reject_condition=condition, rpc_timeout=_ATTEMPT
                 )
                 return say.read(found.payload.data, say.News)
@@ -296,14 +296,14 @@ class Follower:
                 await self._rest()
                 try:
                     if not run_id:
-                        run_id, token = (await self.place.handle().describe()).run_id, b""
+                        run_id, token = (await self.pool_client.handle().describe()).run_id, b""
                     run_id, token = await self._poll(run_id, token)
                 except RPCError as error:
                     if error.status == RPCStatusCode.NOT_FOUND:
                         run_id = ""
                     await asyncio.sleep(0.5)
         except Exception:
-            logger.exception("the tail of a pool broke", extra={"millpond": {"pool": self.place.workflow_id}})
+            logger.exception("the tail of a pool broke", extra={"millpond": {"pool": self.pool_client.workflow_id}})
         finally:
             self._tail = None
 
@@ -320,11 +320,11 @@ class Follower:
 
     async def _poll(self, run_id: str, token: bytes) -> tuple[str, bytes]:
         """Wait for more of the history; return where to go on."""
-        client = self.place.client
+        client = self.pool_client.client
         found = await client.workflow_service.get_workflow_execution_history(
             GetWorkflowExecutionHistoryRequest(
                 namespace=client.namespace,
-                execution=WorkflowExecution(workflow_id=self.place.workflow_id, run_id=run_id),
+                execution=WorkflowExecution(workflow_id=self.pool_client.workflow_id, run_id=run_id),
                 wait_new_event=True,
                 next_page_token=token,
                 history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT,
@@ -372,7 +372,7 @@ class Follower:
         outcome = found.outcome
         if not outcome.success.payloads or found.meta.update_id.startswith(self._own):
             return True  # own answers come by themselves
-        [value] = await self.place.client.data_converter.decode(outcome.success.payloads, [RawValue])
+        [value] = await self.pool_client.client.data_converter.decode(outcome.success.payloads, [RawValue])
         try:
             answer = say.read(value.payload.data, say.Answer)
         except ValueError:  # the outcome of something else
@@ -380,7 +380,7 @@ class Follower:
         try:
             return self._take(answer)
         except Exception:
-            logger.exception("a pool could not be followed", extra={"millpond": {"pool": self.place.workflow_id}})
+            logger.exception("a pool could not be followed", extra={"millpond": {"pool": self.pool_client.workflow_id}})
             return False
 
 

@@ -4,7 +4,7 @@ Everything here is deterministic and has no clock but the one it is told, so a r
 it adds to the rules (`_rules.step`):
 
 - *batches* take effect once: the last one of every lane is remembered with its replies, also over continue-as-new;
-- *letters* to workflows, whose grants come without being asked for again;
+- *notices* to workflows, whose grants come without being asked for again;
 - *silence*: a process that was not heard of for `SILENT` has its grants marked as suspect, and after `FORGOTTEN` loses
   its places in line (never a lock); time in which the pool had no worker does not count;
 - *death*: of a workflow that the server closed, after the time that it declared for its work to end;
@@ -67,7 +67,7 @@ RULES: Final[dict[int, Callable[[State, do.Command, int], Outcome]]] = {1: step}
 """The rules by number. A run goes on with those it began with; a new run begins with the newest.
 
 Whoever changes what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
-What the keeper itself decides is as much a part of a replay: change it behind a number of the rules, too.
+What the hosted itself decides is as much a part of a replay: change it behind a number of the rules, too.
 """
 
 
@@ -78,7 +78,7 @@ class HostedPool:
         self,
         pool: str,
         incarnation: str,
-        estate: CarriedState | None = None,
+        carried: CarriedState | None = None,
         rules: int = 1,
         knows: Callable[[str], bool] = POLICIES.__contains__,
         limit: int = 0,
@@ -88,16 +88,16 @@ class HostedPool:
         self.limit = min(limit or LIMIT, LIMIT)
         self.replica = Replica()
         self.now = 0
-        self.letters: list[Notice] = []
+        self.notices: list[Notice] = []
         self.refusals: list[Refusal] = []
         self._lanes: dict[str, Memory] = {}
         self._heard: dict[str, int] = {}
         self._graces: dict[str, int] = {}
-        self._mourned: dict[str, tuple[int, str]] = {}
+        self._closed: dict[str, tuple[int, str]] = {}
         self._quarantine = ""
         self._told = 0  # up to here, answers hold what happened
-        if estate is not None:
-            self._inherit(estate)
+        if carried is not None:
+            self._take_over(carried)
         self._step = RULES[rules]
         self._knows = knows  # a placement
         self._journal: list[Entry] = []
@@ -109,24 +109,24 @@ class HostedPool:
         self._resources = {one.name: _weight_of_resource(one) for one in state.resources.values()}
         self._weight += sum(self._resources.values())
 
-    def _inherit(self, estate: CarriedState) -> None:
-        self.incarnation = estate.incarnation
-        self.limit = min(estate.limit or LIMIT, LIMIT)
-        self.now = estate.now
-        self.letters = list(estate.letters)
-        self.refusals = list(estate.refusals)
-        self.replica = Replica(State.load(estate.image), estate.version)
-        self.replica.history.extend(estate.recent)
-        self._lanes = dict(estate.lanes)
-        self._heard = dict(estate.heard)
+    def _take_over(self, carried: CarriedState) -> None:
+        self.incarnation = carried.incarnation
+        self.limit = min(carried.limit or LIMIT, LIMIT)
+        self.now = carried.now
+        self.notices = list(carried.notices)
+        self.refusals = list(carried.refusals)
+        self.replica = Replica(State.load(carried.image), carried.version)
+        self.replica.history.extend(carried.recent)
+        self._lanes = dict(carried.lanes)
+        self._heard = dict(carried.heard)
         self._graces = {
-            one.session: grace for one, grace in zip(estate.image.requests, estate.graces, strict=False) if grace
+            one.session: grace for one, grace in zip(carried.image.requests, carried.graces, strict=False) if grace
         }
-        self._mourned = dict(estate.mourned)
-        self._quarantine = estate.quarantine
-        self._told = max(estate.told, estate.version - len(estate.recent))
+        self._closed = dict(carried.closed)
+        self._quarantine = carried.quarantine
+        self._told = max(carried.told, carried.version - len(carried.recent))
 
-    def estate(self) -> CarriedState:
+    def carried_state(self) -> CarriedState:
         """Return all that the next run needs. It holds live records: write it before the next change."""
         image = self.replica.state.image()
         graces = [self._graces.get(one.session, 0) for one in image.requests]
@@ -139,8 +139,8 @@ class HostedPool:
             self._lanes,
             self._heard,
             graces if any(graces) else [],
-            self._mourned,
-            self.letters,
+            self._closed,
+            self.notices,
             list(self.replica.history)[-RECENT:],
             self.refusals,
             self._quarantine,
@@ -178,7 +178,7 @@ class HostedPool:
         return Answer(self.incarnation, base, self._told, self.now, replies, entries)
 
     def apply(self, command: do.Command) -> do.Reply:
-        """Run one command, and write the letters that come of it."""
+        """Run one command, and write the notices that come of it."""
         if (refusal := self._check(command)) is not None:
             return refusal
         if self._broken >= BROKEN:
@@ -210,9 +210,9 @@ class HostedPool:
         due = self.replica.state.due()
         if due is not None and due <= self.now:
             self.apply(do.Tick())
-        for session, (at, why) in list(self._mourned.items()):
+        for session, (at, why) in list(self._closed.items()):
             if at <= self.now:
-                del self._mourned[session]
+                del self._closed[session]
                 self.apply(do.Bury(session, why))
         for session, heard in list(self._heard.items()):
             if heard + SILENT <= self.now:
@@ -223,7 +223,7 @@ class HostedPool:
 
     def due(self) -> int | None:
         """Return the next time at which `tick` has something to do."""
-        times = [at for at, _ in self._mourned.values()]
+        times = [at for at, _ in self._closed.values()]
         own = self.replica.state.due()
         if own is not None:
             times.append(own)
@@ -236,13 +236,13 @@ class HostedPool:
 
     def died(self, session: str, at: int, how: str) -> None:
         """Take note that the server closed a workflow: what it held ends, when its work has had time to end."""
-        if session not in self.replica.state.sessions or session in self._mourned:
+        if session not in self.replica.state.sessions or session in self._closed:
             return
         grace = self._graces.get(session, 0)
         if at + grace <= self.now:
             self.apply(do.Bury(session, how))
             return
-        self._mourned[session] = (at + grace, how)
+        self._closed[session] = (at + grace, how)
         until = f"{how}; its work is given until {_time_of_day(at + grace)} to end"
         for request in self._requests_of(session):
             if request.state == HELD:
@@ -283,9 +283,9 @@ class HostedPool:
         return News(self.incarnation, version, self.now, image=self.replica.state.image())
 
     def chains(self) -> list[str]:
-        """Return the sessions of all workflows that hold or wait and are not mourned yet, the holders first."""
+        """Return the sessions of all workflows that hold or wait and are not known to be closed, the holders first."""
         state = self.replica.state
-        found = [one for one in state.sessions if _sessions.is_workflow(one) and one not in self._mourned]
+        found = [one for one in state.sessions if _sessions.is_workflow(one) and one not in self._closed]
         return sorted(found, key=lambda one: not any(state.requests[known].token for known in state.sessions[one]))
 
     def placements(self) -> set[str]:
@@ -355,7 +355,7 @@ class HostedPool:
             request = change.request
             self._known[request.id] = (request.session, weight := _weight(request))
             self._weight += weight
-            self._mourned.pop(request.session, None)  # it asks, so it lives
+            self._closed.pop(request.session, None)  # it asks, so it lives
         elif isinstance(change, to.Held):
             if not (reply.kind == HELD and reply.id == change.id):
                 self._write(self._known[change.id][0], "granted", change.id, change.token, change.shares)
@@ -389,9 +389,9 @@ class HostedPool:
     def _write(
         self, session: str, kind: str, request: str, token: int, shares: tuple[tuple[str, int], ...], detail: str = ""
     ) -> None:
-        if _sessions.is_workflow(session) and session not in self._mourned:
+        if _sessions.is_workflow(session) and session not in self._closed:
             chain = _sessions.workflow_of(session)[1]
-            self.letters.append(Notice(self.pool, chain, kind, request, token, shares, detail, session))
+            self.notices.append(Notice(self.pool, chain, kind, request, token, shares, detail, session))
 
     def _since(self, version: int) -> list[Entry]:
         """Return what happened after a version; what timers and signals did goes with the next answer."""

@@ -30,14 +30,14 @@ LAG: Final = 1.0
 """Seconds after which Temporal's visibility usually knows of a run."""
 
 
-async def inheritance(client: Client, workflow_id: str, heir: str, previous: str | None) -> bytes:
+async def recover_state(client: Client, workflow_id: str, heir: str, previous: str | None) -> bytes:
     """Return what the run `previous` left to the run `heir`, frozen; None looks for the last one that was closed."""
     limit = await payload_limit(client)
-    found = await _Search(client, workflow_id, heir).inherit(previous)
+    found = await _Search(client, workflow_id, heir).recover(previous)
     found.limit = limit
-    if found.estate is not None:
-        found.estate.limit = limit
-        say.freeze_to_fit(found.estate, min(limit or LIMIT, LIMIT) * 95 // 100)  # leaves out what can be left out
+    if found.carried is not None:
+        found.carried.limit = limit
+        say.freeze_to_fit(found.carried, min(limit or LIMIT, LIMIT) * 95 // 100)  # leaves out what can be left out
     return say.freeze(found)
 
 
@@ -50,7 +50,7 @@ class _Search:
         self._heir = heir
         self._seen = {heir}
 
-    async def inherit(self, run_id: str | None) -> say.Recovered:
+    async def recover(self, run_id: str | None) -> say.Recovered:
         """Return what a run left; None looks for the last one."""
         if run_id is None:
             run_id = await self._last()
@@ -59,15 +59,15 @@ class _Search:
         self._seen.add(run_id)
         handle = self._client.get_workflow_handle(self._workflow_id, run_id=run_id)
         try:
-            found = await handle.query(say.ESTATE, result_type=RawValue)
-            estate = say.thaw(found.payload.data, say.CarriedState)
+            found = await handle.query(say.CARRIED_STATE, result_type=RawValue)
+            carried = say.thaw(found.payload.data, say.CarriedState)
         except (WorkflowQueryFailedError, ValueError) as error:
             return await self._salvage(run_id, str(error))
         except RPCError as error:
             if error.status != RPCStatusCode.FAILED_PRECONDITION and activity.info().attempt < 5:
                 raise
             return await self._salvage(run_id, str(error))
-        return say.Recovered(estate, await self._signals(await self._history(run_id)))
+        return say.Recovered(carried, await self._signals(await self._history(run_id)))
 
     async def _last(self) -> str:
         """Return the last run, for a pool that was started by hand; "" if there is none, or it was dropped."""
@@ -118,20 +118,20 @@ class _Search:
             beginning = None
             why = f"{why}; {error}"
         if isinstance(beginning, str) or beginning is None:  # it never began, so it has nothing of its own
-            left = await self.inherit(beginning)
+            left = await self.recover(beginning)
             left.leftovers += await self._signals(events, all_of_them=True)
             return left
         if all(event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
             beginning.leftovers = await self._signals(events)
             return beginning  # it did nothing
         replica = Replica()
-        if beginning.estate is not None:
-            replica = Replica(State.load(beginning.estate.image), beginning.estate.version)
+        if beginning.carried is not None:
+            replica = Replica(State.load(beginning.carried.image), beginning.carried.version)
         now = await self._follow(replica, events)
-        keeper = HostedPool(self._workflow_id, self._heir)  # a new incarnation: copies of the old one may know more
-        keeper.replica, keeper.now = replica, now
+        hosted = HostedPool(self._workflow_id, self._heir)  # a new incarnation: copies of the old one may know more
+        hosted.replica, hosted.now = replica, now
         told = f"its pool was ended and its state could not be read ({why[:200]}): uncordon it when it is surely free"
-        return say.Recovered(keeper.estate(), quarantine=told)
+        return say.Recovered(hosted.carried_state(), quarantine=told)
 
     async def _follow(self, replica: Replica, events: Sequence[HistoryEvent]) -> int:
         """Follow answers for as long as none is missing, and find the resources behind that; return when it ended."""

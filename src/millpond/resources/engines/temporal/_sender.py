@@ -34,17 +34,17 @@ Done: TypeAlias = Callable[[Reply | Exception], None]
 class Pending:
     """A command on its way: its ticket."""
 
-    __slots__ = ("_lane", "command", "done", "grace")
+    __slots__ = ("_sender", "command", "done", "grace")
 
-    def __init__(self, lane: Sender, command: Command | say.Death, done: Done, grace: int = 0) -> None:
-        self._lane = lane
+    def __init__(self, sender: Sender, command: Command | say.Death, done: Done, grace: int = 0) -> None:
+        self._sender = sender
         self.command = command
         self.done = done
         self.grace = grace
 
     def cancel(self) -> bool:
         """Take it back, if it is not under way."""
-        return self._lane.take_back(self)
+        return self._sender.take_back(self)
 
     def obstacle(self) -> str:
         """Return nothing: who does not answer is not known here."""
@@ -56,7 +56,7 @@ class Sender:
 
     def __init__(
         self,
-        place: PoolClient,
+        pool_client: PoolClient,
         loop: asyncio.AbstractEventLoop,
         name: str = "",
         session: str = "",
@@ -64,7 +64,7 @@ class Sender:
         prepare: Callable[[], Awaitable[None]] | None = None,
         linger: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.place = place
+        self.pool_client = pool_client
         self.id = name or f"a:{uuid.uuid4().hex}"
         self.last = 0.0  # when a batch was answered
         self._made = elapsed()
@@ -175,7 +175,7 @@ class Sender:
             answer = await self._exchange(batch)
         except Exception as error:
             self._owed = owed + _undo(commands[len(owed) :])
-            failure = error if isinstance(error, EngineError) else self.place.unavailable(error)
+            failure = error if isinstance(error, EngineError) else self.pool_client.unavailable(error)
             for one in parcels:
                 one.done(failure)
             return
@@ -190,28 +190,28 @@ class Sender:
         delay = 0.005
         while True:
             try:
-                return say.read(await self.place.update(f"{batch.lane}-{batch.number}", message), say.Answer)
+                return say.read(await self.pool_client.update(f"{batch.lane}-{batch.number}", message), say.Answer)
             except Refused as error:
                 if error.kind == say.BAD_REQUEST:
-                    raise EngineError(f"pool {self.place.workflow_id!r} refused a batch: {error}") from error
+                    raise EngineError(f"pool {self.pool_client.workflow_id!r} refused a batch: {error}") from error
                 failure: Exception = error
             except RPCError as error:
                 failure = error
                 if error.status == RPCStatusCode.NOT_FOUND:
                     failure = await self._revive() or error
                 elif error.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED):
-                    raise self.place.unavailable(error) from error
+                    raise self.pool_client.unavailable(error) from error
             if elapsed() - start > PATIENCE:
-                raise self.place.unavailable(failure) from failure
+                raise self.pool_client.unavailable(failure) from failure
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.5)
 
     async def _revive(self) -> Exception | None:
         try:
-            await self.place.start()
+            await self.pool_client.start()
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
-                raise self.place.unavailable(error) from error  # there is no such namespace
+                raise self.pool_client.unavailable(error) from error  # there is no such namespace
             return error
         return None
 
@@ -224,7 +224,7 @@ class Sender:
         try:
             await self._deliver(parcels, answer, sent)
         except Exception:
-            logger.exception("answers were not taken", extra={"millpond": {"pool": self.place.workflow_id}})
+            logger.exception("answers were not taken", extra={"millpond": {"pool": self.pool_client.workflow_id}})
 
 
 async def _deliver(parcels: Sequence[Pending], answer: say.Answer, sent: float) -> None:

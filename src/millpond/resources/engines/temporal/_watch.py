@@ -22,8 +22,8 @@ EACH: Final = 20
 class Watch:
     """Finds the workflows that are closed, with few calls."""
 
-    def __init__(self, place: PoolClient) -> None:
-        self._client = place.client
+    def __init__(self, pool_client: PoolClient) -> None:
+        self._client = pool_client.client
         self._turn = 0
 
     async def look(self, sessions: list[str]) -> list[say.Death]:
