@@ -21,7 +21,6 @@ from typing import Any
 
 from millpond.errors import PoolError
 from millpond.resources import Grant, ResourcePool
-from millpond.resources._questions import Question
 from millpond.resources._rules.records import Settings
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.wire import freeze, pack, thaw, unpack
@@ -154,14 +153,14 @@ def prepare(pool: Any) -> None:
         keep(pool.acquire(name="held", timeout=0))
 
 
-class _HowItIs(Question[Any], frozen=True):
+class _HowItIs:  # as a `Question` is, and none of those that exist
     def answer(self, replica: Replica, now: int) -> Any:
         state = replica.state
         found = {one.name: (one.state, one.capacity) for one in state.resources.values()}
         return state.settings.paused, state.settings, found
 
 
-class _IsWritable(Question[None], frozen=True):
+class _IsWritable:
     """Raises an error unless what the engine has in hand can be written, and read again by everybody."""
 
     def answer(self, replica: Replica, now: int) -> None:

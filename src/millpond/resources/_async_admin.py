@@ -18,8 +18,7 @@ from millpond.resources._async_bridge import AsyncBridge, pause
 from millpond.resources._async_grant import AsyncGrant
 from millpond.resources._engine import Question
 from millpond.resources._own_requests import OwnRequests
-from millpond.resources._rules import commands as do
-from millpond.resources._rules import selectors
+from millpond.resources._rules import commands, selectors
 from millpond.resources._rules.records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
 from millpond.resources._rules.selectors import Labels
 
@@ -39,7 +38,7 @@ _OPERATOR = _arguments.PRIORITY + 1
 class AsyncAdmin:
     """What operators do to a pool. Each verb takes `reason=`: it is shown and kept in the history."""
 
-    def __init__(self, bridge: AsyncBridge, own: OwnRequests, by: str, take: Callable[[do.Adopt], Any]) -> None:
+    def __init__(self, bridge: AsyncBridge, own: OwnRequests, by: str, take: Callable[[commands.Adopt], Any]) -> None:
         self._bridge = bridge
         self._own = own
         self._by = by
@@ -53,17 +52,17 @@ class AsyncAdmin:
 
     async def remove(self, resource: str, *, reason: str | None = None) -> None:
         """Remove a resource: at once when nobody holds it, else when the last holder gives it back."""
-        await self._change(do.Remove(_resource(resource), self._by, _arguments.text(reason, "reason")))
+        await self._change(commands.Remove(_resource(resource), self._by, _arguments.text(reason, "reason")))
 
     async def relabel(self, resource: str, labels: Labels, *, reason: str | None = None) -> None:
         """Give a resource other labels (all of them). Holders keep it; waiters are looked at again."""
         new = _arguments.labels(labels)
-        await self._change(do.Relabel(_resource(resource), new, self._by, _arguments.text(reason, "reason")))
+        await self._change(commands.Relabel(_resource(resource), new, self._by, _arguments.text(reason, "reason")))
 
     async def resize(self, resource: str, capacity: int, *, reason: str | None = None) -> None:
         """Change how many units a resource has. Nobody loses any: less takes effect as they are given back."""
         size = _arguments.whole(capacity, "capacity", 1)
-        await self._change(do.Resize(_resource(resource), size, self._by, _arguments.text(reason, "reason")))
+        await self._change(commands.Resize(_resource(resource), size, self._by, _arguments.text(reason, "reason")))
 
     async def cordon(self, resource: str, *, reason: str | None = None) -> None:
         """Lend a resource to nobody any more; who holds it keeps it."""
@@ -93,19 +92,19 @@ class AsyncAdmin:
     async def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
         token, resource = _arguments.whole(token, "token"), _resource(resource)
-        command = do.Release(self._own.engine.session, token, resource, self._by, _arguments.why(reason))
+        command = commands.Release(self._own.engine.session, token, resource, self._by, _arguments.why(reason))
         _insist_on_token(await self._send(command), resource, token)
 
     async def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
         request_id = _arguments.name(request_id, "request_id")
-        command = do.Withdraw(self._own.engine.session, request_id, self._by, _arguments.why(reason))
+        command = commands.Withdraw(self._own.engine.session, request_id, self._by, _arguments.why(reason))
         if (await self._send(command)).kind in ("unknown", "ended"):
             raise NotFound(f"there is no request {request_id!r} in pool {self._own.pool!r}: see waiters()")
 
     async def steal(self, resource: str, *, token: int, reason: str, lease: float | None = None) -> AsyncGrant:
         """Take a grant over in one step: it is yours under a new token, and its holder is told that it is lost."""
-        command = do.Adopt(
+        command = commands.Adopt(
             self._own.engine.session,
             _arguments.whole(token, "token"),
             self._own.holder,
@@ -123,7 +122,7 @@ class AsyncAdmin:
 
         It ends by `release(resource, token=…)`, or after `lease` seconds.
         """
-        command = do.Adopt(
+        command = commands.Adopt(
             "",
             _arguments.whole(token, "token"),
             Holder("person", _arguments.name(holder, "holder")),
@@ -142,7 +141,7 @@ class AsyncAdmin:
 
         Return the id of the reservation; `withdraw` ends it, whether it is held yet or not.
         """
-        command = do.Acquire(
+        command = commands.Acquire(
             self._own.new_id(),
             "",
             0,
@@ -209,7 +208,7 @@ class AsyncAdmin:
     async def group(self, name: str, *, weight: int = 1, quota: int | None = None, reason: str | None = None) -> None:
         """Give a group (tenant) its weight in the fair share, and the most units it may hold."""
         await self._change(
-            do.SetGroup(
+            commands.SetGroup(
                 _arguments.name(name, "a group's name"),
                 _arguments.whole(weight, "weight", 1),
                 0 if quota is None else _arguments.whole(quota, "quota", 1),
@@ -247,7 +246,7 @@ class AsyncAdmin:
 
     # --- small things ------------------------------------------------------------------------------------------
 
-    async def _send(self, command: do.Command) -> do.Reply:
+    async def _send(self, command: commands.Command) -> commands.Reply:
         self._own.check_open()
         return await self._bridge.send(command)
 
@@ -256,13 +255,13 @@ class AsyncAdmin:
         return await self._bridge.ask(question)
 
     async def _mark(self, resource: str, state: str, reason: str | None) -> None:
-        await self._change(do.Mark(_resource(resource), state, self._by, _arguments.text(reason, "reason")))
+        await self._change(commands.Mark(_resource(resource), state, self._by, _arguments.text(reason, "reason")))
 
     async def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
         settings = await self._ask(about.PoolSettings())
-        await self._send(do.Configure(change(settings), self._by, reason))
+        await self._send(commands.Configure(change(settings), self._by, reason))
 
-    async def _change(self, command: do.Command) -> do.Reply:
+    async def _change(self, command: commands.Command) -> commands.Reply:
         reply = await self._send(command)
         if reply.kind == "unknown":
             raise _no_resource(reply.id, self._own.pool)
@@ -277,7 +276,7 @@ def _no_resource(name: str, pool: str) -> NotFound:
     return NotFound(f"there is no resource {name!r} in pool {pool!r}: see resources()")
 
 
-def _insist_on_token(reply: do.Reply, resource: str, token: int) -> None:
+def _insist_on_token(reply: commands.Reply, resource: str, token: int) -> None:
     if reply.kind in ("stale", "ended"):
         raise StaleToken(
             f"token {token} does not hold {resource!r}: {reply.detail}; nothing was changed, see holders() for the "

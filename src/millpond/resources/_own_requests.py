@@ -33,7 +33,7 @@ from millpond.resources import _timers
 from millpond.resources._engine import AUDIT, Engine, Ticket
 from millpond.resources._own_request import ASKING, LOST, OVER, OwnRequest
 from millpond.resources._questions import Standing, Standings
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.commands import Claim, Release, Renew, Reply, Suspect, Withdraw
 from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder
 from millpond.resources._rules.wire import Entry
@@ -256,7 +256,7 @@ class OwnRequests:
         for entry in entries:
             for change in entry.changes:
                 kind = type(change)
-                if kind is to.Asked:
+                if kind is changes.Asked:
                     self._hear_asked(change)  # type: ignore[arg-type]
                 elif kind in _HEARD:
                     request = requests.get(change.id)  # type: ignore[union-attr]
@@ -269,24 +269,24 @@ class OwnRequests:
                     request.sent = now
             self._claim(claims)
 
-    def _hear_asked(self, change: to.Asked) -> None:
+    def _hear_asked(self, change: changes.Asked) -> None:
         """Mark a request of ours as waiting: what we hear of it from now on is about this one."""
         asked = change.request
         request = self._requests.get(asked.id)
         if request is not None and asked.session == self.engine.session and asked.state == WAITING:
             request.begin_waiting()
 
-    def _hear_returned(self, request: OwnRequest, change: to.Returned, claims: list[str]) -> None:
+    def _hear_returned(self, request: OwnRequest, change: changes.Returned, claims: list[str]) -> None:
         if change.session == self.engine.session:
             request.begin_waiting()
 
-    def _hear_held(self, request: OwnRequest, change: to.Held, claims: list[str]) -> None:
+    def _hear_held(self, request: OwnRequest, change: changes.Held, claims: list[str]) -> None:
         if request.lease:  # it runs since that was decided, not since it was asked for or heard of
             self._look((request.id,))
         else:
             self._hold(request, change.token, change.shares)
 
-    def _hear_offered(self, request: OwnRequest, change: to.Offered, claims: list[str]) -> None:
+    def _hear_offered(self, request: OwnRequest, change: changes.Offered, claims: list[str]) -> None:
         request.token, request.shares = change.token, change.shares
         if request.command.picky:
             self._show(request)
@@ -295,20 +295,20 @@ class OwnRequests:
         else:
             claims.append(request.id)
 
-    def _hear_claimed(self, request: OwnRequest, change: to.Claimed, claims: list[str]) -> None:
+    def _hear_claimed(self, request: OwnRequest, change: changes.Claimed, claims: list[str]) -> None:
         self._hold(request, request.token, request.shares)
 
-    def _hear_left(self, request: OwnRequest, change: to.Left, claims: list[str]) -> None:
+    def _hear_left(self, request: OwnRequest, change: changes.Left, claims: list[str]) -> None:
         if request.state == HELD:  # it was accepted, but nobody could see that any more
             self._lose(request, "it was offered and could not be claimed in time")
         elif request.state != ASKING:  # else it is about an earlier request with this id
             claims.append(request.id)
 
-    def _hear_adopted(self, request: OwnRequest, change: to.Adopted, claims: list[str]) -> None:
+    def _hear_adopted(self, request: OwnRequest, change: changes.Adopted, claims: list[str]) -> None:
         if change.token != request.token:
             self._lose(request, f"{change.how} by {change.by or change.holder}", change.reason)
 
-    def _hear_ended(self, request: OwnRequest, change: to.Ended, claims: list[str]) -> None:
+    def _hear_ended(self, request: OwnRequest, change: changes.Ended, claims: list[str]) -> None:
         if request.state != ASKING:  # else it is about an earlier request with this id
             self._end(request, change)
 
@@ -334,7 +334,7 @@ class OwnRequests:
             self._keep_watch(request)
         request.settled(request)
 
-    def _end(self, request: OwnRequest, change: to.Ended) -> None:
+    def _end(self, request: OwnRequest, change: changes.Ended) -> None:
         if request.state == HELD:
             if change.how == "released" and change.token == request.token:  # by ourselves
                 self.forget(request, "released")
@@ -520,7 +520,7 @@ class OwnRequests:
     def _miss(self, request: OwnRequest, found: Standing, sent: float) -> None:
         """Handle a request that the engine does not know as ours any more."""
         if found.state == "gone" and request.state == WAITING:
-            self._end(request, to.Ended(request.id, found.how or "ended"))
+            self._end(request, changes.Ended(request.id, found.how or "ended"))
         elif found.state == "gone" and request.state == HELD and request.held_since < sent:
             self._lose(request, found.how or "the pool does not know it any more")
         elif found.state == "taken" and request.state == HELD and found.token > request.token:
@@ -554,12 +554,12 @@ def _log_failure(answer: Reply | Exception) -> None:
         logger.warning("an engine failed", extra={"millpond": {"error": str(answer)}})
 
 
-_HEARD: Final[dict[type[to.Change], Callable[[OwnRequests, OwnRequest, Any, list[str]], None]]] = {
-    to.Returned: OwnRequests._hear_returned,
-    to.Held: OwnRequests._hear_held,
-    to.Offered: OwnRequests._hear_offered,
-    to.Claimed: OwnRequests._hear_claimed,
-    to.Left: OwnRequests._hear_left,
-    to.Adopted: OwnRequests._hear_adopted,
-    to.Ended: OwnRequests._hear_ended,
+_HEARD: Final[dict[type[changes.Change], Callable[[OwnRequests, OwnRequest, Any, list[str]], None]]] = {
+    changes.Returned: OwnRequests._hear_returned,
+    changes.Held: OwnRequests._hear_held,
+    changes.Offered: OwnRequests._hear_offered,
+    changes.Claimed: OwnRequests._hear_claimed,
+    changes.Left: OwnRequests._hear_left,
+    changes.Adopted: OwnRequests._hear_adopted,
+    changes.Ended: OwnRequests._hear_ended,
 }

@@ -27,7 +27,7 @@ from millpond.resources._engine import Question
 from millpond.resources._grant import Chooser, Grant, OnLost
 from millpond.resources._observed import grant_maker
 from millpond.resources._own_requests import OwnRequests
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.commands import Acquire, Reply
 from millpond.resources._rules.records import HELD, Want
 from millpond.resources._rules.selectors import Labels, Selector
@@ -188,7 +188,7 @@ class ResourcePool:
     def adopt(self, token: int, *, lease: float | None = None, reason: str | None = None) -> Grant:
         """Take over a grant that was passed on with `transfer()`: it is yours under a new token, in one step."""
         self._check()
-        command = do.Adopt(
+        command = commands.Adopt(
             self._engine.session,
             _arguments.whole(token, "token"),
             self._own.holder,
@@ -206,7 +206,7 @@ class ResourcePool:
         plain = _arguments.name(name, "a resource's name")
         may_exist = _arguments.flag(exist_ok, "exist_ok")
         self._check()
-        command = do.Add(plain, _arguments.labels(labels), _arguments.whole(capacity, "capacity", 1), _operator())
+        command = commands.Add(plain, _arguments.labels(labels), _arguments.whole(capacity, "capacity", 1), _operator())
         if self._bridge.send(command).kind == "exists" and not may_exist:
             raise AlreadyExists(
                 f"pool {self.name!r} has a resource {name!r} already: use exist_ok=True, admin.relabel or admin.resize"
@@ -337,17 +337,17 @@ class ResourcePool:
         )
         return self._make_grant(self._bridge, self._own, command, timeout, self._on_lost, self._chooser)
 
-    def _take(self, command: do.Adopt) -> Grant:
+    def _take(self, command: commands.Adopt) -> Grant:
         self._check()
         with self._own.taking_over():
             return self._adopt(command)
 
-    def _adopt(self, command: do.Adopt) -> Grant:
+    def _adopt(self, command: commands.Adopt) -> Grant:
         sent = elapsed()
         reply, interrupt = self._bridge.finish(command)
         if interrupt is not None:
             if isinstance(reply, Reply) and reply.kind == HELD:
-                self._own.owe(do.Release(command.session, reply.token))
+                self._own.owe(commands.Release(command.session, reply.token))
             raise interrupt
         if isinstance(reply, Exception):
             raise reply

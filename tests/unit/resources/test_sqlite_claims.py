@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millpond import ResourcePool
 from millpond._sqlite._url import Place
+from millpond.resources._questions import WholePool
 from millpond.resources._rules import commands as do
 from millpond.resources._rules.records import HELD, Holder, Settings, Want
+from millpond.resources._rules.wire import thaw
 from millpond.resources.engines.sqlite._engine import SqliteEngine
 from waiting import HANG, until
 
@@ -47,11 +50,10 @@ def test_offers_that_end_together_are_all_spared_whatever_their_order(engine, mo
     run(engine, do.Release("77", tokens["a"]))
     time.sleep(0.08)
     run(engine, do.Tick())
-    states: list[object] = []
-    engine.read(
-        "lab", lambda replica, now: {k: v.state for k, v in replica.state.requests.items()}, states.append, block=True
-    )
-    assert states == [{"then a": HELD, "then b": HELD}]
+    copies: list[Any] = []
+    engine.ask("lab", WholePool(), copies.append, block=True)
+    [copy] = copies
+    assert {known: one.state for known, one in thaw(copy.image).requests.items()} == {"then a": HELD, "then b": HELD}
 
 
 def test_a_deleted_live_file_is_mended_and_frees_nothing(tmp_path: Path):

@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.image import Image
 from millpond.resources._rules.line import Line, LineKey, Matcher
 from millpond.resources._rules.records import (
@@ -90,7 +90,7 @@ class State:
         self.grants = 0
         self.past: OrderedDict[int, Ending] = OrderedDict()  # by token
         self.used: OrderedDict[str, Ending] = OrderedDict()  # by chosen id
-        self.acts: deque[to.Act] = deque(maxlen=ACTS)
+        self.acts: deque[changes.Act] = deque(maxlen=ACTS)
         # derived
         self.slots: list[Resource | None] = []
         self.free = 0  # active, not delayed, with free units
@@ -202,28 +202,28 @@ class State:
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def evolve(self, change: to.AnyChange, now: int) -> None:
+    def evolve(self, change: changes.AnyChange, now: int) -> None:
         """Apply a change that was decided at `now`."""
         _EVOLVE[type(change)](self, change, now)
 
-    def _asked(self, change: to.Asked, now: int) -> None:
+    def _asked(self, change: changes.Asked, now: int) -> None:
         request = change.request.__copy__()  # type: ignore[attr-defined]  # the change is history, the request goes on
         self.requests[request.id] = request
         self.sessions.setdefault(request.session, {})[request.id] = None
         self.seq = max(self.seq, request.seq)
         self.token = max(self.token, change.seen)
         if request.by:
-            self.acts.append(to.Act(now, change))
+            self.acts.append(changes.Act(now, change))
         if request.state == WAITING:
             self._join(request)
         else:
             self._occupy(request)
         self._schedule(request)
 
-    def _given(self, change: to.Offered | to.Held, now: int) -> None:
+    def _given(self, change: changes.Offered | changes.Held, now: int) -> None:
         request = self.requests[change.id]
         self._part(request)
-        request.state = OFFERED if type(change) is to.Offered else HELD
+        request.state = OFFERED if type(change) is changes.Offered else HELD
         request.token = change.token
         request.shares = change.shares
         request.since = now
@@ -231,14 +231,14 @@ class State:
         self._occupy(request)
         self._schedule(request)
 
-    def _claimed(self, change: to.Claimed, now: int) -> None:
+    def _claimed(self, change: changes.Claimed, now: int) -> None:
         request = self.requests[change.id]
         request.state = HELD
         request.since = now
         request.until = change.until
         self._schedule(request)
 
-    def _left(self, change: to.Left, now: int) -> None:
+    def _left(self, change: changes.Left, now: int) -> None:
         request = self.requests[change.id]
         self._vacate(request, now)
         request.state = AWAY
@@ -246,7 +246,7 @@ class State:
         request.suspect = change.reason
         self._schedule(request)
 
-    def _returned(self, change: to.Returned, now: int) -> None:
+    def _returned(self, change: changes.Returned, now: int) -> None:
         request = self.requests[change.id]
         self._move(request, change.session)
         self.token = max(self.token, change.seen)
@@ -257,7 +257,7 @@ class State:
         self._join(request)
         self._schedule(request)
 
-    def _declined(self, change: to.Declined, now: int) -> None:
+    def _declined(self, change: changes.Declined, now: int) -> None:
         request = self.requests[change.id]
         self._vacate(request, now)
         request.state = WAITING
@@ -266,16 +266,16 @@ class State:
         self._join(request)
         self._schedule(request)
 
-    def _renewed(self, change: to.Renewed, now: int) -> None:
+    def _renewed(self, change: changes.Renewed, now: int) -> None:
         request = self.requests[change.id]
         request.until = change.until
         request.suspect = ""
         self._schedule(request)
 
-    def _adopted(self, change: to.Adopted, now: int) -> None:
+    def _adopted(self, change: changes.Adopted, now: int) -> None:
         request = self.requests[change.id]
         if change.by:
-            self.acts.append(to.Act(now, change, request.shares))
+            self.acts.append(changes.Act(now, change, request.shares))
         self._remember(Ending(request.id, request.token, change.how, change.by, change.reason, now, request.session))
         del self.tokens[request.token]
         self._move(request, change.session)
@@ -291,10 +291,10 @@ class State:
         self.tokens[change.token] = request.id
         self._schedule(request)
 
-    def _ended(self, change: to.Ended, now: int) -> None:
+    def _ended(self, change: changes.Ended, now: int) -> None:
         request = self.requests.pop(change.id)
         if change.by:
-            self.acts.append(to.Act(now, change))
+            self.acts.append(changes.Act(now, change))
         ending = Ending(
             request.id, request.token, change.how, change.by, change.reason, now, request.session, request.chosen
         )
@@ -310,13 +310,13 @@ class State:
         self._unlist(request)
         self._remember(ending)
 
-    def _suspected(self, change: to.Suspected, now: int) -> None:
+    def _suspected(self, change: changes.Suspected, now: int) -> None:
         self.requests[change.id].suspect = change.why
 
-    def _passed(self, change: to.Passed, now: int) -> None:
+    def _passed(self, change: changes.Passed, now: int) -> None:
         self.requests[change.id].passed = True
 
-    def _added(self, change: to.Added, now: int) -> None:
+    def _added(self, change: changes.Added, now: int) -> None:
         resource = change.resource.__copy__()  # type: ignore[attr-defined]
         while len(self.slots) <= resource.slot:
             self.slots.append(None)
@@ -329,7 +329,7 @@ class State:
         if resource.name in self.exclusive:
             self.guarded |= 1 << resource.slot
 
-    def _removed(self, change: to.Removed, now: int) -> None:
+    def _removed(self, change: changes.Removed, now: int) -> None:
         resource = self.resources.pop(change.name)
         self._suitors = {}
         for matcher in self.matchers.values():
@@ -341,14 +341,14 @@ class State:
         self.guarded &= keep
         self.slots[resource.slot] = None
 
-    def _relabelled(self, change: to.Relabelled, now: int) -> None:
+    def _relabelled(self, change: changes.Relabelled, now: int) -> None:
         resource = self.resources[change.name]
         resource.labels = change.labels
         self._suitors = {}
         for matcher in self.matchers.values():
             matcher.learn(resource)
 
-    def _resized(self, change: to.Resized, now: int) -> None:
+    def _resized(self, change: changes.Resized, now: int) -> None:
         resource = self.resources[change.name]
         resource.capacity = change.capacity
         for request in self.requests.values():
@@ -356,28 +356,28 @@ class State:
                 self._fill(request, resource)
         self._refresh(resource)
 
-    def _marked(self, change: to.Marked, now: int) -> None:
+    def _marked(self, change: changes.Marked, now: int) -> None:
         resource = self.resources[change.name]
         resource.state = change.state
         resource.note = "" if change.state == ACTIVE else change.reason
         self._refresh(resource)
 
-    def _configured(self, change: to.Configured, now: int) -> None:
+    def _configured(self, change: changes.Configured, now: int) -> None:
         before, self.settings = self.settings, change.settings
         if before.ageing != self.settings.ageing:
             self._line_up()
 
-    def _group_set(self, change: to.GroupSet, now: int) -> None:
+    def _group_set(self, change: changes.GroupSet, now: int) -> None:
         group = self._group(change.name)
         group.weight = change.weight
         group.quota = change.quota
 
-    def _undelayed(self, change: to.Undelayed, now: int) -> None:
+    def _undelayed(self, change: changes.Undelayed, now: int) -> None:
         resource = self.resources[change.name]
         resource.delayed = 0
         self._refresh(resource)
 
-    def _buried(self, change: to.Buried, now: int) -> None:
+    def _buried(self, change: changes.Buried, now: int) -> None:
         """Change nothing: what it held has ended by itself. This is for those who listen."""
 
     # --- indexes -----------------------------------------------------------------------------------------------
@@ -629,32 +629,32 @@ def _noting(evolve: Callable[[State, Any, int], None]) -> Callable[[State, Any, 
 
     def noting(state: State, change: Any, now: int) -> None:
         if change.by:
-            state.acts.append(to.Act(now, change))
+            state.acts.append(changes.Act(now, change))
         evolve(state, change, now)
 
     return noting
 
 
-_EVOLVE: dict[type[to.Change], Callable[[State, Any, int], None]] = {
-    to.Asked: State._asked,
-    to.Offered: State._given,
-    to.Held: State._given,
-    to.Claimed: State._claimed,
-    to.Left: State._left,
-    to.Returned: State._returned,
-    to.Declined: State._declined,
-    to.Renewed: State._renewed,
-    to.Adopted: State._adopted,
-    to.Ended: State._ended,
-    to.Suspected: State._suspected,
-    to.Added: State._added,
-    to.Removed: _noting(State._removed),
-    to.Relabelled: _noting(State._relabelled),
-    to.Resized: _noting(State._resized),
-    to.Marked: _noting(State._marked),
-    to.Configured: _noting(State._configured),
-    to.GroupSet: _noting(State._group_set),
-    to.Undelayed: State._undelayed,
-    to.Buried: State._buried,
-    to.Passed: State._passed,
+_EVOLVE: dict[type[changes.Change], Callable[[State, Any, int], None]] = {
+    changes.Asked: State._asked,
+    changes.Offered: State._given,
+    changes.Held: State._given,
+    changes.Claimed: State._claimed,
+    changes.Left: State._left,
+    changes.Returned: State._returned,
+    changes.Declined: State._declined,
+    changes.Renewed: State._renewed,
+    changes.Adopted: State._adopted,
+    changes.Ended: State._ended,
+    changes.Suspected: State._suspected,
+    changes.Added: State._added,
+    changes.Removed: _noting(State._removed),
+    changes.Relabelled: _noting(State._relabelled),
+    changes.Resized: _noting(State._resized),
+    changes.Marked: _noting(State._marked),
+    changes.Configured: _noting(State._configured),
+    changes.GroupSet: _noting(State._group_set),
+    changes.Undelayed: State._undelayed,
+    changes.Buried: State._buried,
+    changes.Passed: State._passed,
 }

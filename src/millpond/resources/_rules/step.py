@@ -10,8 +10,9 @@ from heapq import merge
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import changes, commands
+from millpond.resources._rules.changes import AnyChange
+from millpond.resources._rules.commands import Reply
 from millpond.resources._rules.line import Line, bits
 from millpond.resources._rules.placement import Plan, assign, cost, needed, pick
 from millpond.resources._rules.records import (
@@ -35,13 +36,13 @@ Shares = tuple[tuple[str, int], ...]
 class Outcome(NamedTuple):
     """What a command led to: the answer, and all that changed."""
 
-    reply: do.Reply
-    changes: list[to.AnyChange]
+    reply: Reply
+    changes: list[AnyChange]
 
 
-def step(state: State, command: do.Command, now: int) -> Outcome:
+def step(state: State, command: commands.Command, now: int) -> Outcome:
     """Apply one command at `now` (microseconds of the engine's clock)."""
-    turn = _Turn(state, now, "" if type(command) is do.Bury else getattr(command, "session", ""))
+    turn = _Turn(state, now, "" if type(command) is commands.Bury else getattr(command, "session", ""))
     turn.end_what_is_over()
     reply = _VERBS[type(command)](turn, command)
     if turn.freed or (turn.changes and turn.is_camping()):
@@ -60,12 +61,12 @@ class _Turn:
         self.state = state
         self.now = now
         self.author = author
-        self.changes: list[to.AnyChange] = []
+        self.changes: list[AnyChange] = []
         self.freed = 0
         self._camp: tuple[Request | None, int, Shares | None] = (None, 0, None)
         self._camp_as_of = -1  # how many changes it takes into account
 
-    def decide(self, change: to.AnyChange) -> None:
+    def decide(self, change: AnyChange) -> None:
         self.changes.append(change)
         self.state.evolve(change, self.now)
 
@@ -175,9 +176,9 @@ class _Turn:
             self.freed |= self._left_by(request)  # what was kept for it, others may have now
         is_there = request.sure or not request.session or (request.session == self.author and not request.picky)
         if is_there:
-            self.decide(to.Held(request.id, token, shares, self.now + request.lease if request.lease else 0))
+            self.decide(changes.Held(request.id, token, shares, self.now + request.lease if request.lease else 0))
         else:
-            self.decide(to.Offered(request.id, token, shares, self.now + self.state.settings.claim))
+            self.decide(changes.Offered(request.id, token, shares, self.now + self.state.settings.claim))
         self.take_room(request)
 
     def take_room(self, request: Request) -> None:
@@ -276,7 +277,7 @@ class _Turn:
                 break
             kind, key = over
             if kind:
-                self.decide(to.Undelayed(key))
+                self.decide(changes.Undelayed(key))
                 self.freed |= 1 << state.resources[key].slot
                 continue
             request = state.requests[key]
@@ -297,21 +298,21 @@ class _Turn:
         self._free(request)
         pause = self.state.settings.delay if shares and how in ("expired", "revoked", "died") else 0
         delayed = self.now + pause if pause else 0
-        self.decide(to.Ended(request.id, how, by, reason, delayed, request.token, shares, request.holder))
+        self.decide(changes.Ended(request.id, how, by, reason, delayed, request.token, shares, request.holder))
         self._settle(shares)
 
     def leave(self, request: Request, until: int, reason: str) -> None:
         """Let a request be away: it has nothing, but keeps its place."""
         shares = request.shares
         self._free(request)
-        self.decide(to.Left(request.id, until, reason))
+        self.decide(changes.Left(request.id, until, reason))
         self._settle(shares)
 
     def decline(self, request: Request) -> None:
         """Let a request refuse what it was offered: it goes back in line, and never gets that again."""
         shares = request.shares
         self._free(request)
-        self.decide(to.Declined(request.id, tuple(sorted({*request.refused, *(name for name, _ in shares)}))))
+        self.decide(changes.Declined(request.id, tuple(sorted({*request.refused, *(name for name, _ in shares)}))))
         self._settle(shares)
 
     def wait_again(self, request: Request) -> bool:
@@ -344,9 +345,9 @@ class _Turn:
             if resource.used:
                 continue
             if resource.state == DRAINING:
-                self.decide(to.Marked(name, CORDONED, "", resource.note or "drained"))
+                self.decide(changes.Marked(name, CORDONED, "", resource.note or "drained"))
             elif resource.state == REMOVING:
-                self.decide(to.Removed(name, "", resource.note))
+                self.decide(changes.Removed(name, "", resource.note))
 
     def is_possible(self, request: Request) -> bool:
         """Tell whether the request could be satisfied if nobody held anything and all resources were active."""
@@ -373,13 +374,13 @@ def is_bundle(wants: tuple[Want, ...]) -> bool:
 # --- the verbs -------------------------------------------------------------------------------------------------
 
 
-def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
+def _acquire(turn: _Turn, command: commands.Acquire) -> Reply:
     state = turn.state
     known = state.requests.get(command.id)
     if known is not None:
         return _ask_again(turn, command, known)
     if command.chosen and command.id in state.used:
-        return do.Reply("used", command.id, detail=told(state.used[command.id].how, state.used[command.id].by))
+        return Reply("used", command.id, detail=told(state.used[command.id].how, state.used[command.id].by))
     now = turn.now
     request = Request(
         command.id,
@@ -411,69 +412,67 @@ def _acquire(turn: _Turn, command: do.Acquire) -> do.Reply:
         request.since = now
         request.until = now + command.lease if command.lease else 0
     elif not command.patient and not turn.is_possible(request):
-        return do.Reply("unsatisfiable", command.id)
+        return Reply("unsatisfiable", command.id)
     elif not command.wait:
-        return do.Reply("busy", command.id)
-    turn.decide(to.Asked(request, seen=command.seen))
+        return Reply("busy", command.id)
+    turn.decide(changes.Asked(request, seen=command.seen))
     if shares is not None:
         turn.take_room(request)
     return _standing(request)
 
 
-def _ask_again(turn: _Turn, command: do.Acquire, known: Request) -> do.Reply:
+def _ask_again(turn: _Turn, command: commands.Acquire, known: Request) -> Reply:
     if known.session != command.session:
         if known.state != AWAY or not known.until:  # its process may live
-            return do.Reply("taken", known.id, detail=str(known.holder))
-        turn.decide(to.Returned(known.id, command.session, command.holder, seen=command.seen))
+            return Reply("taken", known.id, detail=str(known.holder))
+        turn.decide(changes.Returned(known.id, command.session, command.holder, seen=command.seen))
         if not turn.wait_again(known):
-            return do.Reply("unsatisfiable", command.id)
+            return Reply("unsatisfiable", command.id)
     return _standing(known)
 
 
-def _standing(request: Request) -> do.Reply:
-    return do.Reply(request.state, request.id, request.token, request.shares, request.until)
+def _standing(request: Request) -> Reply:
+    return Reply(request.state, request.id, request.token, request.shares, request.until)
 
 
-def _claim(turn: _Turn, command: do.Claim) -> do.Reply:
+def _claim(turn: _Turn, command: commands.Claim) -> Reply:
     state = turn.state
     for known in command.ids:
         request = state.requests.get(known)
         if request is None or request.session != command.session:
             continue
         if request.state == OFFERED:
-            turn.decide(to.Claimed(known, turn.now + request.lease if request.lease else 0))
+            turn.decide(changes.Claimed(known, turn.now + request.lease if request.lease else 0))
         elif request.state == AWAY:
-            turn.decide(to.Returned(known, request.session, request.holder))
+            turn.decide(changes.Returned(known, request.session, request.holder))
             turn.wait_again(request)
-    return do.Reply("ok")
+    return Reply("ok")
 
 
-def _decline(turn: _Turn, command: do.Decline) -> do.Reply:
+def _decline(turn: _Turn, command: commands.Decline) -> Reply:
     request = turn.state.requests.get(command.id)
     if request is None or request.state != OFFERED or request.token != command.token:
-        return do.Reply("stale", command.id, command.token)
+        return Reply("stale", command.id, command.token)
     turn.decline(request)
     turn.wait_again(request)
-    return do.Reply("ok", request.id)
+    return Reply("ok", request.id)
 
 
-def _withdraw(turn: _Turn, command: do.Withdraw) -> do.Reply:
+def _withdraw(turn: _Turn, command: commands.Withdraw) -> Reply:
     state = turn.state
     request = state.requests.get(command.id)
     if request is None:
         used = state.used.get(command.id)
-        return (
-            do.Reply("ended", command.id, detail=told(used.how, used.by)) if used else do.Reply("unknown", command.id)
-        )
+        return Reply("ended", command.id, detail=told(used.how, used.by)) if used else Reply("unknown", command.id)
     if request.session != command.session and not command.by:
-        return do.Reply("taken", command.id, detail=str(request.holder))
+        return Reply("taken", command.id, detail=str(request.holder))
     is_granted = request.state in (HELD, OFFERED)
     how = "released" if is_granted and not request.chosen else "withdrawn"  # who chose an id may ask again
     turn.end(request, "revoked" if command.by and is_granted else how, command.by, command.reason)
-    return do.Reply(how, command.id)
+    return Reply(how, command.id)
 
 
-def _by_token(turn: _Turn, session: str, token: int, resource: str = "") -> Request | do.Reply:
+def _by_token(turn: _Turn, session: str, token: int, resource: str = "") -> Request | Reply:
     """Return the grant whose token counts, or why there is none."""
     state = turn.state
     known = state.tokens.get(token)
@@ -481,13 +480,13 @@ def _by_token(turn: _Turn, session: str, token: int, resource: str = "") -> Requ
         request = state.requests[known]
         if not resource or any(name == resource for name, _ in request.shares):
             return request
-        return do.Reply("stale", known, token, detail=f"it is not a grant of {resource!r}")
+        return Reply("stale", known, token, detail=f"it is not a grant of {resource!r}")
     past = state.past.get(token)
     if past is None:
-        return do.Reply("stale", "", token, detail="it was never granted, or ended long ago")
+        return Reply("stale", "", token, detail="it was never granted, or ended long ago")
     if past.how == "released" and past.session == session:
-        return do.Reply("ended", past.id, token, detail="released by you")
-    return do.Reply("stale", past.id, token, detail=told(past.how, past.by, past.reason))
+        return Reply("ended", past.id, token, detail="released by you")
+    return Reply("stale", past.id, token, detail=told(past.how, past.by, past.reason))
 
 
 def told(how: str, by: str = "", reason: str = "") -> str:
@@ -495,48 +494,48 @@ def told(how: str, by: str = "", reason: str = "") -> str:
     return how + (f" by {by}" if by else "") + (f": {reason}" if reason else "")
 
 
-def _release(turn: _Turn, command: do.Release) -> do.Reply:
+def _release(turn: _Turn, command: commands.Release) -> Reply:
     request = _by_token(turn, command.session, command.token, command.resource)
-    if isinstance(request, do.Reply):
+    if isinstance(request, Reply):
         return request
-    reply = do.Reply("released", request.id, request.token, request.shares)
+    reply = Reply("released", request.id, request.token, request.shares)
     turn.end(request, "revoked" if command.by else "released", command.by, command.reason)
     return reply
 
 
-def _renew(turn: _Turn, command: do.Renew) -> do.Reply:
+def _renew(turn: _Turn, command: commands.Renew) -> Reply:
     request = _by_token(turn, command.session, command.token)
-    if isinstance(request, do.Reply):
+    if isinstance(request, Reply):
         return request
     if request.state == HELD and (request.lease or request.suspect):
-        turn.decide(to.Renewed(request.id, turn.now + request.lease if request.lease else 0))
+        turn.decide(changes.Renewed(request.id, turn.now + request.lease if request.lease else 0))
     return _standing(request)
 
 
-def _pass(turn: _Turn, command: do.Pass) -> do.Reply:
+def _pass(turn: _Turn, command: commands.Pass) -> Reply:
     request = _by_token(turn, command.session, command.token)
-    if isinstance(request, do.Reply):
+    if isinstance(request, Reply):
         return request
     if request.state != HELD:
-        return do.Reply("stale", request.id, command.token, detail="it was offered, but is not held yet")
+        return Reply("stale", request.id, command.token, detail="it was offered, but is not held yet")
     if request.session != command.session:
-        return do.Reply("stale", request.id, command.token, detail=f"it is in the hands of {request.holder}")
+        return Reply("stale", request.id, command.token, detail=f"it is in the hands of {request.holder}")
     if not request.passed:
-        turn.decide(to.Passed(request.id))
-    return do.Reply("ok", request.id, request.token)
+        turn.decide(changes.Passed(request.id))
+    return Reply("ok", request.id, request.token)
 
 
-def _adopt(turn: _Turn, command: do.Adopt) -> do.Reply:
+def _adopt(turn: _Turn, command: commands.Adopt) -> Reply:
     request = _by_token(turn, command.session, command.token, command.resource)
-    if isinstance(request, do.Reply):
+    if isinstance(request, Reply):
         return request
     if request.state != HELD:
-        return do.Reply("stale", request.id, command.token, detail="it was offered, but is not held yet")
+        return Reply("stale", request.id, command.token, detail="it was offered, but is not held yet")
     if command.how == "transferred" and not request.passed:
         detail = "it was not passed on: its holder must call transfer()"
-        return do.Reply("stale", request.id, command.token, detail=detail)
+        return Reply("stale", request.id, command.token, detail=detail)
     turn.decide(
-        to.Adopted(
+        changes.Adopted(
             request.id,
             turn.next_token(command.seen),
             command.session,
@@ -551,19 +550,19 @@ def _adopt(turn: _Turn, command: do.Adopt) -> do.Reply:
     return _standing(request)
 
 
-def _suspect(turn: _Turn, command: do.Suspect) -> do.Reply:
+def _suspect(turn: _Turn, command: commands.Suspect) -> Reply:
     request = _by_token(turn, command.session, command.token)
-    if isinstance(request, do.Reply):
+    if isinstance(request, Reply):
         return request
     if request.suspect != command.why:
-        turn.decide(to.Suspected(request.id, command.why))
-    return do.Reply("ok", request.id, request.token)
+        turn.decide(changes.Suspected(request.id, command.why))
+    return Reply("ok", request.id, request.token)
 
 
-def _bury(turn: _Turn, command: do.Bury) -> do.Reply:
+def _bury(turn: _Turn, command: commands.Bury) -> Reply:
     state = turn.state
     if not command.session:
-        return do.Reply("ok")  # nobody cannot die
+        return Reply("ok")  # nobody cannot die
     mine = sorted((state.requests[known] for known in state.sessions.get(command.session, ())), key=lambda one: one.seq)
     for request in mine:
         if request.state == AWAY and request.until:
@@ -575,103 +574,103 @@ def _bury(turn: _Turn, command: do.Bury) -> do.Reply:
         else:
             turn.end(request, "died", reason=command.reason)
     if turn.changes:
-        turn.decide(to.Buried(command.session, command.reason))
-    return do.Reply("ok")
+        turn.decide(changes.Buried(command.session, command.reason))
+    return Reply("ok")
 
 
-def _add(turn: _Turn, command: do.Add) -> do.Reply:
+def _add(turn: _Turn, command: commands.Add) -> Reply:
     state = turn.state
     if command.name in state.resources:
-        return do.Reply("exists", command.name)
+        return Reply("exists", command.name)
     slot = next((index for index, resource in enumerate(state.slots) if resource is None), len(state.slots))
-    turn.decide(to.Added(Resource(command.name, command.labels, command.capacity, slot), command.by))
+    turn.decide(changes.Added(Resource(command.name, command.labels, command.capacity, slot), command.by))
     turn.freed |= 1 << slot
-    return do.Reply("ok", command.name)
+    return Reply("ok", command.name)
 
 
 # What an operator changes may lift what held others back elsewhere: a bundle that had units, or the room of its group,
 # kept for it, and cannot be served now. So all that is free is looked at.
 
 
-def _remove(turn: _Turn, command: do.Remove) -> do.Reply:
+def _remove(turn: _Turn, command: commands.Remove) -> Reply:
     resource = turn.state.resources.get(command.name)
     if resource is None:
-        return do.Reply("unknown", command.name)
+        return Reply("unknown", command.name)
     if resource.used:
-        turn.decide(to.Marked(command.name, REMOVING, command.by, command.reason))
+        turn.decide(changes.Marked(command.name, REMOVING, command.by, command.reason))
     else:
-        turn.decide(to.Removed(command.name, command.by, command.reason))
+        turn.decide(changes.Removed(command.name, command.by, command.reason))
     turn.freed |= turn.state.free
     turn.end_the_impossible()
-    return do.Reply("ok", command.name, detail=REMOVING if resource.used else "removed")
+    return Reply("ok", command.name, detail=REMOVING if resource.used else "removed")
 
 
-def _relabel(turn: _Turn, command: do.Relabel) -> do.Reply:
+def _relabel(turn: _Turn, command: commands.Relabel) -> Reply:
     resource = turn.state.resources.get(command.name)
     if resource is None:
-        return do.Reply("unknown", command.name)
-    turn.decide(to.Relabelled(command.name, command.labels, command.by, command.reason))
+        return Reply("unknown", command.name)
+    turn.decide(changes.Relabelled(command.name, command.labels, command.by, command.reason))
     turn.freed |= turn.state.free | 1 << resource.slot
     turn.end_the_impossible()
-    return do.Reply("ok", command.name)
+    return Reply("ok", command.name)
 
 
-def _resize(turn: _Turn, command: do.Resize) -> do.Reply:
+def _resize(turn: _Turn, command: commands.Resize) -> Reply:
     resource = turn.state.resources.get(command.name)
     if resource is None:
-        return do.Reply("unknown", command.name)
-    turn.decide(to.Resized(command.name, command.capacity, command.by, command.reason))
+        return Reply("unknown", command.name)
+    turn.decide(changes.Resized(command.name, command.capacity, command.by, command.reason))
     turn.freed |= turn.state.free | 1 << resource.slot
     turn.end_the_impossible()
-    return do.Reply("ok", command.name)
+    return Reply("ok", command.name)
 
 
-def _mark(turn: _Turn, command: do.Mark) -> do.Reply:
+def _mark(turn: _Turn, command: commands.Mark) -> Reply:
     resource = turn.state.resources.get(command.name)
     if resource is None:
-        return do.Reply("unknown", command.name)
+        return Reply("unknown", command.name)
     if resource.state == REMOVING and command.state != ACTIVE:
-        return do.Reply("ok", command.name, detail=REMOVING)  # it goes anyway; only to make it active calls it back
-    turn.decide(to.Marked(command.name, command.state, command.by, command.reason))
+        return Reply("ok", command.name, detail=REMOVING)  # it goes anyway; only to make it active calls it back
+    turn.decide(changes.Marked(command.name, command.state, command.by, command.reason))
     turn.freed |= turn.state.free | 1 << resource.slot
     turn._settle(((command.name, 0),))
-    return do.Reply("ok", command.name, detail=resource.state)
+    return Reply("ok", command.name, detail=resource.state)
 
 
-def _configure(turn: _Turn, command: do.Configure) -> do.Reply:
-    turn.decide(to.Configured(command.settings, command.by, command.reason))
+def _configure(turn: _Turn, command: commands.Configure) -> Reply:
+    turn.decide(changes.Configured(command.settings, command.by, command.reason))
     turn.freed |= turn.state.free
-    return do.Reply("ok")
+    return Reply("ok")
 
 
-def _set_group(turn: _Turn, command: do.SetGroup) -> do.Reply:
-    turn.decide(to.GroupSet(command.name, command.weight, command.quota, command.by, command.reason))
+def _set_group(turn: _Turn, command: commands.SetGroup) -> Reply:
+    turn.decide(changes.GroupSet(command.name, command.weight, command.quota, command.by, command.reason))
     turn.freed |= turn.state.free
     turn.end_the_impossible()
-    return do.Reply("ok", command.name)
+    return Reply("ok", command.name)
 
 
-def _tick(turn: _Turn, command: do.Tick) -> do.Reply:
-    return do.Reply("ok")
+def _tick(turn: _Turn, command: commands.Tick) -> Reply:
+    return Reply("ok")
 
 
-_VERBS: dict[type[do.Command], Callable[[_Turn, Any], do.Reply]] = {
-    do.Acquire: _acquire,
-    do.Claim: _claim,
-    do.Decline: _decline,
-    do.Withdraw: _withdraw,
-    do.Release: _release,
-    do.Renew: _renew,
-    do.Pass: _pass,
-    do.Adopt: _adopt,
-    do.Suspect: _suspect,
-    do.Bury: _bury,
-    do.Add: _add,
-    do.Remove: _remove,
-    do.Relabel: _relabel,
-    do.Resize: _resize,
-    do.Mark: _mark,
-    do.Configure: _configure,
-    do.SetGroup: _set_group,
-    do.Tick: _tick,
+_VERBS: dict[type[commands.Command], Callable[[_Turn, Any], Reply]] = {
+    commands.Acquire: _acquire,
+    commands.Claim: _claim,
+    commands.Decline: _decline,
+    commands.Withdraw: _withdraw,
+    commands.Release: _release,
+    commands.Renew: _renew,
+    commands.Pass: _pass,
+    commands.Adopt: _adopt,
+    commands.Suspect: _suspect,
+    commands.Bury: _bury,
+    commands.Add: _add,
+    commands.Remove: _remove,
+    commands.Relabel: _relabel,
+    commands.Resize: _resize,
+    commands.Mark: _mark,
+    commands.Configure: _configure,
+    commands.SetGroup: _set_group,
+    commands.Tick: _tick,
 }

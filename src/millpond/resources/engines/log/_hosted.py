@@ -21,7 +21,7 @@ import msgspec
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.commands import Bury, Command, Reply, Tick
 from millpond.resources._rules.records import HELD
 from millpond.resources._rules.replica import Replica
@@ -585,7 +585,7 @@ class HostedPool:
                 found.add(step.answer.session)
             if step.entry is not None:
                 for change in step.entry.changes:
-                    if type(change) is to.Asked:
+                    if type(change) is changes.Asked:
                         owners[change.request.id] = change.request.session
                     elif type(change) in _ABOUT_A_REQUEST:
                         found.add(owners.get(change.id, ""))  # type: ignore[union-attr]
@@ -628,15 +628,15 @@ class HostedPool:
         found = {author}
         for change in entry.changes:
             kind = type(change)
-            if kind is to.Asked:
+            if kind is changes.Asked:
                 owners[change.request.id] = change.request.session  # type: ignore[union-attr]
                 found.add(change.request.session)  # type: ignore[union-attr]
             elif kind in _ABOUT_A_REQUEST:
                 known = change.id  # type: ignore[union-attr]
                 found.add(owners.get(known, ""))
-                if kind is to.Ended:
+                if kind is changes.Ended:
                     owners.pop(known, None)
-                elif kind is to.Adopted or kind is to.Returned:
+                elif kind is changes.Adopted or kind is changes.Returned:
                     owners[known] = change.session  # type: ignore[union-attr]
                     found.add(change.session)  # type: ignore[union-attr]
         return found
@@ -651,17 +651,17 @@ class HostedPool:
 
 _ABOUT_A_REQUEST: Final = frozenset(
     {
-        to.Offered,
-        to.Held,
-        to.Claimed,
-        to.Left,
-        to.Returned,
-        to.Declined,
-        to.Renewed,
-        to.Adopted,
-        to.Ended,
-        to.Suspected,
-        to.Passed,
+        changes.Offered,
+        changes.Held,
+        changes.Claimed,
+        changes.Left,
+        changes.Returned,
+        changes.Declined,
+        changes.Renewed,
+        changes.Adopted,
+        changes.Ended,
+        changes.Suspected,
+        changes.Passed,
     }
 )
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from millpond._events import logger
 from millpond._sqlite import EngineClock, Transaction, enrolled, note_use, strike, used
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.commands import Adopt, Bury, Claim, Command, Pass, Reply
 from millpond.resources._rules.records import OFFERED
 from millpond.resources._rules.wire import Entry
@@ -70,11 +70,11 @@ class Batch:
             for entry in entries:
                 for change in entry.changes:
                     kind = type(change)
-                    if kind is to.Offered or kind is to.Held or kind is to.Left:
+                    if kind is changes.Offered or kind is changes.Held or kind is changes.Left:
                         request = requests.get(change.id)  # type: ignore[union-attr]
                         if request is not None:
                             found.add(request.session)
-                    elif (kind is to.Ended and change.how not in _QUIET) or kind is to.Adopted:  # type: ignore[union-attr]
+                    elif (kind is changes.Ended and change.how not in _QUIET) or kind is changes.Adopted:  # type: ignore[union-attr]
                         return self._sessions.others()
         found -= {"", self._sessions.session}
         return {int(session) for session in found}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millpond._sqlite import Bell, Database, DeathWatch, LiveFile, Passport, enrol, enrolled
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.records import Holder
 from millpond.resources._rules.wire import Entry
 
@@ -57,7 +57,7 @@ class Sessions:
             if entry.by and entry.by not in self._known:
                 self.met_stranger = True
             for change in entry.changes:
-                if type(change) is to.Buried and change.session == self.session:
+                if type(change) is changes.Buried and change.session == self.session:
                     self.is_buried = True
 
     # --- the others --------------------------------------------------------------------------------------------

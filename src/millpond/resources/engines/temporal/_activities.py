@@ -16,8 +16,8 @@ from temporalio.service import RPCError
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources._rules import commands as do
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources._rules import commands
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._orders import Order, raw
 from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.resources.engines.temporal._recovery import recover_state
@@ -44,13 +44,13 @@ class UserActivities:
         self._prefix = prefix
         self._senders: dict[str, Sender] = {}
 
-    @activity.defn(name=say.COMMAND)
+    @activity.defn(name=_messages.COMMAND)
     async def apply(self, order: RawValue) -> RawValue:
         """Run one command in a pool, which is started if it is not there."""
         wanted = msgspec.json.decode(order.payload.data, type=Order)
         sender = self._sender(wanted.pool, activity.client())
-        if wanted.at and isinstance(wanted.command, do.Acquire):
-            sender.put(say.Death(wanted.command.session, wanted.at, EARLIER, wanted.but), lambda _: None)
+        if wanted.at and isinstance(wanted.command, commands.Acquire):
+            sender.put(_messages.Death(wanted.command.session, wanted.at, EARLIER, wanted.but), lambda _: None)
         try:
             async with asyncio.timeout(ATTEMPT):
                 reply = await sender.send(wanted.command, wanted.grace)
@@ -92,7 +92,7 @@ class PoolActivities:
         """All of them, for a worker."""
         return [self.watch, self.recover]
 
-    @activity.defn(name=say.WATCH)
+    @activity.defn(name=_messages.WATCH)
     async def watch(self, workflow_id: str) -> None:
         """Tell a pool which of its workflows are closed, until it has none for a while."""
         try:
@@ -114,7 +114,7 @@ class PoolActivities:
         while elapsed() - busy < IDLE:
             activity.heartbeat()
             try:
-                sessions = await pool_client.handle().query(say.CHAINS, result_type=list[str])
+                sessions = await pool_client.handle().query(_messages.CHAINS, result_type=list[str])
                 await asyncio.gather(*(sender.send(death) for death in await watch.look(sessions)))
                 if sessions:
                     busy = elapsed()
@@ -122,7 +122,7 @@ class PoolActivities:
                 logger.warning("a look at workflows failed", extra={"millpond": {"error": str(error)}})
             await asyncio.sleep(ROUND)
 
-    @activity.defn(name=say.RECOVER)
+    @activity.defn(name=_messages.RECOVER)
     async def recover(self, workflow_id: str, run_id: str, previous: str | None) -> RawValue:
         """Return what a closed run of a pool left."""
         return raw(await recover_state(activity.client(), workflow_id, run_id, previous))

@@ -27,13 +27,12 @@ from millpond._events import logger
 from millpond._urls import shown
 from millpond.errors import EngineUnavailable, PoolClosed
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import changes, commands
 from millpond.resources._rules.commands import Command, Reply
 from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder
 from millpond.resources._rules.state import State
 from millpond.resources._rules.wire import Entry
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._follower import Follower
 from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.resources.engines.temporal._sender import PATIENCE, Pending, Sender, hand_out
@@ -64,7 +63,9 @@ class _Pool:
         pool_client = PoolClient(client, engine.address.prefix + name, engine.address.task_queue)
         self._session = engine.session
         self.watchers: list[tuple[Watcher, bool]] = []
-        self.open: dict[str, do.Acquire | None] = {}  # requests of ours that are not over; the command while it waits
+        self.open: dict[
+            str, commands.Acquire | None
+        ] = {}  # requests of ours that are not over; the command while it waits
         own = engine.session
         self.follower = Follower(
             pool_client, own, self._tell, self._has_interest, self._is_busy, self._jump, self._ask_again
@@ -81,7 +82,7 @@ class _Pool:
     def _is_busy(self) -> bool:
         return self.sender.is_running
 
-    async def _deliver(self, parcels: Sequence[Pending], answer: say.Answer, sent: float) -> None:
+    async def _deliver(self, parcels: Sequence[Pending], answer: _messages.Answer, sent: float) -> None:
         """Let watchers hear what a batch did, then answer those who sent it."""
         for one, reply in zip(parcels, answer.replies, strict=True):
             self._note(one.command, reply)
@@ -90,25 +91,27 @@ class _Pool:
             self.follower.follow_on()
         hand_out(parcels, answer)
 
-    def _note(self, command: Command | say.Death, reply: Reply) -> None:
+    def _note(self, command: Command | _messages.Death, reply: Reply) -> None:
         """Keep count of what is open."""
-        if isinstance(command, do.Acquire):
+        if isinstance(command, commands.Acquire):
             if reply.kind in (WAITING, OFFERED, "away"):
                 self.open[command.id] = command
             elif reply.kind == HELD:
                 self.open[command.id] = None
-        elif isinstance(command, do.Adopt):
+        elif isinstance(command, commands.Adopt):
             if reply.kind == HELD and command.session:
                 self.open[reply.id] = None
-        elif isinstance(command, do.Bury):
+        elif isinstance(command, commands.Bury):
             self.open.clear()
 
     def _tell(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             for change in entry.changes:
-                if isinstance(change, to.Ended) or (isinstance(change, to.Adopted) and change.session != self._session):
+                if isinstance(change, changes.Ended) or (
+                    isinstance(change, changes.Adopted) and change.session != self._session
+                ):
                     self.open.pop(change.id, None)
-                elif isinstance(change, to.Held | to.Claimed) and change.id in self.open:
+                elif isinstance(change, changes.Held | changes.Claimed) and change.id in self.open:
                     self.open[change.id] = None
         for watcher, _ in self.watchers:
             try:
@@ -166,7 +169,7 @@ class TemporalEngine:
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Send a command with the next batch."""
         here = self._pool(pool)
-        if pool not in self.witness.pools and isinstance(command, do.Acquire | do.Adopt):
+        if pool not in self.witness.pools and isinstance(command, commands.Acquire | commands.Adopt):
             self.witness.mention(pool)
         return here.sender.put(command, done)
 
@@ -286,7 +289,7 @@ class TemporalEngine:
     async def _list(self) -> list[str]:
         assert self._client is not None
         prefix = self.address.prefix
-        query = f"WorkflowType = '{say.WORKFLOW}' AND ExecutionStatus = 'Running'"
+        query = f"WorkflowType = '{_messages.WORKFLOW}' AND ExecutionStatus = 'Running'"
         try:
             found = [one.id async for one in self._client.list_workflows(query)]
         except RPCError as error:
@@ -315,7 +318,7 @@ class TemporalEngine:
         """Give back everything, everywhere."""
         for pool in self._pools.values():
             if pool.open:
-                pool.sender.put(do.Bury(self.session, "its engine was closed"), _nobody)
+                pool.sender.put(commands.Bury(self.session, "its engine was closed"), _nobody)
         for pool in self._pools.values():
             await pool.sender.drained()
             pool.follower.stop()

@@ -35,7 +35,7 @@ from millpond.errors import EngineError
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.state import State
 from millpond.resources._rules.wire import Entry
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.resources.engines.temporal._sender import PATIENCE
@@ -136,7 +136,7 @@ class Follower:
         if not self._is_loaded:
             await self.sync()
 
-    async def hear(self, answer: say.Answer, sent: float) -> None:
+    async def hear(self, answer: _messages.Answer, sent: float) -> None:
         """Take what an own batch decided; returns when everything up to it is known."""
         self._tell_time(answer.now, sent)
         if answer.incarnation == self._incarnation and answer.base > self.replica.version:
@@ -146,7 +146,7 @@ class Follower:
         if not self._take(answer):
             await self.sync()
 
-    def _take(self, answer: say.Answer) -> bool:
+    def _take(self, answer: _messages.Answer) -> bool:
         """Follow an answer; False if something before it is missing."""
         if not self._incarnation and not self.replica.version:
             self._incarnation = answer.incarnation  # the pool began with this
@@ -227,22 +227,22 @@ class Follower:
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.5)
 
-    async def _query(self) -> say.News | None:
+    async def _query(self) -> _messages.News | None:
         """Ask for what is new; None if the pool was dropped. One that was ended against its will is as it was left."""
-        since = raw(say.write(say.Since(self._incarnation, self.replica.version)))
+        since = raw(_messages.write(_messages.Since(self._incarnation, self.replica.version)))
         condition: QueryRejectCondition | None = QueryRejectCondition.NOT_OPEN
         while True:
             try:
                 found = await self.pool_client.handle().query(
-                    say.NEWS, since, result_type=RawValue, reject_condition=condition, rpc_timeout=_ATTEMPT
+                    _messages.NEWS, since, result_type=RawValue, reject_condition=condition, rpc_timeout=_ATTEMPT
                 )
-                return say.read(found.payload.data, say.News)
+                return _messages.read(found.payload.data, _messages.News)
             except WorkflowQueryRejectedError as error:
                 if error.status == WorkflowExecutionStatus.COMPLETED:
                     return None
                 condition = None
 
-    def _learn(self, news: say.News, sent: float) -> None:
+    def _learn(self, news: _messages.News, sent: float) -> None:
         self._tell_time(news.now, sent, is_old=True)
         is_other = news.incarnation != self._incarnation
         was_known, self._incarnation = bool(self._incarnation), news.incarnation
@@ -374,7 +374,7 @@ class Follower:
             return True  # own answers come by themselves
         [value] = await self.pool_client.client.data_converter.decode(outcome.success.payloads, [RawValue])
         try:
-            answer = say.read(value.payload.data, say.Answer)
+            answer = _messages.read(value.payload.data, _messages.Answer)
         except ValueError:  # the outcome of something else
             return True
         try:

@@ -23,12 +23,11 @@ from millpond.errors import AcquireTimeout, EngineError, LeaseLost
 from millpond.resources import _arguments
 from millpond.resources._arguments import Units
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.commands import Acquire, Command, Reply
 from millpond.resources._rules.records import HELD, WAITING, Holder, Want
 from millpond.resources._rules.selectors import Selector
-from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal import _sessions
+from millpond.resources.engines.temporal import _messages, _sessions
 from millpond.resources.engines.temporal._orders import Order, raw
 
 T = TypeVar("T")
@@ -255,7 +254,7 @@ class WorkflowGrant:
             raise self._loss()
         self.check()
         own = _own_grants()
-        reply, cancelled = await own.send(self._pool, do.Release(own.session, self._token))
+        reply, cancelled = await own.send(self._pool, commands.Release(own.session, self._token))
         own.forget(self)
         if self._state == HELD:
             self._state, self._how = "over", "released"
@@ -270,7 +269,7 @@ class WorkflowGrant:
         """Let a lease run for its whole length again from now."""
         self.check()
         own = _own_grants()
-        reply, cancelled = await own.send(self._pool, do.Renew(own.session, self._token))
+        reply, cancelled = await own.send(self._pool, commands.Renew(own.session, self._token))
         if reply is not None and reply.kind != HELD and self._state == HELD:
             self._lose(reply.detail or reply.kind)
         if cancelled is not None:
@@ -371,7 +370,7 @@ class WorkflowGrant:
         """Take the request back, wherever it stands; a pool that does not answer is told later."""
         self._end(own, self._how or "withdrawn")
         until = workflow.time() + PATIENCE
-        _, cancelled = await own.send(self._pool, do.Withdraw(own.session, self._id), until=until)
+        _, cancelled = await own.send(self._pool, commands.Withdraw(own.session, self._id), until=until)
         if cancelled is not None:
             raise cancelled
 
@@ -390,7 +389,7 @@ class WorkflowGrant:
         self._id = detached.request_id
         self._state = WAITING
         own.expect(self)
-        reply, cancelled = await own.send(self._pool, do.Renew(own.session, detached.token))
+        reply, cancelled = await own.send(self._pool, commands.Renew(own.session, detached.token))
         if self._state == WAITING and reply is not None:
             if reply.kind == HELD and reply.id == self._id:
                 self.granted(detached.token, reply.shares)
@@ -453,7 +452,7 @@ class _OwnGrants:
     def hear(self, content: RawValue = NOTHING) -> None:
         """Read a notice; one for another chain, or about a request that is not known, is ignored."""
         try:
-            notice = say.read(content.payload.data, say.Notice)
+            notice = _messages.read(content.payload.data, _messages.Notice)
         except ValueError as error:
             workflow.logger.warning("a signal was not understood: %s", error)
             return
@@ -502,7 +501,7 @@ def _is_cancellation(error: BaseException) -> bool:
 def _carry(order: Order) -> workflow.ActivityHandle[RawValue]:
     try:
         return workflow.start_local_activity(
-            say.COMMAND,
+            _messages.COMMAND,
             order.write(),
             result_type=RawValue,
             start_to_close_timeout=timedelta(seconds=40),
@@ -540,10 +539,10 @@ def _own_grants() -> _OwnGrants:
         raise RuntimeError(
             "this is not a workflow: use ResourcePool(name, 'temporal://...') in programs and activities"
         )
-    handler = workflow.get_signal_handler(say.NOTICE)
+    handler = workflow.get_signal_handler(_messages.NOTICE)
     own = getattr(handler, "__self__", None)
     if isinstance(own, _OwnGrants):
         return own
     own = _OwnGrants()
-    workflow.set_signal_handler(say.NOTICE, own.hear)
+    workflow.set_signal_handler(_messages.NOTICE, own.hear)
     return own

@@ -33,11 +33,10 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError, FailureError
 
 from millpond.resources._arguments import NAME
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.placement import POLICIES
 from millpond.resources._rules.records import HELD, QUARANTINED, Holder, Request
-from millpond.resources.engines.temporal import _hosted_pool, _queries, _sessions
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _hosted_pool, _messages, _queries, _sessions
 from millpond.resources.engines.temporal._hosted_pool import HostedPool
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._url import PREFIX
@@ -60,7 +59,7 @@ ROWS: Final = 500
 NOTHING: Final = raw(b"{}")
 
 
-@workflow.defn(name=say.WORKFLOW, sandboxed=False)
+@workflow.defn(name=_messages.WORKFLOW, sandboxed=False)
 class PoolWorkflow:
     """One resource pool."""
 
@@ -71,8 +70,8 @@ class PoolWorkflow:
         self._rules = _newest_rules()
         self._hosted: HostedPool | None = None
         self._early: list[tuple[str, Sequence[RawValue]]] = []
-        self._opening = say.Opening()
-        self._sending: dict[int, say.Notice] = {}
+        self._opening = _messages.Opening()
+        self._sending: dict[int, _messages.Notice] = {}
         self._sent = 0
         self._updates = 0
         self._signals = 0
@@ -89,17 +88,17 @@ class PoolWorkflow:
         data = start.payload.data
         try:
             if start.payload.metadata.get("encoding") == b"binary/plain":
-                self._begin(say.thaw(data, say.CarriedState))
+                self._begin(_messages.thaw(data, _messages.CarriedState))
                 return
             if data not in (b"", b"null"):
-                self._opening = say.read(data, say.Opening)
+                self._opening = _messages.read(data, _messages.Opening)
         except ValueError as error:
             self._problem = f"the pool's input is not understood: {error}"
             return
         if self._opening.previous == "":
             self._begin(None)
 
-    def _begin(self, carried: say.CarriedState | None) -> None:
+    def _begin(self, carried: _messages.CarriedState | None) -> None:
         opening = self._opening
         hosted = HostedPool(self._name, workflow.info().run_id, carried, self._rules, self._knows, opening.limit)
         if strange := hosted.placements() - POLICIES.keys():
@@ -107,10 +106,10 @@ class PoolWorkflow:
         self._hosted = hosted
         hosted.tick(_now())
         for name in opening.resources:
-            hosted.apply(do.Add(name, {}, by="the pool's input"))
+            hosted.apply(commands.Add(name, {}, by="the pool's input"))
             if isinstance(opening.resources, dict) and opening.resources[name] is not None:
                 why = "the pool's input says that it is held: uncordon it when it is surely free"
-                hosted.apply(do.Mark(name, QUARANTINED, "the pool's input", why))
+                hosted.apply(commands.Mark(name, QUARANTINED, "the pool's input", why))
         for one in opening.waiters:
             self._try("the pool's input", PoolWorkflow._acquire, hosted, [msgspec.json.encode(one)])
 
@@ -160,19 +159,19 @@ class PoolWorkflow:
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
-    @workflow.update(name=say.APPLY)
+    @workflow.update(name=_messages.APPLY)
     def apply(self, batch: RawValue) -> RawValue:
         """Run a batch of commands: `{"lane": ..., "number": ..., "commands": [...]}`."""
         hosted = self._ready()
         self._updates += 1
         try:
-            wanted, beyond = say.read_batch(batch.payload.data)
+            wanted, beyond = _messages.read_batch(batch.payload.data)
             answer = hosted.take(wanted, _now(), beyond)
         except ValueError as error:
-            raise ApplicationError(f"not a batch: {error}", type=say.BAD_REQUEST, non_retryable=True) from error
-        written = say.write(answer)
+            raise ApplicationError(f"not a batch: {error}", type=_messages.BAD_REQUEST, non_retryable=True) from error
+        written = _messages.write(answer)
         if len(written) > hosted.limit // 2:  # whoever is behind asks for news
-            written = say.write(msgspec.structs.replace(answer, base=answer.version, entries=[]))
+            written = _messages.write(msgspec.structs.replace(answer, base=answer.version, entries=[]))
         self._settle()
         return raw(written)
 
@@ -219,7 +218,7 @@ class PoolWorkflow:
         is_own = request is not None and request.session[:2] in ("s:", "l:")  # nobody else can release for them
         by, reason = ("", "") if is_own else ("signal", wanted.reason or "release_resource")
         reply = hosted.apply(
-            do.Release(request.session if is_own and request else "", token, wanted.resource, by, reason)
+            commands.Release(request.session if is_own and request else "", token, wanted.resource, by, reason)
         )
         if reply.kind != "released":
             raise ValueError(f"{token} holds nothing: {reply.detail}")
@@ -233,7 +232,9 @@ class PoolWorkflow:
         reply = hosted.apply(command)
         if reply.kind == HELD:  # at once, and it is told by notice all the same
             hosted.notices.append(
-                say.Notice(self._name, wanted.run_id, "granted", request, reply.token, reply.shares, session=session)
+                _messages.Notice(
+                    self._name, wanted.run_id, "granted", request, reply.token, reply.shares, session=session
+                )
             )
         elif reply.kind != "waiting":
             raise ValueError(reply.detail or reply.kind)
@@ -246,13 +247,13 @@ class PoolWorkflow:
             raise ValueError(f"{wanted.workflow_id} does not speak as the locking sample does")
         session = _sessions.of_workflow(wanted.workflow_id, wanted.new_run_id, "l")
         holder = Holder("workflow", wanted.workflow_id, wanted.new_run_id)
-        hosted.apply(do.Pass(request.session, request.token))
-        hosted.apply(do.Adopt(session, request.token, holder, "transferred"))
+        hosted.apply(commands.Pass(request.session, request.token))
+        hosted.apply(commands.Adopt(session, request.token, holder, "transferred"))
 
     def _add(self, hosted: HostedPool, args: list[bytes]) -> None:
         """Add resources: a list of names."""
         for name in msgspec.json.decode(_only(args), type=list[_Name]):
-            reply = hosted.apply(do.Add(name, {}, by="signal"))
+            reply = hosted.apply(commands.Add(name, {}, by="signal"))
             if reply.kind == "refused":
                 raise ValueError(reply.detail)
 
@@ -268,19 +269,19 @@ class PoolWorkflow:
 
     # --- what is asked -----------------------------------------------------------------------------------------
 
-    @workflow.query(name=say.NEWS)
+    @workflow.query(name=_messages.NEWS)
     def news(self, since: RawValue) -> RawValue:
         """Return what a reader does not know yet."""
-        news = self._ready(moving=False).news(say.read(since.payload.data, say.Since))
+        news = self._ready(moving=False).news(_messages.read(since.payload.data, _messages.Since))
         events = workflow.info().get_current_history_length()
-        return raw(say.write(msgspec.structs.replace(news, events=events)))
+        return raw(_messages.write(msgspec.structs.replace(news, events=events)))
 
-    @workflow.query(name=say.CARRIED_STATE)
+    @workflow.query(name=_messages.CARRIED_STATE)
     def carried_state(self) -> RawValue:
         """Return all there is, for the pool that comes after this one."""
-        return raw(say.freeze(self._estate()))
+        return raw(_messages.freeze(self._estate()))
 
-    @workflow.query(name=say.CHAINS)
+    @workflow.query(name=_messages.CHAINS)
     def chains(self) -> list[str]:
         """Return the workflows whose end must be noticed."""
         return self._ready(moving=False).chains()
@@ -305,14 +306,14 @@ class PoolWorkflow:
 
     def _ready(self, *, moving: bool = True) -> HostedPool:
         if self._hosted is None or (moving and self._is_closing):
-            raise ApplicationError("the pool is moving on: send it again", type=say.MOVING, non_retryable=True)
+            raise ApplicationError("the pool is moving on: send it again", type=_messages.MOVING, non_retryable=True)
         return self._hosted
 
     async def _take_over(self) -> None:
         """Take over what a closed run of this pool left."""
         info = workflow.info()
         found: RawValue = await workflow.execute_activity(
-            say.RECOVER,
+            _messages.RECOVER,
             args=[info.workflow_id, info.run_id, self._opening.previous],
             result_type=RawValue,
             start_to_close_timeout=timedelta(seconds=60),
@@ -320,7 +321,7 @@ class PoolWorkflow:
                 initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10)
             ),
         )
-        left = say.thaw(found.payload.data, say.Recovered)
+        left = _messages.thaw(found.payload.data, _messages.Recovered)
         self._opening.limit = self._opening.limit or left.limit
         self._begin(left.carried)
         assert self._hosted is not None
@@ -379,7 +380,7 @@ class PoolWorkflow:
             self._sending[self._sent] = notice
             asyncio.create_task(self._deliver(self._sent, notice))  # noqa: RUF006
 
-    async def _deliver(self, number: int, notice: say.Notice) -> None:
+    async def _deliver(self, number: int, notice: _messages.Notice) -> None:
         workflow_id, _ = _sessions.workflow_of(notice.session)
         signal, content = self._address(notice)
         error: FailureError | None = None
@@ -393,7 +394,7 @@ class PoolWorkflow:
             self._undeliverable(self._hosted, notice, error)
         self._settle()
 
-    def _undeliverable(self, hosted: HostedPool, notice: say.Notice, error: FailureError) -> None:
+    def _undeliverable(self, hosted: HostedPool, notice: _messages.Notice, error: FailureError) -> None:
         """Give to others what its workflow cannot be told of."""
         hosted.tick(_now())
         if isinstance(error, ApplicationError) and error.type == "ExternalWorkflowExecutionNotFound":
@@ -402,13 +403,13 @@ class PoolWorkflow:
         request = hosted.replica.state.requests.get(notice.request)
         if request is not None and request.token == notice.token and request.session == notice.session:
             hosted.refuse("(grant)", f"{notice.session} could not be told: {error}", hosted.now)
-            hosted.apply(do.Release(notice.session, notice.token))
+            hosted.apply(commands.Release(notice.session, notice.token))
 
-    def _address(self, notice: say.Notice) -> tuple[str, RawValue]:
+    def _address(self, notice: _messages.Notice) -> tuple[str, RawValue]:
         """Return the signal and its content, in the words that the receiver understands; "" when it has none."""
         kind = notice.session[:2]
         if kind == "w:":
-            return say.NOTICE, raw(say.write(msgspec.structs.replace(notice, session="")))
+            return _messages.NOTICE, raw(_messages.write(msgspec.structs.replace(notice, session="")))
         if notice.kind != "granted":
             return "", raw(b"{}")
         resource = notice.shares[0][0]
@@ -421,7 +422,7 @@ class PoolWorkflow:
         """Have an eye on workflows for as long as any holds or waits."""
         try:
             await workflow.execute_activity(
-                say.WATCH,
+                _messages.WATCH,
                 workflow.info().workflow_id,
                 start_to_close_timeout=timedelta(days=2),
                 heartbeat_timeout=timedelta(seconds=5),
@@ -440,7 +441,7 @@ class PoolWorkflow:
             self._detailed = workflow.time()
             workflow.set_current_details(_queries.details(hosted.replica))
 
-    def _estate(self) -> say.CarriedState:
+    def _estate(self) -> _messages.CarriedState:
         carried = self._ready(moving=False).carried_state()
         carried.notices = [*self._sending.values(), *carried.notices]
         return carried
@@ -449,7 +450,7 @@ class PoolWorkflow:
         """Go on in a new run, with everything."""
         assert self._hosted is not None
         size = self._hosted.limit * 975 // 1000
-        data = say.freeze_to_fit(self._estate(), size)
+        data = _messages.freeze_to_fit(self._estate(), size)
         if len(data) > size:  # better a long history than a pool that stands still
             workflow.logger.error("the pool is too large to continue as new: %d bytes", len(data))
             self._updates = self._signals = 0
