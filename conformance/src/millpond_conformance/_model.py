@@ -153,19 +153,23 @@ def _check_resources(state: State) -> None:
     for name, resource in state.resources.items():
         bit = 1 << resource.slot
         _same(resource.name, name, "a resource under another name")
-        _same(state.slots[resource.slot], resource, f"slot {resource.slot}")
+        _same(state.index.slots[resource.slot], resource, f"slot {resource.slot}")
         _same(resource.used, used[name], f"units of {name} in use")
         free |= bit if lendable(resource) else 0
         active |= bit if resource.state == ACTIVE else 0
         present |= bit if resource.state != REMOVING else 0
         _expect(resource.state not in (DRAINING, REMOVING) or resource.used > 0, f"{name} stays {resource.state}")
-    _same(sum(slot is not None for slot in state.slots), len(state.resources), "slots in use")
-    _same((state.free, state.active, state.present), (free, active, present), "masks (free, active, present)")
+    _same(sum(slot is not None for slot in state.index.slots), len(state.resources), "slots in use")
+    _same(
+        (state.index.free, state.index.active, state.index.present),
+        (free, active, present),
+        "masks (free, active, present)",
+    )
     for group in state.groups.values():
         _same(group.held, held.get(group.name, 0) if group.name else 0, f"units held by group {group.name!r}")
     for group_name in held:
         _expect(not group_name or group_name in state.groups, f"group {group_name!r} holds, but is not known")
-    for text, matcher in state.matchers.items():
+    for text, matcher in state.index.matchers.items():
         alternatives = selectors.parse(text)
         masks = [
             sum(1 << one.slot for one in state.resources.values() if selectors.matches(wanted, one.name, one.labels))
@@ -201,13 +205,13 @@ def _check_requests(state: State, now: int) -> None:
         elif request.state == OFFERED:
             _expect(request.until > 0, f"the offer to {name} has no end")
         _expect(request.seq <= state.seq, f"seq of {name}")
-    _same({name: set(ids) for name, ids in state.sessions.items()}, sessions, "sessions")
-    _same(state.tokens, tokens, "tokens")
+    _same({name: set(ids) for name, ids in state.index.sessions.items()}, sessions, "sessions")
+    _same(state.index.tokens, tokens, "tokens")
 
 
 def _check_lines(state: State) -> None:
     found: dict[str, object] = {}
-    for key, line in state.lines.items():
+    for key, line in state.index.lines.items():
         requests = line.requests()
         _expect(requests == sorted(requests, key=lambda one: _order(state, one)), f"order of line {key}")
         for request in requests:
@@ -216,20 +220,22 @@ def _check_lines(state: State) -> None:
             found[request.id] = key
         _expect(bool(requests) and line.size == len(requests), f"size of line {key}")
         _expect(line.heap[0][2] is requests[0], f"head of line {key}")
-    for text, matcher in state.matchers.items():
-        wanted = {key for key in state.lines if any(want.selector == text for want in key[0])}
+    for text, matcher in state.index.matchers.items():
+        wanted = {key for key in state.index.lines if any(want.selector == text for want in key[0])}
         _same(set(matcher.lines), wanted, f"lines of {text!r}")
     _same(found, {one.id: (one.wants, one.group, one.refused) for one in waiting(state)}, "lines")
     bundles = [one for one in sorted(waiting(state), key=lambda one: one.seq) if one.bundle]
-    _same(list(state.bundles), [one.id for one in bundles if exclusive(one) is None], "bundles")
+    _same(list(state.index.bundles), [one.id for one in bundles if exclusive(one) is None], "bundles")
     names = {name for one in bundles if (name := exclusive(one)) is not None}
     alone = {name: [one.id for one in bundles if exclusive(one) == name] for name in names}
-    _same({name: list(ids) for name, ids in state.exclusive.items()}, alone, "exclusive requests")
+    _same({name: list(ids) for name, ids in state.index.exclusive.items()}, alone, "exclusive requests")
     groups = {one.group for one in bundles if one.group and exclusive(one) is not None}
     mine = {name: [one.id for one in bundles if exclusive(one) is not None and one.group == name] for name in groups}
-    _same({name: list(ids) for name, ids in state.writers.items()}, mine, "exclusive requests by group")
+    _same(
+        {name: list(ids) for name, ids in state.index.exclusive_by_group.items()}, mine, "exclusive requests by group"
+    )
     guarded = _union(1 << one.slot for one in state.resources.values() if one.name in names)
-    _same(state.guarded, guarded, "resources with an exclusive request")
+    _same(state.index.exclusive_mask, guarded, "resources with an exclusive request")
 
 
 def _order(state: State, request: Request) -> tuple[int, int]:
@@ -414,7 +420,7 @@ def _check_endings(before: State, after: State, command: commands.Command, outco
             now_is = after.requests[name]
             _same((now_is.seq, now_is.asked), (one.seq, one.asked), f"the place of {name}")
     if isinstance(command, commands.Bury) and command.session:
-        for name in after.sessions.get(command.session, ()):
+        for name in after.index.sessions.get(command.session, ()):
             one = after.requests[name]
             _expect(
                 one.chosen and one.state == AWAY and one.until > 0, f"{name} is {one.state}, but its session is dead"

@@ -125,7 +125,11 @@ class Script:
         one = _choose(ids, what)
         known = self.state.requests.get(one)
         session = SESSIONS[more % 4] if how % 8 == 0 or known is None else known.session
-        mine = tuple(name for name in ids if name in self.state.sessions.get(session, ())) if how % 3 == 0 else (one,)
+        mine = (
+            tuple(name for name in ids if name in self.state.index.sessions.get(session, ()))
+            if how % 3 == 0
+            else (one,)
+        )
         return commands.Claim(session, mine)
 
     def decline(self, what: int, how: int, more: int) -> commands.Command:
@@ -206,10 +210,10 @@ class Script:
     def _token(self, what: int, how: int) -> int:
         if how % 6 == 0:
             return _choose(list(self.state.past) or [1], what)
-        return _choose(list(self.state.tokens) or [1], what)
+        return _choose(list(self.state.index.tokens) or [1], what)
 
     def _session(self, token: int) -> str:
-        known = self.state.tokens.get(token)
+        known = self.state.index.tokens.get(token)
         if known is not None:
             return self.state.requests[known].session
         past = self.state.past.get(token)
@@ -233,8 +237,10 @@ class Script:
                 known = state.requests.get(one.id)
                 if known is not None and known.state in (OFFERED, AWAY):
                     step(commands.Claim(known.session, (known.id,)), self.now)
-            for token in sorted(token for token, known in state.tokens.items() if state.requests[known].state == HELD):
-                if token in state.tokens:
+            for token in sorted(
+                token for token, known in state.index.tokens.items() if state.requests[known].state == HELD
+            ):
+                if token in state.index.tokens:
                     step(commands.Release("", token), self.now)
         left = [one for one in state.requests.values() if not one.patient]
         assert not left, f"nobody holds anything, and still {left} are not served"

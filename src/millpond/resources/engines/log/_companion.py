@@ -305,7 +305,7 @@ class Companion:
             pool.went_back = False
         if name not in self._looked_over:
             self._look_over(pool)
-            if pool.replica.state.sessions.keys() - self._sessions.keys():
+            if pool.replica.state.index.sessions.keys() - self._sessions.keys():
                 self._suspect_silent(pool)
             self._looked_over.add(name)
             pool.turn()
@@ -492,7 +492,7 @@ class Companion:
             self._adopt(pool, orphan)
         elif silence >= LOST and free_after and silence >= free_after:
             words = f"{LOST_WORDS} for {silence:.0f} s, and the pool frees such after {free_after:g} s: a guess"
-            if orphan.session in pool.replica.state.sessions:
+            if orphan.session in pool.replica.state.index.sessions:
                 pool.send(Bury(orphan.session, words))
             else:
                 pool.retire(orphan.session)  # if it lives, its own companion registers it again
@@ -687,7 +687,7 @@ def _suspicions(pool: HostedPool, session: str, why: str) -> list[Command]:
     """Return what marks the locks of a session; with no reason, what takes the mark away again."""
     state = pool.replica.state
     found: list[Command] = []
-    for known in state.sessions.get(session, ()):
+    for known in state.index.sessions.get(session, ()):
         request = state.requests[known]
         is_marked = request.suspect.startswith(LOST_WORDS)
         if request.state == HELD and is_marked != bool(why) and (is_marked or not request.suspect):

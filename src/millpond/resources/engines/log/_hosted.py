@@ -178,7 +178,7 @@ class HostedPool:
     def is_idle(self, session: str, seconds: float) -> bool:
         """Tell whether a session has nothing here, wants to hear nothing, and has not called for so long."""
         return not (
-            self.replica.state.sessions.get(session)
+            self.replica.state.index.sessions.get(session)
             or session in self.curious
             or any(one.session == session for one in self._queue)
             or any(key[0] == session for key in self._posted)
@@ -339,7 +339,9 @@ class HostedPool:
             return True
         state = self.replica.state
         return any(
-            state.requests[request].state != HELD for one in self.listeners for request in state.sessions.get(one, ())
+            state.requests[request].state != HELD
+            for one in self.listeners
+            for request in state.index.sessions.get(one, ())
         )
 
     def _post_again(self) -> None:
@@ -412,7 +414,7 @@ class HostedPool:
         # The store may have forgotten what was posted.
         self._queue.extendleft([one for one, _ in reversed(self._posted.values())])
         self._posted.clear()
-        for session in [one for one in self._over if one not in self.replica.state.sessions]:
+        for session in [one for one in self._over if one not in self.replica.state.index.sessions]:
             self._write_off(session)
         self._bury_again(elapsed())
         return True

@@ -154,7 +154,7 @@ class Batch:
     def _claim_first(self, pool: Pool, token: int) -> None:
         """Claim what somebody holds by its byte only, so far, before it is passed on or comes into other hands."""
         assert pool.replica is not None
-        request = pool.replica.state.requests.get(pool.replica.state.tokens.get(token, ""))
+        request = pool.replica.state.requests.get(pool.replica.state.index.tokens.get(token, ""))
         if request is not None and request.state == OFFERED and self._accepted.is_accepted(token):
             self._decide(pool, Claim(request.session, (request.id,)))
 

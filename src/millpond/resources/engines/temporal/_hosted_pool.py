@@ -160,7 +160,7 @@ class HostedPool:
             self._hear(batch.session)
         replies = [_BEYOND if index in beyond else self.apply(command) for index, command in enumerate(batch.commands)]
         for session, grace in batch.graces.items():
-            if session in self.replica.state.sessions:
+            if session in self.replica.state.index.sessions:
                 self._graces[session] = max(grace, self._graces.get(session, 0))
         for death in batch.deaths:
             if death.but is None:
@@ -225,7 +225,7 @@ class HostedPool:
         own = self.replica.state.due()
         if own is not None:
             times.append(own)
-        sessions = self.replica.state.sessions
+        sessions = self.replica.state.index.sessions
         for session, heard in self._heard.items():
             if sessions.get(session):
                 silent = heard + SILENT
@@ -234,7 +234,7 @@ class HostedPool:
 
     def died(self, session: str, at: int, how: str) -> None:
         """Take note that the server closed a workflow: what it held ends, when its work has had time to end."""
-        if session not in self.replica.state.sessions or session in self._closed:
+        if session not in self.replica.state.index.sessions or session in self._closed:
             return
         grace = self._graces.get(session, 0)
         if at + grace <= self.now:
@@ -283,8 +283,9 @@ class HostedPool:
     def chains(self) -> list[str]:
         """Return the sessions of all workflows that hold or wait and are not known to be closed, the holders first."""
         state = self.replica.state
-        found = [one for one in state.sessions if _sessions.is_workflow(one) and one not in self._closed]
-        return sorted(found, key=lambda one: not any(state.requests[known].token for known in state.sessions[one]))
+        sessions = state.index.sessions
+        found = [one for one in sessions if _sessions.is_workflow(one) and one not in self._closed]
+        return sorted(found, key=lambda one: not any(state.requests[known].token for known in sessions[one]))
 
     def placements(self) -> set[str]:
         """Return the placements of all that may still be given something."""
@@ -296,7 +297,7 @@ class HostedPool:
 
     def has_workflows(self) -> bool:
         """Tell whether any workflow holds or waits."""
-        return any(_sessions.is_workflow(one) for one in self.replica.state.sessions)
+        return any(_sessions.is_workflow(one) for one in self.replica.state.index.sessions)
 
     # --- small things ------------------------------------------------------------------------------------------
 
@@ -322,7 +323,7 @@ class HostedPool:
             elif heard + FORGOTTEN <= self.now:
                 why = f"{_SILENCE} for {FORGOTTEN // SECOND} s"
                 self.apply(commands.Withdraw(session, request.id, by="millpond", reason=why))
-        if heard + FORGOTTEN <= self.now and session not in self.replica.state.sessions:
+        if heard + FORGOTTEN <= self.now and session not in self.replica.state.index.sessions:
             del self._heard[session]
             self.apply(
                 commands.Bury(session, f"{_SILENCE} for {FORGOTTEN // SECOND} s")
@@ -330,7 +331,7 @@ class HostedPool:
 
     def _requests_of(self, session: str) -> list[Request]:
         state = self.replica.state
-        return [state.requests[known] for known in list(state.sessions.get(session, ()))]
+        return [state.requests[known] for known in list(state.index.sessions.get(session, ()))]
 
     def _check(self, command: commands.Command) -> commands.Reply | None:
         """Say why a command cannot be taken."""
@@ -383,7 +384,7 @@ class HostedPool:
 
     def _forgive(self, session: str) -> None:
         """Forget how long the work of somebody may go on who has nothing any more."""
-        if session not in self.replica.state.sessions:
+        if session not in self.replica.state.index.sessions:
             self._graces.pop(session, None)
 
     def _write(

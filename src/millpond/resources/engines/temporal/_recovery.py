@@ -157,7 +157,7 @@ class _Search:
                 lost |= {one.resource.name: one for one in found_changes if isinstance(one, changes.Added)}
         for name, change in lost.items():
             if name not in replica.state.resources:
-                slot = len(replica.state.slots)
+                slot = len(replica.state.index.slots)
                 replica.state.evolve(changes.Added(msgspec.structs.replace(change.resource, slot=slot)), now)
                 replica.version += 1
         return now

@@ -214,7 +214,7 @@ class PoolWorkflow:
             token = _held_by(hosted, wanted.resource, wanted.workflow_id, wanted.run_id).token
         else:
             raise ValueError('give {"release_key": "..."}, or {"resource", "workflow_id", "run_id"} of the holder')
-        request = state.requests.get(state.tokens.get(token, ""))
+        request = state.requests.get(state.index.tokens.get(token, ""))
         is_own = request is not None and request.session[:2] in ("s:", "l:")  # nobody else can release for them
         by, reason = ("", "") if is_own else ("signal", wanted.reason or "release_resource")
         reply = hosted.apply(
