@@ -107,8 +107,10 @@ class Watchers:
                 break
         if self.condition is not None:
             self.publish(task, self.condition)
-        self.listen(task)
-        self.call_back(task)
+        if self.listeners:
+            self.listen(task)
+        if self.callbacks:
+            self.call_back(task)
 
     def publish(self, task: Any, condition: Any) -> None:
         """Show the end of `task` to the waiters of the standard library, once."""
@@ -129,13 +131,11 @@ class Watchers:
 
     def call_back(self, task: Any) -> None:
         """Call the users' callbacks, in the order in which they were added, here or where `here.defer` does it."""
-        callbacks = self.callbacks
-        if callbacks:
-            defer = getattr(here, "defer", None)
-            if defer is None:
-                _call_each(callbacks, task)
-            else:
-                defer(lambda: _call_each(callbacks, task))
+        callbacks, defer = self.callbacks, getattr(here, "defer", None)
+        if defer is None:
+            _call_each(callbacks, task)
+        else:
+            defer(lambda: _call_each(callbacks, task))
 
 
 def _call_each(functions: list[Callable[[Any], object]] | None, task: Any) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.local._atomic import length_now
+from millpond.local._atomic import FREE_THREADED, length_now
 from millpond.local._queues import Fifo, Queue
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ class WorkerQueue:
         """Take from the two queues in turn, then from a neighbour; IndexError when there is nothing."""
         self._keyed_next = not self._keyed_next
         first, second = (self.keyed, self.shared) if self._keyed_next else (self.shared, self.keyed)
-        try:
-            return first.take()
-        except IndexError:
-            pass
+        if first or FREE_THREADED:  # there through the lock of the queue, also in vain
+            try:
+                return first.take()
+            except IndexError:
+                pass
         try:
             return second.take()
         except IndexError:

@@ -140,7 +140,12 @@ class BaseThreadPool(Pool):
         task._args = args
         task._context = (copy_context() or None) if runner.carries_context else None
         awaited = await_from_the_start(task)
-        runner.queue_plain(task)
+        runner.put(task)
+        workers = runner.workers
+        if workers.idle:
+            workers.wake(1, task)
+        elif workers.count < workers.max_workers:
+            workers.grow(task)
         return awaited
 
     def go(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
