@@ -15,21 +15,18 @@ nothing.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from millpond._events import Observer, emit
 from millpond.local._atomic import claim, lock_of
 from millpond.local._calls import release_all
+from millpond.local._queues import Queue
 from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from millpond.local._queues import Queue
-    from millpond.local._worker_queues import WorkerQueues
+from millpond.local._worker_queues import WorkerQueues
 
 SWEEP_AT = 4096
 """Fewer removed entries than this are never swept out."""

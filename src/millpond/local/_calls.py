@@ -12,20 +12,17 @@ passes it to `release_all`, so the place is given back once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 from time import perf_counter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond._events import Event, Observer, report
 from millpond.local._atomic import FREE_THREADED, take_away
+from millpond.local._task import Task
 from millpond.local._watchers import RAISED, RETURNED, here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millpond.local._task import Task
 
 
 class GivenUp(BaseException):

@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
+from collections.abc import Callable, Generator
 from concurrent import futures
 from concurrent.futures._base import PENDING
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from millpond.local._atomic import FREE_THREADED
 from millpond.local._watchers import NO_WAITERS, RETURNED, Watchers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 T = TypeVar("T")
 W = TypeVar("W", bound="Awaited[Any]")

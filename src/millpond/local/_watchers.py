@@ -14,13 +14,11 @@ from __future__ import annotations
 import _thread
 import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import _base as _futures
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millpond.local._atomic import FREE_THREADED, lock_of, pass_lock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # What became of a task. OPEN covers both "queued" and "running": `_fn` tells them apart.
 OPEN: Final = 0

@@ -6,18 +6,15 @@ in a bounded pool, its key, its token and its tries are kept here, and released 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
+from millpond.local._backlog import Backlog
+from millpond.local._queues import Queue
 from millpond.local._task import OptionTask, Task
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Hashable, Iterable
-
-    from millpond.local._backlog import Backlog
-    from millpond.local._queues import Queue
-
-    EndRunning = Callable[[Task[Any]], None]
+EndRunning = Callable[[Task[Any]], None]
 
 
 class TokenLink:

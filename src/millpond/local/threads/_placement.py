@@ -6,15 +6,13 @@ Tasks with a key wait for the worker of their key; with `queues="dedicated"` pla
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond.local._calls import hold
 from millpond.local._task import OptionTask, Task
 from millpond.local._worker_queues import WorkerQueue, WorkerQueues
-
-if TYPE_CHECKING:
-    from millpond.local.threads._worker import Runner
-    from millpond.local.threads._workers import Workers
+from millpond.local.threads._worker import Runner
+from millpond.local.threads._workers import Workers
 
 
 class Placement:
@@ -69,11 +67,12 @@ class Placement:
                 if adopter is None:
                     return
                 queue = adopter
-            try:
-                workers.idle.remove(queue.worker)
-            except ValueError:
-                return  # it is awake, and looks here before it waits
-            queue.worker.lock.release()
+            if queue.worker in workers.idle:  # else it is awake, and looks here before it waits
+                try:
+                    workers.idle.remove(queue.worker)
+                except ValueError:
+                    return  # somebody else has just woken it
+                queue.worker.lock.release()
 
     def _release_key(self, task: OptionTask[Any]) -> None:
         queues = self._runner.backlog.worker_queues
