@@ -92,7 +92,7 @@ class Host(BacklogHost, Protocol):
     def is_inside(self) -> bool: ...  # whether the calling thread is a worker of this pool
     def refusal(self) -> Exception: ...  # the error for a submit that the pool cannot take any more
     def place(self, task: Task[Any]) -> None: ...  # queue it and see that somebody takes it
-    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None: ...  # call `leave` once, at its end
+    def hold_place(self, task: Task[Any], leave: Callable[[Any], None]) -> None: ...  # call that once, at its end
     def watch_token(self, task: OptionTask[Any]) -> None: ...  # cancel it with its token
     def run_here(self, task: Task[Any]) -> None: ...  # in the calling thread
     def statistics(self) -> Statistics: ...
@@ -207,7 +207,7 @@ class Admission:
         if type(task) is OptionTask and task.token is not None:
             self._host.watch_token(task)
 
-    def leave(self) -> None:
+    def leave(self, _: object = None) -> None:
         """Give back the place of a task that has ended or was cancelled."""
         self._left.append(None)
         if self._submitters:

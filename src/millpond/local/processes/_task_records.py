@@ -53,7 +53,7 @@ class TaskRecords:
         self.admitted: set[Task[Any]] = set()  # those that have a place in a bounded pool
         self.tries: dict[Hashable, int] = {}  # how often calls were tried again whose worker died
 
-    def hold_place(self, task: Task[Any], _: Callable[[], None]) -> None:
+    def hold_place(self, task: Task[Any], _: Callable[[Any], None]) -> None:
         """Have the place of an admitted task given back once, when it has ended or was cancelled."""
         self.admitted.add(task)
 

@@ -5,7 +5,6 @@ Tasks with a key wait for the worker of their key; with `queues="dedicated"` pla
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from millpond.local._calls import hold
@@ -21,6 +20,7 @@ class Placement:
     def __init__(self, runner: Runner, workers: Workers, *, is_dedicated: bool) -> None:
         self._runner = runner
         self._workers = workers
+        self._release = self._release_key  # made once: what every task with a key holds
         self.is_dedicated = is_dedicated  # plain tasks wait in queues of single workers
         if is_dedicated:
             self._use_worker_queues()
@@ -57,7 +57,7 @@ class Placement:
         workers, runner = self._workers, self._runner
         with runner.lock:
             queues = runner.backlog.worker_queues or self._use_worker_queues()
-            hold(task, partial(self._release_key, task))
+            hold(task, self._release)
             queue = queues.put(task)
             if queue.worker is None:
                 if runner.is_paused:
