@@ -122,10 +122,14 @@ class ProcessRunner:
 
     def admit_bounded(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` and `place`, written out."""
-        if not self.admission.enter():
-            return self.admission.admit(task)
-        self.records.admitted.add(task)
-        self.put(task)
+        try:
+            if not self.admission.enter(task):
+                return self.admission.admit(task)
+            self.records.admitted.add(task)
+            self.put(task)
+        except BaseException:
+            self.admission.step_out(task)
+            raise
         if self.io.is_waiting:
             self.wake(task)
         return task

@@ -73,9 +73,13 @@ class TaskRecords:
             queue = task.queue.keyed
         return queue
 
-    def forget(self, task: Task[Any]) -> None:
-        """Release what is kept for a task that has ended or will not run; a second time there is nothing left."""
-        if task in self.admitted:
+    def forget(self, task: Task[Any]) -> bool:
+        """Release what is kept for a task that has ended or will not run; a second time there is nothing left.
+
+        Returns whether it had a place in a bounded pool.
+        """
+        had_place = task in self.admitted
+        if had_place:
             try:
                 self.admitted.remove(task)
             except KeyError:
@@ -91,6 +95,7 @@ class TaskRecords:
                     queues.forget(task.key)
             if task.link is not None:
                 task.link.unlink()
+        return had_place
 
     def count_ended(self, number: int, failed: int) -> None:
         with self._lock:

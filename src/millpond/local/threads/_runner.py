@@ -137,11 +137,15 @@ class ThreadRunner:
     def admit_bounded(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` for a plain task, written out."""
         admission = self.admission
-        if not admission.enter():
-            return admission.admit(task)
-        task._args = (task._fn, *task._args)
-        task._fn = admission.run
-        return self.placement.queue_plain(task)
+        try:
+            if not admission.enter(task):
+                return admission.admit(task)
+            task._args = (task._fn, *task._args)
+            task._fn = admission.run
+            return self.placement.queue_plain(task)
+        except BaseException:
+            admission.step_out(task)
+            raise
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
         raise self.refusal()
@@ -187,8 +191,9 @@ class ThreadRunner:
     def watch_token(self, task: OptionTask[Any]) -> None:
         task.token._watch(task)
 
-    def forget(self, task: Task[Any]) -> None:
+    def forget(self, task: Task[Any]) -> bool:
         """Release what is kept for a task that will not run: its wrappers have done so."""
+        return False
 
     def purge(self) -> int:
         with self.lock:
