@@ -1,9 +1,9 @@
-r"""One request of this process, from the asking to its end: what the desk knows about it, in no colour.
+r"""One request of this process, from the asking to its end, and the grant that comes of it.
 
     asking -> waiting -> held -> over | lost
                   \-> offered (a picky requester looks at it first)
 
-A case is changed by the desk only, under its lock. `settled` is called, outside the lock, at each step that whoever
+It is changed by `OwnRequests` only, under its lock. `settled` is called, outside the lock, at each step that whoever
 waits must hear of. It knows nothing of the grant that its owner has: a grant that was dropped must be noticed.
 """
 
@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from millpond.resources._alarm import Appointment
 from millpond.resources._rules.commands import Acquire, Reply
+from millpond.resources._timers import Timer
 
 ASKING, WAITING, OFFERED, HELD, OVER, LOST = "asking", "waiting", "offered", "held", "over", "lost"
 
 
-class Case:
+class OwnRequest:
     """A request, and the grant that comes of it."""
 
     __slots__ = (
         "__weakref__",
-        "_appointments",
+        "_timers",
         "command",
         "deadline",
         "held_since",
@@ -44,7 +44,7 @@ class Case:
         self.id = command.id
         self.command = command
         self.lease = command.lease / 1_000_000
-        self.settled: Callable[[Case], None] = _nobody
+        self.settled: Callable[[OwnRequest], None] = _nobody
         self.state = ASKING
         self.token = 0
         self.shares: tuple[tuple[str, int], ...] = ()
@@ -56,19 +56,19 @@ class Case:
         self.is_passed_on = False
         self.is_suspect = False
         self.on_lost: Callable[[], None] | None = None
-        self._appointments: list[Appointment] = []
+        self._timers: list[Timer] = []
 
     def begin_waiting(self) -> None:
-        """Take note that the request stands in line."""
+        """Mark the request as waiting in line."""
         if self.state == ASKING:
             self.state = WAITING
 
-    def keep(self, *appointments: Appointment) -> None:
-        """Have appointments that end with the case; earlier ones are cancelled."""
-        for one in self._appointments:
+    def set_timers(self, *timers: Timer) -> None:
+        """Replace the timers of the request; the earlier ones are cancelled."""
+        for one in self._timers:
             one.cancel()
-        self._appointments = list(appointments)
+        self._timers = list(timers)
 
 
-def _nobody(case: Case) -> None:
-    """Tell nobody: whoever waits hangs a latch here."""
+def _nobody(request: OwnRequest) -> None:
+    """Do nothing: whoever waits puts the `set` of a latch in this place."""

@@ -28,7 +28,9 @@ class Call:
 
     __slots__ = ("command", "done", "pool", "queue", "reply", "since")
 
-    def __init__(self, queue: Calls, pool: str, command: Command | Question[Any], done: Callable[[Any], None]) -> None:
+    def __init__(
+        self, queue: CallQueue, pool: str, command: Command | Question[Any], done: Callable[[Any], None]
+    ) -> None:
         self.queue = queue
         self.pool = pool
         self.command = command
@@ -45,8 +47,8 @@ class Call:
         return self.queue.obstacle()
 
 
-class Calls:
-    """All calls of this process that are on their way."""
+class CallQueue:
+    """The calls of this process that are on their way."""
 
     def __init__(self, use: threading.RLock, obstacle: Callable[[], str]) -> None:
         self._use = use
@@ -70,7 +72,7 @@ class Calls:
         return call
 
     def put_back(self, taken: list[Call]) -> None:
-        """Let commands that were taken wait again, in their old place."""
+        """Put commands that were taken back, in their old place."""
         self.waiting.extendleft(call for call in reversed(taken) if call not in self.waiting)
 
     def cancel(self, call: Call) -> bool:

@@ -89,7 +89,7 @@ def check_on_lost(on_lost: object) -> None:
         raise ValueError(f"on_lost must be 'raise', 'ignore' or a function, not {on_lost!r}")
 
 
-class Scope:
+class Block:
     """A `with` block in progress: nothing can interrupt it from outside."""
 
     def __init__(self, on_lost: object) -> None:
@@ -103,13 +103,13 @@ class Scope:
         return False
 
 
-def pause(port: Port, question: Question[bool], timeout: float | None) -> bool:
+def pause(bridge: Bridge, question: Question[bool], timeout: float | None) -> bool:
     """Wait until a question about the pool is answered with no; False when the time is over first."""
     deadline = None if timeout is None else elapsed() + timeout
     changed = threading.Event()
-    stop = port.engine.watch(port.pool, lambda entries: changed.set())
+    stop = bridge.engine.watch(bridge.pool, lambda entries: changed.set())
     try:
-        while port.ask(question):
+        while bridge.ask(question):
             left = 1.0 if deadline is None else min(1.0, deadline - elapsed())
             if left <= 0:
                 return False
@@ -120,7 +120,7 @@ def pause(port: Port, question: Question[bool], timeout: float | None) -> bool:
     return True
 
 
-class Port:
+class Bridge:
     """The engine, as one pool of this thread sees it."""
 
     blocks = True

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from millpond._clock import elapsed
 from millpond._sqlite import EngineClock
 from millpond.resources._rules.records import OFFERED
-from millpond.resources.engines.sqlite._peers import Peers
 from millpond.resources.engines.sqlite._replicas import Pool
+from millpond.resources.engines.sqlite._sessions import Sessions
 
 CLAIM = 0.05
 """Seconds after which an accepted lock that is still held is claimed in the file."""
@@ -27,48 +27,48 @@ CLAIMS = 1 << 60
 """The byte of the live file that stands for token 0."""
 
 
-class Claims:
+class AcceptedOffers:
     """What this process has accepted by a byte."""
 
-    def __init__(self, peers: Peers, clock: EngineClock) -> None:
-        self._peers = peers  # has the live file, which may become another
+    def __init__(self, sessions: Sessions, clock: EngineClock) -> None:
+        self._sessions = sessions  # has the live file, which may become another
         self._clock = clock
-        self.accepted: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
+        self.offers: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
 
     def accept(self, pool: str, request: str, token: int, until: int) -> bool:
         """Take an offered lock by locking its byte."""
-        self._peers.live.lock(CLAIMS + token)
+        self._sessions.live.lock(CLAIMS + token)
         if self._clock.now() < until:
-            self.accepted[token] = (pool, request, elapsed())
+            self.offers[token] = (pool, request, elapsed())
             return True
-        self._peers.live.unlock(CLAIMS + token)
+        self._sessions.live.unlock(CLAIMS + token)
         return False
 
     def show_again(self) -> None:
         """Lock the bytes once more, in another live file."""
-        for token in self.accepted:
-            self._peers.live.lock(CLAIMS + token)
+        for token in self.offers:
+            self._sessions.live.lock(CLAIMS + token)
 
     def is_accepted(self, token: int) -> bool:
-        """Tell whether anybody, here or elsewhere, has accepted the lock with this token."""
-        return token in self.accepted or self._peers.live.is_locked(CLAIMS + token)
+        """Return whether anybody, here or elsewhere, has accepted the lock with this token."""
+        return token in self.offers or self._sessions.live.is_locked(CLAIMS + token)
 
     def has_old(self) -> bool:
-        """Tell whether something was accepted a while ago."""
-        return bool(self.accepted) and next(iter(self.accepted.values()))[2] < elapsed() - CLAIM
+        """Return whether something was accepted a while ago."""
+        return bool(self.offers) and next(iter(self.offers.values()))[2] < elapsed() - CLAIM
 
     def old(self) -> list[tuple[str, str]]:
         """Return pool and request of what we accepted a while ago and still hold."""
         if not self.has_old():
             return []
         late = elapsed() - CLAIM
-        return [(pool, request) for pool, request, since in list(self.accepted.values()) if since < late]
+        return [(pool, request) for pool, request, since in list(self.offers.values()) if since < late]
 
     def settle(self, pools: Mapping[str, Pool]) -> None:
-        """Let go of the bytes of what is claimed in the file now, or over."""
-        for token, (name, request, _) in list(self.accepted.items()):
+        """Unlock the bytes of what is claimed in the file now, or over."""
+        for token, (name, request, _) in list(self.offers.items()):
             replica = pools[name].replica
             found = None if replica is None else replica.state.requests.get(request)
             if replica is not None and (found is None or found.state != OFFERED or found.token != token):
-                del self.accepted[token]
-                self._peers.live.unlock(CLAIMS + token)
+                del self.offers[token]
+                self._sessions.live.unlock(CLAIMS + token)

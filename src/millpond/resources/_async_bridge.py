@@ -1,4 +1,4 @@
-"""How a task talks to an engine: it awaits. The twin for threads is `_port`; nothing else differs."""
+"""How a task talks to an engine: it awaits. The twin for threads is `_bridge`; nothing else differs."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ T = TypeVar("T")
 G = TypeVar("G", bound="AsyncObtainable")
 
 
-class _Post:
+class _LoopWakeups:
     """Brings values into one event loop: however many arrive at once, the loop is woken once."""
 
-    __slots__ = ("_is_on_its_way", "_latches")
+    __slots__ = ("_is_scheduled", "_latches")
 
     def __init__(self) -> None:
         self._latches: deque[AsyncLatch[Any]] = deque()
-        self._is_on_its_way = False
+        self._is_scheduled = False
 
     def send(self, latch: AsyncLatch[Any]) -> None:
         self._latches.append(latch)
-        if not self._is_on_its_way:
-            self._is_on_its_way = True
+        if not self._is_scheduled:
+            self._is_scheduled = True
             with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
                 latch.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._is_on_its_way = False
+        self._is_scheduled = False
         while self._latches:
             self._latches.popleft()._wake()
 
 
-class _Office(threading.local):
-    """The post of the loop that ran in this thread last: nearly always the right one."""
+class _Loops(threading.local):
+    """The wake-ups of the loop that ran in this thread last: nearly always the right one."""
 
     def __init__(self) -> None:
         self.loop: Callable[[], asyncio.AbstractEventLoop | None] = lambda: None
-        self.post = _Post()
+        self.wakeups = _LoopWakeups()
 
-    def post_of(self, loop: asyncio.AbstractEventLoop) -> _Post:
+    def wakeups_of(self, loop: asyncio.AbstractEventLoop) -> _LoopWakeups:
         if self.loop() is not loop:
             self.loop = weakref.ref(loop)
-            self.post = _Post()
-        return self.post
+            self.wakeups = _LoopWakeups()
+        return self.wakeups
 
 
-_office = _Office()
+_loops = _Loops()
 
 
 class AsyncLatch(Generic[T]):
     """A value that comes once, from any thread, to the one task that waits for it."""
 
-    __slots__ = ("_future", "_post", "_value", "is_set", "loop")
+    __slots__ = ("_future", "_value", "_wakeups", "is_set", "loop")
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self._post = _office.post_of(self.loop)
+        self._wakeups = _loops.wakeups_of(self.loop)
         self._future: asyncio.Future[None] | None = None
         self.is_set = False
 
@@ -77,7 +77,7 @@ class AsyncLatch(Generic[T]):
             if asyncio._get_running_loop() is self.loop:
                 self._wake()
             else:
-                self._post.send(self)
+                self._wakeups.send(self)
 
     def _has_come(self) -> bool:
         return self.is_set
@@ -137,7 +137,7 @@ def check_on_lost(on_lost: object) -> None:
         raise ValueError(f"on_lost must be 'cancel', 'raise', 'ignore' or a function, not {on_lost!r}")
 
 
-class AsyncScope:
+class AsyncBlock:
     """An `async with` block in progress, which can be cancelled from any thread."""
 
     def __init__(self, on_lost: object) -> None:
@@ -164,13 +164,13 @@ class AsyncScope:
         return task.uncancel() == 0 and isinstance(error, asyncio.CancelledError)
 
 
-async def pause(port: AsyncPort, question: Question[bool], timeout: float | None) -> bool:
+async def pause(bridge: AsyncBridge, question: Question[bool], timeout: float | None) -> bool:
     """Wait until a question about the pool is answered with no; False when the time is over first."""
     deadline = None if timeout is None else elapsed() + timeout
     stream: AsyncStream[object] = AsyncStream()
-    stop = port.engine.watch(port.pool, stream.put)
+    stop = bridge.engine.watch(bridge.pool, stream.put)
     try:
-        while await port.ask(question):
+        while await bridge.ask(question):
             left = 1.0 if deadline is None else min(1.0, deadline - elapsed())
             if left <= 0:
                 return False
@@ -182,7 +182,7 @@ async def pause(port: AsyncPort, question: Question[bool], timeout: float | None
     return True
 
 
-class AsyncPort:
+class AsyncBridge:
     """The engine, as one pool of this loop sees it."""
 
     blocks = False

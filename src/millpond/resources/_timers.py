@@ -1,6 +1,6 @@
-"""Appointments: one thread per process that calls functions on time.
+"""Timers: one thread per process that calls functions on time.
 
-It starts with the first appointment and ends a little after the last, so an idle program has no extra thread. What it
+It starts with the first timer and ends a little after the last, so an idle program has no extra thread. What it
 calls must be quick; an exception is logged.
 """
 
@@ -17,46 +17,46 @@ from millpond._events import logger
 from millpond._interrupts import shielded
 
 LINGER = 1.0
-"""Seconds that the thread waits for another appointment before it ends."""
+"""Seconds that the thread waits for another timer before it ends."""
 
 
 MANY = 64
-"""So many cancelled appointments may stay in any case."""
+"""So many cancelled timers may stay in any case."""
 
 
-class Appointment:
+class Timer:
     """Something to be called at a time; `cancel` forgets it."""
 
-    __slots__ = ("_clockwork", "call")
+    __slots__ = ("_thread", "call")
 
-    def __init__(self, call: Callable[[], object], clockwork: _Clockwork) -> None:
+    def __init__(self, call: Callable[[], object], timer_thread: _TimerThread) -> None:
         self.call: Callable[[], object] | None = call
-        self._clockwork = clockwork
+        self._thread = timer_thread
 
     def cancel(self) -> None:
         """Forget it, unless it is being called already."""
         if self.call is not None:
             self.call = None
-            self._clockwork.cancelled += 1  # roughly: it only says when to tidy up
+            self._thread.cancelled += 1  # roughly: it only says when to tidy up
 
 
-class _Clockwork:
+class _TimerThread:
     def __init__(self) -> None:
         self.condition = threading.Condition()
-        self.heap: list[tuple[float, int, Appointment]] = []
+        self.heap: list[tuple[float, int, Timer]] = []
         self.numbers = itertools.count()
         self.cancelled = 0
         self.thread: threading.Thread | None = None
 
-    def set(self, at: float, appointment: Appointment) -> None:
+    def set(self, at: float, timer: Timer) -> None:
         with self.condition:
             if self.cancelled > MANY and 2 * self.cancelled > len(self.heap):
                 self._tidy()
-            heapq.heappush(self.heap, (at, next(self.numbers), appointment))
+            heapq.heappush(self.heap, (at, next(self.numbers), timer))
             if self.thread is None:
-                self.thread = threading.Thread(target=self._run, name="millpond-alarm", daemon=True)
+                self.thread = threading.Thread(target=self._run, name="millpond-timers", daemon=True)
                 self.thread.start()
-            elif self.heap[0][2] is appointment:
+            elif self.heap[0][2] is timer:
                 self.condition.notify()
 
     def _tidy(self) -> None:
@@ -77,7 +77,7 @@ class _Clockwork:
             try:
                 call()
             except Exception:
-                logger.exception("an appointment failed")
+                logger.exception("an timer failed")
             del call
 
     def _next(self) -> Callable[[], object] | None:
@@ -96,31 +96,31 @@ class _Clockwork:
             if left > 0:
                 self.condition.wait(min(left, 3600.0))
                 continue
-            _, _, appointment = heapq.heappop(self.heap)
-            call, appointment.call = appointment.call, None
+            _, _, timer = heapq.heappop(self.heap)
+            call, timer.call = timer.call, None
             if call is not None:
                 return call
 
 
-_clockwork = _Clockwork()
+_timer_thread = _TimerThread()
 
 
 def _start_over() -> None:
-    global _clockwork
-    _clockwork = _Clockwork()
+    global _timer_thread
+    _timer_thread = _TimerThread()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_over)
 
 
-def call_at(at: float, call: Callable[[], object]) -> Appointment:
-    """Call a function at a time of `elapsed()`, in the alarm's thread."""
-    appointment = Appointment(call, _clockwork)
-    shielded(lambda: _clockwork.set(at, appointment))
-    return appointment
+def call_at(at: float, call: Callable[[], object]) -> Timer:
+    """Call a function at a time of `elapsed()`, in the timers' thread."""
+    timer = Timer(call, _timer_thread)
+    shielded(lambda: _timer_thread.set(at, timer))
+    return timer
 
 
-def call_later(delay: float, call: Callable[[], object]) -> Appointment:
+def call_later(delay: float, call: Callable[[], object]) -> Timer:
     """Call a function after so many seconds."""
     return call_at(elapsed() + delay, call)

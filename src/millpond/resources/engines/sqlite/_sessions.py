@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millpond._sqlite import Bell, Database, DeathWatch, LiveFile, Passport, enrol, enrolled
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.records import Holder
 from millpond.resources._rules.wire import Entry
 
 
-class Peers:
+class Sessions:
     """Who uses the file."""
 
     def __init__(self, database: Database) -> None:
@@ -57,7 +57,7 @@ class Peers:
             if entry.by and entry.by not in self._known:
                 self.met_stranger = True
             for change in entry.changes:
-                if type(change) is to.Buried and change.session == self.session:
+                if type(change) is changes.Buried and change.session == self.session:
                     self.is_buried = True
 
     # --- the others --------------------------------------------------------------------------------------------
@@ -71,11 +71,11 @@ class Peers:
         self.deaths.update(self.sessions)
 
     def look_for_deaths(self) -> None:
-        """Take note of those who have died."""
+        """Add those who have died to `dead`."""
         self.dead.update(number for number in self.deaths.dead(eager=True) if number not in self.left)
 
     def forget_dead(self, there: Mapping[int, Passport]) -> None:
-        """Know only those who are `there` and alive: the dead are buried."""
+        """Keep only those who are `there` and alive: the dead are buried."""
         self.sessions = {number: one for number, one in there.items() if number not in self.dead}
         self.dead.clear()
 
