@@ -341,10 +341,10 @@ class Rules(Generic[M]):
                 answer = self.leave(now, worker)  # type: ignore[func-returns-value]
             case do.Give(worker, moves, why):
                 answer = self.give(now, worker, moves, why)
-            case do.Claim():
-                answer = self.claim(now, *one)
-            case do.Work():
-                answer = self.work(now, *one)
+            case do.Claim(worker, slots, dead, known, call, heard):
+                answer = self.claim(now, worker, slots, dead, known, call, heard)
+            case do.Work(worker, call, reports, want, per, residents, heard, spare):
+                answer = self.work(now, worker, call, reports, want, per, residents, heard, spare)
             case _:
                 answer = self._apply(now, one)
         return cast(A, answer)

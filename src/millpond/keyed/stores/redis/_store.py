@@ -153,10 +153,10 @@ class RedisStore:
     def do(self, command: Command[A]) -> A:
         one: Command[Any] = command
         match one:
-            case commands.Dispatch():
-                answer: Any = self.dispatch(*one)
-            case commands.Work():
-                answer = self.work(*one)
+            case commands.Dispatch(batch, orders):
+                answer: Any = self.dispatch(batch, orders)
+            case commands.Work(worker, call, reports, want, per, residents, heard, spare):
+                answer = self.work(worker, call, reports, want, per, residents, heard, spare)
             case commands.Renew(worker, leaving, version):
                 answer = self.renew(worker, leaving=leaving, version=version)
             case commands.Claim():
