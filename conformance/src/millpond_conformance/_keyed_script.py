@@ -287,7 +287,7 @@ class Stage:
         if name == "renew":
             answer: Any = self.rules.renew(self.now, arguments[0], leaving=arguments[1])
         else:
-            answer = getattr(self.rules, name)(self.now, *arguments)
+            answer = getattr(self.rules, "do" if name == "apply" else name)(self.now, *arguments)
         answer = dict(answer) if name == "dispatch" else answer
         self.judge.after(before, self.now, name, arguments, answer)
         for side in self.sides:
