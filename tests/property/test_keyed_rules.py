@@ -122,7 +122,7 @@ class State:
 
     def call(self, verb: str, *arguments: Any) -> Any:
         before = self.judge.look(self.now, verb, arguments)
-        answer = getattr(self.rules, verb)(self.now, *arguments)
+        answer = getattr(self.rules, "do" if verb == "apply" else verb)(self.now, *arguments)
         self.judge.after(before, self.now, verb, arguments, answer)
         return answer
 
