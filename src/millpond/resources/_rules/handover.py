@@ -147,7 +147,6 @@ class Turn:
 
     def held_back(self, request: Request, mask: int) -> int:
         """Return those of `mask` on which an exclusive request waits that this one must not overtake."""
-        state = self.state
         index = self.index
         wanted = 0
         for want in request.wants:
