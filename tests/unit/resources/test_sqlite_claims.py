@@ -7,13 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from millpond import ResourcePool
 from millpond._sqlite._url import Place
-from millpond.resources._questions import WholePool
+from millpond.resources._questions import PoolCopy, WholePool
 from millpond.resources._rules import commands as do
 from millpond.resources._rules.records import HELD, Holder, Settings, Want
 from millpond.resources._rules.wire import thaw
@@ -50,10 +49,12 @@ def test_offers_that_end_together_are_all_spared_whatever_their_order(engine, mo
     run(engine, do.Release("77", tokens["a"]))
     time.sleep(0.08)
     run(engine, do.Tick())
-    copies: list[Any] = []
-    engine.ask("lab", WholePool(), copies.append, block=True)
-    [copy] = copies
-    assert {known: one.state for known, one in thaw(copy.image).requests.items()} == {"then a": HELD, "then b": HELD}
+    found: list[PoolCopy | Exception] = []
+    engine.ask("lab", WholePool(), found.append, block=True)
+    [pool] = found
+    assert isinstance(pool, PoolCopy)
+    requests = thaw(pool.image).requests
+    assert {each: one.state for each, one in requests.items()} == {"then a": HELD, "then b": HELD}
 
 
 def test_a_deleted_live_file_is_mended_and_frees_nothing(tmp_path: Path):
