@@ -32,7 +32,7 @@ from millpond.resources._case import Case
 from millpond.resources._desk import Desk
 from millpond.resources._engine import Ticket
 from millpond.resources._port import Latch, Obtainable, Port, Scope
-from millpond.resources._refusals import Asked, grant_name, lost, not_held
+from millpond.resources._refusals import Asked, add_note, grant_name, lost, not_held
 from millpond.resources._rules.commands import Acquire, Decline, Pass, Release, Renew, Reply
 from millpond.resources._views import ResourceView
 
@@ -230,12 +230,12 @@ class Grant(Obtainable):
             except EngineUnavailable as trouble:  # it is released as soon as the engine answers
                 if error is None:
                     raise
-                error.add_note(str(trouble))
+                add_note(error, str(trouble))
         if is_lost and self._on_lost != "ignore" and not self._case.is_passed_on:
             cancelled = scope is not None and scope.absorb(error)
             if error is None or cancelled:
                 raise self._lost() from None
-            error.add_note(str(self._lost()))
+            add_note(error, str(self._lost()))
 
     def __del__(self) -> None:
         case = getattr(self, "_case", None)

@@ -21,7 +21,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from millpond.errors import AcquireTimeout, EngineError, LeaseLost
 from millpond.resources import _requests
-from millpond.resources._refusals import Asked, grant_name, lost, not_held
+from millpond.resources._refusals import Asked, add_note, grant_name, lost, not_held
 from millpond.resources._requests import Units
 from millpond.resources._rules import commands as do
 from millpond.resources._rules.commands import Acquire, Command, Reply
@@ -302,7 +302,7 @@ class WorkflowGrant:
         except LeaseLost as loss:
             if error is None:
                 raise
-            error.add_note(str(loss))
+            add_note(error, str(loss))
 
     def __await__(self) -> Generator[Any, None, WorkflowGrant]:
         if self._state == "new":
