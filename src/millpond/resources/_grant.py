@@ -20,7 +20,7 @@ from millpond._fork import this
 from millpond._urls import shown
 from millpond.errors import (
     AcquireTimeout,
-    EngineUnavailable,
+    EngineError,
     LeaseLost,
     PoolClosed,
     PoolError,
@@ -227,7 +227,7 @@ class Grant(Obtainable):
                 self.release()
             except LeaseLost:
                 is_lost = True
-            except EngineUnavailable as trouble:  # it is released as soon as the engine answers
+            except (EngineError, RuntimeError) as trouble:  # it is released as soon as the engine can, or not ours
                 if error is None:
                     raise
                 add_note(error, str(trouble))
