@@ -264,7 +264,7 @@ class AsyncGrant(AsyncObtainable):
         if self._chooser is not None:
             await self._rank(self._chooser)
         latch = self._hang_latch()
-        case.on_lost = _forward(weakref.ref(self))
+        case.on_lost = _forward(self._desk.tie(case, self))
         ticket: Ticket | None = None
         try:
             ticket = self._desk.ask(case, block=self._port.blocks)
@@ -344,7 +344,7 @@ class AsyncGrant(AsyncObtainable):
         """Begin as held: the grant was another's until now."""
         self._hang_latch()
         self._case.sent = sent
-        self._case.on_lost = _forward(weakref.ref(self))
+        self._case.on_lost = _forward(self._desk.tie(self._case, self))
         self._desk.adopt(self._case, reply)
 
     def _is_timed_out(self) -> bool:

@@ -22,6 +22,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from millpond._events import logger
 from millpond._fork import this
 from millpond.errors import AlreadyExists, EngineUnavailable, PoolClosed
 from millpond.resources import _alarm, _case
-from millpond.resources._case import Case
+from millpond.resources._case import Case, GrantRef
 from millpond.resources._engine import AUDIT, Engine, Ticket
 from millpond.resources._questions import Standing, Standings
 from millpond.resources._rules import changes as to
@@ -111,6 +112,7 @@ class Desk:
         self._pid = this.pid
         self._is_closed = False
         self._audit: _alarm.Appointment | None = None
+        self._gone: deque[GrantRef] = deque()  # grants that were freed, also after their release
         self._adopting = 0  # grants that are being taken over: they are the session's, and at no desk yet
         self.seen = 0
         _desks.add(self)
@@ -124,6 +126,8 @@ class Desk:
 
     def check_open(self) -> None:
         """Refuse to work after close, and in a forked child."""
+        if self._gone:
+            self._look_for_dropped()
         if this.pid != self._pid:
             raise RuntimeError(
                 f"this is of pool {self.pool!r} in process {self._pid}, and here is its forked child {this.pid}: "
@@ -213,6 +217,12 @@ class Desk:
             case.how = how
             case.state = _case.OVER
 
+    def tie(self, case: Case, grant: object) -> GrantRef:
+        """Notice the end of a case's grant, even if a signal strikes its `__del__`: no Python code runs for that."""
+        case.grant = GrantRef(grant, self._gone.append)
+        case.grant.id = case.id
+        return case.grant
+
     # --- hearing -----------------------------------------------------------------------------------------------
 
     def _answered(self, case: Case, answer: Reply | Exception) -> None:
@@ -243,6 +253,8 @@ class Desk:
     def _hear(self, entries: Sequence[Entry]) -> None:
         """Listen to what happened in the pool, for those of our own. No entries: something may have been missed."""
         cases = self._cases
+        if self._gone:
+            self._look_for_dropped()
         if not entries:
             self._look([one.id for one in list(cases.values()) if one.state != _case.OFFERED], strays=True)
             return
@@ -424,6 +436,15 @@ class Desk:
             _alarm.call_at(0.0, lambda: self._release_dropped(case))
             self._warn(case, "the grant was dropped without release(), so it is free again: keep it while you use it")
 
+    def _look_for_dropped(self) -> None:
+        """Give back what grants held that are gone, and whose `__del__` did not get to that."""
+        for one in self._gone.copy():
+            case = self._cases.get(one.id)
+            if case is not None and case.grant is one:
+                self.dropped(case)
+            with contextlib.suppress(ValueError, IndexError):  # another thread is here, too
+                self._gone.remove(one)
+
     def _release_dropped(self, case: Case) -> None:
         if case.state == _case.HELD and not case.is_passed_on and this.pid == self._pid:
             self.give_back(case, "dropped")
@@ -460,6 +481,8 @@ class Desk:
                 self._audit = _alarm.call_later(self.engine.audit_every, self._audit_now)
 
     def _audit_now(self) -> None:
+        if self._gone:
+            self._look_for_dropped()
         with self._lock:
             if self._audit is not None:
                 self._audit.cancel()
