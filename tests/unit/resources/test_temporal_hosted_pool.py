@@ -510,9 +510,19 @@ def test_news_since_any_version_leads_to_the_same_state():
         assert news.version == keeper.replica.version
         is_recent = keeper.replica.version - 1000 <= version <= keeper.replica.version
         assert (news.image is None) == is_recent
-        assert len(news.entries) == (keeper.replica.version - version if is_recent else 0)
+        assert len(news.entries) == (keeper.replica.version - version if is_recent else 100)
     assert keeper.news(say.Since("somebody else", keeper.replica.version)).image is not None
     assert keeper.news(say.Since()).image is not None
+
+
+def test_who_has_just_come_gets_the_last_of_the_history_unless_the_pool_is_large():
+    keeper = pool("a")
+    for number in range(150):
+        keeper.apply(ask(str(number)))
+    assert keeper.news(say.Since()).entries == list(keeper.replica.history)[-100:]
+    keeper.limit = 2 * keeper._weight  # half full
+    news = keeper.news(say.Since())
+    assert news.entries == [] and news.image is not None
 
 
 def test_refusals_are_bounded():

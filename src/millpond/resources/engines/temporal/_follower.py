@@ -251,8 +251,11 @@ class Follower:
         if news.image is None:
             self._follow(news.entries, news.version - len(news.entries))
         elif is_other or news.version > self.replica.version:
+            if is_other:
+                self.replica.history.clear()
             self.replica.state = State.load(news.image)
             self.replica.version = news.version
+            self.replica.history.extend(news.entries)
             if not is_other:
                 self._on_jump(self.replica.state)
             self._moved.set()
