@@ -168,7 +168,9 @@ def show(place: Place, name: str, output: str) -> None:
 def _say_if_unknown(place: Place, past: Sequence[object]) -> None:
     """Say that there is no history to show, where that is so for every program that has just started."""
     if not past and place.url.startswith("temporal:"):
-        write("(on Temporal a program knows the last hundred steps of a pool, and none where very many wait: look into its workflow)")
+        write(
+            "(on Temporal a program knows the last hundred steps of a pool, and none where very many wait: look into its workflow)"
+        )
 
 
 def _event(event: Any) -> str:

@@ -537,7 +537,9 @@ class Desk:
     def _miss(self, case: Case, found: Standing, sent: float) -> None:
         """Handle a request that the engine does not know as ours any more."""
         if found.state == "gone" and case.state == _case.WAITING:
-            self._end(case, to.Ended(case.id, found.how or "ended"))
+            limit = case.command.timeout / 1_000_000
+            is_late = bool(limit) and sent - case.sent >= limit
+            self._end(case, to.Ended(case.id, found.how or ("timed out" if is_late else "it ended unheard")))
         elif found.state == "gone" and case.state == _case.HELD and case.held_since < sent:
             self._lose(case, found.how or "the pool does not know it any more")
         elif found.state == "taken" and case.state == _case.HELD and found.token > case.token:
