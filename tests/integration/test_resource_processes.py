@@ -18,7 +18,7 @@ from millpond._sqlite import Bell, Gate
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, StaleToken
 from millpond.resources import ResourcePool
 from millpond.resources._engine import AUDIT
-from millpond.resources.engines.sqlite._engine import SAFETY
+from millpond.resources.engines.sqlite._engine import SAFETY, SqliteEngine
 from waiting import HANG, until
 
 PRELUDE = """
@@ -307,7 +307,9 @@ def test_a_process_that_stood_still_for_a_thousand_steps_knows_what_it_lost(url,
         [holder] = pool.holders()
         child.stop()
         pool.admin.release("a", token=holder.token, reason="it stands still")
-        while pool._engine._replicas.pools["p"].base < 1000:  # the log is compacted: nobody can read that any more
+        engine = pool._engine
+        assert isinstance(engine, SqliteEngine)
+        while engine._replicas.pools["p"].base < 1000:  # the log is compacted: nobody can read that any more
             pool.acquire(name="b").release()
         for _ in range(600):
             pool.acquire(name="b").release()
