@@ -169,7 +169,7 @@ def _say_if_unknown(place: Place, past: Sequence[object]) -> None:
     """Say that there is no history to show, where that is so for every program that has just started."""
     if not past and place.url.startswith("temporal:"):
         write(
-            "(on Temporal a program knows the last hundred steps of a pool, none where very many wait: see its workflow)"
+            "(on Temporal a program knows the last hundred steps of a pool, or none of a large one: see its workflow)"
         )
 
 
