@@ -81,8 +81,8 @@ bench: $(STAMP)  ## run the benchmarks side by side with their rivals; writes be
 	$(BIN)/python benchmarks/run.py $(BENCH)
 	$(BIN)/python tools/figures.py
 
-soak: $(STAMP)  ## run the long storms
-	$(BIN)/python -m pytest -q -m soak --timeout 1800
+soak: $(STAMP)  ## run the long storms; those of some tests: SOAK=tests/chaos/test_resource_chaos.py
+	$(BIN)/python -m pytest -q -m soak --timeout 1800 $(SOAK)
 
 docs: $(STAMP)  ## build the documentation into site/; fails on a broken link
 	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) docs

@@ -83,6 +83,19 @@ def test_a_command_holds_what_is_on_temporal(shell: Shell, tmp_path):
         assert not pool.holders()
 
 
+def test_a_program_that_has_just_started_knows_what_happened_before(shell: Shell):
+    name = f"boards-{uuid.uuid4().hex[:8]}"
+    with ResourcePool(name, shell.url, holder="ann") as pool:
+        pool.add("a")
+        pool.acquire(reason="soak test").release()
+        pool.admin.cordon("a", reason="loud")
+        command = [sys.executable, "-m", "millpond", "events", name, "-o", "json", "--url", shell.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
+        told = [(one["event"], one.get("holder"), one.get("reason")) for one in json.loads(done.stdout)]
+        assert [one[0] for one in told] == ["added", "granted", "released", "cordoned"], told
+        assert ("granted", "ann", "soak test") in told and told[-1][2] == "loud"
+
+
 def test_a_program_that_has_just_started_knows_since_when_something_is_held(shell: Shell):
     name = f"boards-{uuid.uuid4().hex[:8]}"
     with ResourcePool(name, shell.url) as pool:

@@ -11,7 +11,7 @@ import threading
 import pytest
 from faces import eventually
 
-from millpond.errors import AcquireTimeout, EngineError
+from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable
 from millpond.resources import AsyncResourcePool, ResourcePool
 from millpond.resources._rules import commands as do
 from waiting import HANG, auntil
@@ -239,6 +239,30 @@ async def test_what_the_engine_could_not_take_is_sent_again(url, verb):
             else:
                 with pytest.raises(EngineError, match="the disk is full"):
                     await held.release()
+            await eventually(lambda: clean(pool))
+        finally:
+            del engine.apply  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("trouble", [EngineError("the file was replaced"), EngineUnavailable("the disk is full")])
+async def test_an_engine_that_fails_at_the_end_of_a_block_hides_no_exception_of_the_block(url, trouble):
+    async with AsyncResourcePool("p", url) as pool:
+        await pool.add("a")
+        engine = pool._own.engine
+        apply, failures = engine.apply, [2]
+
+        def broken(name, command, done, *, block):
+            if isinstance(command, do.Release) and failures[0]:
+                failures[0] -= 1
+                return apply(name, do.Tick(), lambda answer: done(trouble), block=block)
+            return apply(name, command, done, block=block)
+
+        engine.apply = broken  # type: ignore[method-assign]
+        try:
+            with pytest.raises(KeyError, match="mine") as caught:
+                async with pool.acquire():
+                    raise KeyError("mine")
+            assert caught.value.__notes__ == [str(trouble)]
             await eventually(lambda: clean(pool))
         finally:
             del engine.apply  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import threading
@@ -165,6 +166,22 @@ async def test_an_exception_of_the_block_of_a_lost_grant_gets_a_note(lab):
             raise ZeroDivisionError
     [note] = caught.value.__notes__
     assert "was lost: revoked by" in note
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception that takes no notes."""
+
+
+@asynchronous
+async def test_an_exception_of_the_block_that_takes_no_notes_leaves_as_it_is(lab, caplog):
+    pool = await one(lab, on_lost="raise")
+    with pytest.raises(Frozen):
+        async with pool.acquire() as grant:
+            await pool.admin.release("a", token=grant.token, reason="broom")
+            await eventually(lambda: not grant.is_held)
+            raise Frozen
+    assert "was lost: revoked by" in caplog.text
 
 
 @asynchronous
