@@ -66,8 +66,8 @@ PAST: Final = 100
 RULES: Final[dict[int, Callable[[State, commands.Command, int], Outcome]]] = {1: step}
 """The rules by number. A run goes on with those it began with; a new run begins with the newest.
 
-Whoever decided what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
-What the hosted itself decides is as much a part of a replay: change it behind a number of the rules, too.
+Whoever changes what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
+What a hosted pool itself decides is as much a part of a replay: change it behind a number of the rules, too.
 """
 
 
