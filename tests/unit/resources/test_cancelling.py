@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def clean(pool: AsyncResourcePool) -> bool:
-    return not await pool.holders() and not await pool.waiters() and not pool._desk._cases
+    return not await pool.holders() and not await pool.waiters() and not pool._own._requests
 
 
 async def turns(count: int) -> None:
@@ -217,7 +217,7 @@ async def test_what_the_engine_could_not_take_is_sent_again(url, verb):
     async with AsyncResourcePool("p", url) as pool:
         await pool.add("a")
         held = await pool.acquire()
-        engine = pool._desk.engine
+        engine = pool._own.engine
         apply, failures = engine.apply, [2]
 
         def broken(name, command, done, *, block):
@@ -250,7 +250,7 @@ async def test_what_the_engine_could_not_take_is_sent_again(url, verb):
 async def test_an_engine_that_fails_at_the_end_of_a_block_hides_no_exception_of_the_block(url, trouble):
     async with AsyncResourcePool("p", url) as pool:
         await pool.add("a")
-        engine = pool._desk.engine
+        engine = pool._own.engine
         apply, failures = engine.apply, [2]
 
         def broken(name, command, done, *, block):
@@ -297,7 +297,7 @@ async def test_threads_that_give_up_and_those_that_are_granted_do_not_meet(url):
             await asyncio.to_thread(thread.join)
         assert inside[1] <= 2
         # what was not answered in time is taken back by the engine's own thread, a moment later
-        await auntil(lambda: not pool.holders() and not pool.waiters() and not pool._desk._cases)
+        await auntil(lambda: not pool.holders() and not pool.waiters() and not pool._own._requests)
 
 
 @pytest.mark.parametrize(("late", "error"), [(True, AcquireTimeout), (False, StaleToken)])
@@ -308,9 +308,9 @@ async def test_a_request_that_ended_unheard_has_timed_out_if_its_time_is_over(ur
             task = asyncio.ensure_future(pool.acquire(timeout=HANG))
             await eventually(pool.waiters)
             [waiter] = await pool.waiters()
-            case = pool._desk._cases[waiter.request_id]
+            case = pool._own._requests[waiter.request_id]
             await eventually(lambda: case.state == "waiting")
             case.sent -= 2 * HANG if late else 0
-            pool._desk._compare([Standing(case.id, "gone")], elapsed())
+            pool._own._compare([Standing(case.id, "gone")], elapsed())
             with pytest.raises(error):
                 await task

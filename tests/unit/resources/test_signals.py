@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from millpond._interrupts import shielded
-from millpond.resources import ResourcePool, _grant, _port
+from millpond.resources import ResourcePool, _bridge, _grant
 from millpond.resources._rules.commands import Acquire
 from waiting import HANG, until
 
-STRUCK = (_grant.__file__, _port.__file__)
+STRUCK = (_grant.__file__, _bridge.__file__)
 
 
 class Alarm(Exception):
@@ -118,7 +118,7 @@ def test_a_grant_whose_end_of_life_a_signal_strikes_is_given_back(pool: Resource
 def test_grants_that_were_freed_are_not_kept(pool: ResourcePool):
     for _ in range(20):
         use(pool)
-    assert len(pool._desk._gone) <= 2
+    assert len(pool._own._gone) <= 2
 
 
 def test_a_child_that_is_forked_while_signals_are_held_back_hears_them():
