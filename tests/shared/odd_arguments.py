@@ -160,7 +160,7 @@ class Look(Question[tuple[bool, Settings, dict[str, tuple[str, int]]]], frozen=T
     def answer(self, replica: Replica, now: int) -> tuple[bool, Settings, dict[str, tuple[str, int]]]:
         state = replica.state
         found = {one.name: (one.state, one.capacity) for one in state.resources.values()}
-        return bool(state.settings.paused), state.settings, found
+        return state.settings.paused, state.settings, found
 
 
 class Readable(Question[None], frozen=True):

@@ -11,8 +11,10 @@ import threading
 import pytest
 from faces import eventually
 
-from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable
+from millpond._clock import elapsed
+from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable, StaleToken
 from millpond.resources import AsyncResourcePool, ResourcePool
+from millpond.resources._questions import Standing
 from millpond.resources._rules import commands as do
 from waiting import HANG, auntil
 
@@ -296,3 +298,19 @@ async def test_threads_that_give_up_and_those_that_are_granted_do_not_meet(url):
         assert inside[1] <= 2
         # what was not answered in time is taken back by the engine's own thread, a moment later
         await auntil(lambda: not pool.holders() and not pool.waiters() and not pool._own._requests)
+
+
+@pytest.mark.parametrize(("late", "error"), [(True, AcquireTimeout), (False, StaleToken)])
+async def test_a_request_that_ended_unheard_has_timed_out_if_its_time_is_over(url, late, error):
+    async with AsyncResourcePool("p", url) as pool:
+        await pool.add("a")
+        async with pool.acquire():
+            task = asyncio.ensure_future(pool.acquire(timeout=HANG))
+            await eventually(pool.waiters)
+            [waiter] = await pool.waiters()
+            case = pool._own._requests[waiter.request_id]
+            await eventually(lambda: case.state == "waiting")
+            case.sent -= 2 * HANG if late else 0
+            pool._own._compare([Standing(case.id, "gone")], elapsed())
+            with pytest.raises(error):
+                await task

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import changes, commands
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.temporal import _messages as say
@@ -31,7 +30,7 @@ class Program:
 def pool(*resources: str) -> Replica:
     replica = Replica()
     for name in resources:
-        replica.decide(do.Add(name, {}), 1)
+        replica.decide(commands.Add(name, {}), 1)
     return replica
 
 
@@ -59,7 +58,7 @@ async def test_a_pool_that_was_made_anew_is_told_of_as_well():
 async def test_a_step_that_cannot_be_followed_leaves_no_half_of_it():
     program = Program()
     program.follower._learn(image(pool("a")), 0.0)
-    bad = Entry(2, "", [to.Removed("a"), to.Removed("nobody")])
+    bad = Entry(2, "", [changes.Removed("a"), changes.Removed("nobody")])
     with pytest.raises(KeyError):
         program.follower._follow([bad], 1)
     assert (program.follower.replica.version, program.follower._incarnation) == (0, "")
