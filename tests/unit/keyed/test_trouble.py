@@ -18,6 +18,7 @@ from millpond.keyed import Job, KeyedPool, Resident
 from millpond.keyed.rules.records import SECOND
 from millpond.keyed.worker import heartbeat
 from millpond.keyed.worker.rebalancer import Rebalancer
+from millpond_conformance._verbs import Verbs
 from waiting import HANG, becomes, never, until
 
 
@@ -557,14 +558,14 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
     from millpond.keyed.rules.records import Joiner
 
     receipt = do.dispatch("k")
-    store = lookout._connection.store
+    verbs = Verbs(lookout._connection.store)
     behind = do.dispatch("k")
     for number in range(2):  # a worker that takes it and is never seen again
         ghost = f"ghost{number}"
-        store.join(Joiner(ghost, "ghost", names=("do",)))
-        store.claim(ghost, list(range(16)), {})
-        until(lambda ghost=ghost: store.work(ghost, 1, [], 10, 1).takes or receipt.status() != "waiting")  # type: ignore[misc]
-        store.apply(Gone(ghost))
+        verbs.join(Joiner(ghost, "ghost", names=("do",)))
+        verbs.claim(ghost, list(range(16)), {})
+        until(lambda ghost=ghost: verbs.work(ghost, 1, [], 10, 1).takes or receipt.status() != "waiting")  # type: ignore[misc]
+        verbs.apply(Gone(ghost))
         clock.advance(1.1)
         pool.admin.pause()
         with pool.worker() as worker:

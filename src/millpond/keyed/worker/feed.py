@@ -16,6 +16,7 @@ from collections.abc import Callable
 from millpond._clock import elapsed
 from millpond._events import Observer, logger
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed.rules import commands as do
 from millpond.keyed.rules.placement import Placement
 from millpond.keyed.rules.records import SECOND, PoolState, Report, Settings, Signal, Work
 from millpond.keyed.shared.notices import tell
@@ -225,7 +226,7 @@ class Feed:
     def _give_up_former(self, runner: Runner) -> None:
         """Leave under an id that was lost, once nothing runs under it: so nobody has to wait for its lease to end."""
         for former in [each for each in self._former if not runner.takes.under(each.id)]:
-            self._store.leave(former.id)
+            self._store.do(do.Leave(former.id))
             self._former.remove(former)
 
     def _work(self, membership: Membership, want: int, per: int, residents: int) -> Work:
@@ -234,8 +235,8 @@ class Feed:
         membership.call += 1
         try:
             spare = SPARE if self._is_idle and self._store.hands_over else 0
-            work = self._store.work(
-                membership.id, membership.call, batch, want, per, residents, membership.heard, spare
+            work = self._store.do(
+                do.Work(membership.id, membership.call, batch, want, per, residents, membership.heard, spare)
             )
         except BaseException as error:
             reports.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
