@@ -258,7 +258,6 @@ class MapPlace(Task[None]):
 
 
 def check_map(iterables: tuple[Any, ...], buffersize: int | None, progress: Progress) -> int | None:
-    """Check what every `map` was given; return how many items there are, if that is known."""
     check_optional_count("buffersize", buffersize, 1)
     if not isinstance(progress, bool):
         check_callable(progress, "progress")

@@ -93,7 +93,6 @@ class WorkerQueues:
         return self._normal + self._leaving
 
     def queues(self) -> list[Queue]:
-        """Return every single queue but the pool's shared one."""
         keyed: list[Queue] = [each.keyed for each in self.all()]
         return keyed + [each.shared for each in self.all()] if self.dedicated else keyed
 
@@ -125,7 +124,6 @@ class WorkerQueues:
 
     @property
     def has_keys(self) -> bool:
-        """Whether there are tasks with a key, queued or running."""
         return bool(self._keys)
 
     def free(self) -> WorkerQueue | None:
