@@ -157,6 +157,16 @@ def test_the_demo_fits_a_small_terminal_needs_no_colour_and_is_left_by_ctrl_c(tm
         assert not list(tmp_path.glob("millpond-*"))
 
 
+def test_a_tiny_terminal_shows_the_keys_and_what_happens_last(tmp_path: Path) -> None:
+    with demo(tmp_path, size=(10, 40)) as shown:
+        shown.shows(r"k g b j d s \? q")
+        shown.shows(r"w1 +\d+ keys")
+        shown.type("k")
+        shown.shows(r"w\d+ killed with -9; it owned")
+        shown.type("q")
+        assert shown.code() == 0
+
+
 def test_without_a_terminal_it_plays_prints_what_it_counted_and_records_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
     done = subprocess.run(
@@ -183,8 +193,8 @@ def test_without_a_terminal_it_plays_prints_what_it_counted_and_records_a_pictur
 
 def test_what_the_demo_cannot_do_is_refused_before_it_plays(tmp_path: Path) -> None:
     for wrong, said in (
-        (["--record", str(tmp_path / "missing" / "demo.svg")], "its folder must be there"),
-        (["--record", ""], "its folder must be there"),
+        (["--record", str(tmp_path / "missing" / "demo.svg")], "its folder must be there, and writable"),
+        (["--record", ""], "its folder must be there, and writable"),
         (["--seconds", "nan"], "nan is no number of seconds"),
     ):
         done = subprocess.run([*COMMAND, *wrong], capture_output=True, text=True, timeout=HANG)

@@ -68,7 +68,9 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
     if seconds is not None and math.isnan(seconds):
         raise click.BadParameter("nan is no number of seconds.", param_hint="'--seconds'")
     if record is not None and not (record and os.access(os.path.dirname(record) or ".", os.W_OK)):
-        raise click.BadParameter(f"'{record}' cannot be written: its folder must be there.", param_hint="'--record'")
+        raise click.BadParameter(
+            f"'{record}' cannot be written: its folder must be there, and writable.", param_hint="'--record'"
+        )
     show: Any = importlib.import_module("millpond.cli.demo.show")
     raise SystemExit(show.run(seconds, output=output, record=record))
 

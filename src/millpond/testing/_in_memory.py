@@ -32,8 +32,8 @@ class in_memory:  # noqa: N801  (it is used like a function)
         pool = self._pool
         if not isinstance(pool, KeyedPool):
             raise TypeError(
-                f"use `async with in_memory(...)` for {pool!r}, in a test that is a coroutine or around the lifespan of "
-                "your web service"
+                f"use `async with in_memory(...)` for {pool!r}, in a test that is a coroutine, or around the lifespan "
+                "of your web service"
             )
         with contextlib.ExitStack() as stack:
             if not pool._home.is_closed:
