@@ -40,7 +40,7 @@ LONG_LOTS := "$(BIN)/python tools/matrix.py" \
   "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" "$(TEST) tests/integration/test_temporal_*" \
   "$(TEST) tests/integration/test_cli* tests/integration/test_pytest_plugin.py"
 MORE_LOTS := "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py --ignore-glob='*/test_temporal_*'" "$(TEST) tests/stress" \
-  "$(SLOW) tests/integration/test_temporal_* tests/chaos/test_temporal_chaos.py" "$(TEST) tests/property" $(TYPES) \
+  "$(SLOW) tests/integration/test_temporal_* tests/chaos/test_temporal_chaos.py" "$(TEST) tests/property tests/chaos" $(TYPES) \
   "$(TEST) tests/docs tests/replay" "$(TEST) tests/browser"
 
 $(BIN)/promtool: $(STAMP)
