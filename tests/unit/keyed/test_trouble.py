@@ -150,7 +150,9 @@ def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
     monkeypatch.setattr(_heart, "STUCK", 0.0)  # two leases then
     lost: list[str] = []
     one = make(
-        lease=0.3, on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None
+        slots=16,
+        lease=0.3,
+        on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None,
     )
     two = make()
     clock = play.Clock(monkeypatch, one)
@@ -163,7 +165,7 @@ def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
     store = play.tamper(one)
     with one.worker() as stuck, two.worker() as sound:
         was = stuck.id
-        until(lambda: play.settled(two, 2, 4096))
+        until(lambda: play.settled(two, 2, 16))
         key = play.key_of(two, was)
         store.before["work"] = trouble
         receipt = do.dispatch(key)
@@ -184,7 +186,7 @@ def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
 
 
 def test_a_turn_that_takes_long_costs_no_lease(make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch):
-    pool = make(lease=0.3)
+    pool = make(slots=16, lease=0.3)
     clock = play.Clock(monkeypatch, pool)
     hangs, hang = threading.Event(), threading.Event()
 
