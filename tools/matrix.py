@@ -79,11 +79,15 @@ def main(everywhere: bool) -> int:
     for version in others.keys() - found.keys():
         print(f"Python {version}: not installed here, skipped", flush=True)
     runs: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
+    failed: list[str] = []
     with ThreadPoolExecutor(1) as one:  # the tests of one begin while the next environment is made
         folders: dict[str, Future[str]] = {each: one.submit(set_up, each, python) for each, python in found.items()}
         for version, folder in folders.items():
+            if (error := folder.exception()) is not None:
+                print(f"Python {version}: no environment: {error}", file=sys.stderr)
+                failed.append(version)
+                continue
             runs += start(version, folder.result(), everything=everywhere or version == list(found)[-1])
-    failed: list[str] = []
     for version, tests, output in runs:
         if tests.wait():
             failed.append(version)
