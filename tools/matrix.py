@@ -13,10 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15")
-SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/sqlite/*")
+SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/resources/test_odd_arguments.py", "unit/sqlite/*")
 """Tests of which one Python is enough: about servers or rules rather than Python."""
 SECOND = ("unit/keyed", "unit/resources", "conformance")
 """The tests of the second of two lots, which take about as long as all others; the first is about local pools."""
@@ -77,11 +78,16 @@ def main(everywhere: bool) -> int:
     found = {version: python for version, python in others.items() if python is not None}
     for version in others.keys() - found.keys():
         print(f"Python {version}: not installed here, skipped", flush=True)
-    folders = {version: set_up(version, python) for version, python in found.items()}
     runs: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
-    for version, folder in folders.items():
-        runs += start(version, folder, everything=everywhere or version == list(found)[-1])
     failed: list[str] = []
+    with ThreadPoolExecutor(1) as one:  # the tests of one begin while the next environment is made
+        folders: dict[str, Future[str]] = {each: one.submit(set_up, each, python) for each, python in found.items()}
+        for version, folder in folders.items():
+            if (error := folder.exception()) is not None:
+                print(f"Python {version}: no environment: {error}", file=sys.stderr)
+                failed.append(version)
+                continue
+            runs += start(version, folder.result(), everything=everywhere or version == list(found)[-1])
     for version, tests, output in runs:
         if tests.wait():
             failed.append(version)
