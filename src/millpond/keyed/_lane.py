@@ -22,6 +22,7 @@ from millpond.keyed._records import SECOND, Beat, Settings, Settle, Signal, Work
 from millpond.keyed._runner import Runner
 from millpond.keyed._store import PoolGone, Store
 from millpond.keyed._tenure import MARGIN, Tenure
+from millpond.local._atomic import FREE_THREADED, lock_of
 
 LOOK = 1.0
 """Seconds after which it looks by itself."""
@@ -96,7 +97,7 @@ class Lane:
 
     def wake(self) -> None:
         """Look at the store soon."""
-        if not self._bell.is_set():
+        if FREE_THREADED or not self._bell.is_set():  # without the GIL it may look set though it was just cleared
             self._bell.set()
 
     def hand(self, before: int, signal: Signal, tenure: Tenure) -> None:
@@ -115,7 +116,8 @@ class Lane:
 
     def tell(self, beat: Beat) -> None:
         """Take note of a heartbeat."""
-        self._beat = beat
+        with lock_of(self):
+            self._beat = beat
         self.wake()
 
     def flush(self, timeout: float) -> bool:
@@ -218,7 +220,8 @@ class Lane:
 
         A beat that was used is old: it shows a worker as living that has been found dead since.
         """
-        beat, self._beat = self._beat, None
+        with lock_of(self):
+            beat, self._beat = self._beat, None
         is_more, self._is_more = self._is_more, False
         return self._store.ask(about.Members()) if is_more and beat is None else beat
 
@@ -284,7 +287,7 @@ class Lane:
         with tenure.hearing:
             heard = tenure.heard  # first: what is handed over meanwhile is kept by its number
         running = tenure.tokens()  # then these: what ends meanwhile is among the reports
-        return running | {one.token for one in list(self._settles)}, tenure.call, heard
+        return running | {one.token for one in self._settles.copy()}, tenure.call, heard  # one step, also without GIL
 
     # -- slots --------------------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from millpond.keyed._records import LONGEST_ERROR, SECOND, Outcome, Settle, Sign
 from millpond.keyed._tenure import Tenure
 from millpond.keyed._visit import Visit
 from millpond.keyed._watched import WatchedCaller
+from millpond.local._atomic import lock_of
 
 REPORT_EVERY = 0.05
 """Seconds after which a visit that goes on reports what it has done so far."""
@@ -403,12 +404,14 @@ class Runner:
         """Tell the caller of a job how far it is; from whatever thread."""
         data = self._encoded(value, envelope.name, "told a progress of")
         outcome = Outcome(envelope.id, "progress", data, envelope.keep + PROGRESS_KEPT, envelope.reply)
-        is_first, visit.progress = visit.progress is None, outcome
+        with lock_of(visit):
+            is_first, visit.progress = visit.progress is None, outcome
         if is_first:  # else the loop knows that there is something, and takes the latest
             self._soon(self._loop.call_later, REPORT_EVERY, self._report_progress, visit)
 
     def _report_progress(self, visit: Visit) -> None:
-        outcome, visit.progress = visit.progress, None
+        with lock_of(visit):
+            outcome, visit.progress = visit.progress, None
         if outcome is not None and visit.running == outcome.id:  # else it has ended, which says more
             visit.outcomes.append(outcome)
             self._report(visit, Settle(*visit.take[:3], 0, "keep"))

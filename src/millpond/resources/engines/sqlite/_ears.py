@@ -3,7 +3,8 @@
 While an event loop uses the engine, it attends to the bell itself: that saves a change of threads for all that it
 hears. One loop at a time does, and the thread does again as soon as that loop is closed.
 
-Locks. None is needed, and `dismiss` must not be called with any: it waits for the event loop. `nudge` may be called
+Locks. `nudge` and `note` take turns: who nudges after `note` wakes our thread again, and who came before it has
+brought what `note` is followed by a look at. Else none is needed, and `dismiss` must not be called with any: it waits for the event loop. `nudge` may be called
 from anywhere; `attend` on the event loop in question; `wait`, `note`, `listen` and `look_after_attendant` by the
 engine's thread, or before that begins. `close` is for when the thread has ended.
 """
@@ -28,6 +29,7 @@ class Ears:
         self.attendant: asyncio.AbstractEventLoop | None = None
         self._nudges = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_nudged = False
+        self._nudging = threading.RLock()  # reentrant: a signal's handler may nudge, too
         self._selector = selectors.DefaultSelector()
         self.listen()
 
@@ -42,10 +44,11 @@ class Ears:
 
     def nudge(self) -> None:
         """Wake our thread."""
-        if not self._is_nudged:
-            self._is_nudged = True
-            with contextlib.suppress(OSError):
-                os.write(self._nudges[1], b"!")
+        with self._nudging:
+            if not self._is_nudged:
+                self._is_nudged = True
+                with contextlib.suppress(OSError):
+                    os.write(self._nudges[1], b"!")
 
     def wait(self, timeout: float | None) -> None:
         """Sleep until there is something to hear."""
@@ -53,10 +56,11 @@ class Ears:
 
     def note(self) -> None:
         """Take note of what was heard. Look at what there is to do *after* this: what comes later is heard again."""
-        if self._is_nudged:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._nudges[0], 16)
-            self._is_nudged = False
+        with self._nudging:
+            if self._is_nudged:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._nudges[0], 16)
+                self._is_nudged = False
         if self.attendant is None:
             self._peers.bell.drain()
 
@@ -96,6 +100,7 @@ class Ears:
         """Hear nothing any more."""
         self.dismiss()
         self._selector.close()
-        self._is_nudged = True  # for ever: the pipe's number may be another's soon
-        for end in self._nudges:
-            os.close(end)
+        with self._nudging:
+            self._is_nudged = True  # for ever: the pipe's number may be another's soon
+            for end in self._nudges:
+                os.close(end)
