@@ -287,7 +287,7 @@ def test_a_progress_that_is_told_while_the_last_one_is_reported_is_not_lost():
 def test_what_ends_while_a_worker_says_what_it_runs_is_no_trouble():
     tenure: Any = types.SimpleNamespace(hearing=threading.Lock(), heard=0, tokens=set, call=0)
     settle = types.SimpleNamespace(token=1)
-    lane: Any = types.SimpleNamespace(_settles=collections.deque([settle] * 100))
+    lane: Any = types.SimpleNamespace(_settles=collections.deque([settle] * 1000))
     is_over = threading.Event()
 
     def end() -> None:
@@ -298,7 +298,7 @@ def test_what_ends_while_a_worker_says_what_it_runs_is_no_trouble():
     thread = threading.Thread(target=end)
     thread.start()
     try:
-        assert all(Lane._known(lane, tenure)[0] == {1} for _ in range(ROUNDS // 10))
+        assert all(Lane._known(lane, tenure)[0] == {1} for _ in range(ROUNDS // 4))
     finally:
         is_over.set()
         thread.join(HANG)
