@@ -137,7 +137,7 @@ def _names(function: Callable[..., Any]) -> list[str]:
 
 def prepare(pool: Any) -> None:
     """Bring a pool to how each call finds it."""
-    paused, settings, found = pool._port.ask(Look())
+    paused, settings, found = pool._bridge.ask(Look())
     if paused:
         pool.admin.resume()
     if settings != Settings():
@@ -154,10 +154,10 @@ def prepare(pool: Any) -> None:
         keep(pool.acquire(name="held", timeout=0))
 
 
-class Look(Question[tuple[bool, Settings, dict[str, tuple[str, int]]]], frozen=True):
+class Look(Question[tuple[str, Settings, dict[str, tuple[str, int]]]], frozen=True):
     """What calls may have changed: whether the pool is paused, its settings, state and capacity of each resource."""
 
-    def answer(self, replica: Replica, now: int) -> tuple[bool, Settings, dict[str, tuple[str, int]]]:
+    def answer(self, replica: Replica, now: int) -> tuple[str, Settings, dict[str, tuple[str, int]]]:
         state = replica.state
         found = {one.name: (one.state, one.capacity) for one in state.resources.values()}
         return state.settings.paused, state.settings, found
@@ -206,7 +206,7 @@ def check(pool: Any, method: str, argument: str, values: Iterable[Any], readable
         except (PoolError, TypeError, ValueError) as refusal:
             says_something(refusal, value)
         try:
-            pool._port.ask(Readable())
+            pool._bridge.ask(Readable())
             readable()
         except Exception as error:
             raise AssertionError(f"{method}({argument}={value!r}) made the pool unreadable: {error!r}") from error
@@ -221,7 +221,7 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name in ("admin", "_port"):
+        if name in ("admin", "_bridge"):
             return Awaited(found, self._runner)
         if not inspect.isroutine(found):
             return found

@@ -22,13 +22,14 @@ import pytest
 
 from millpond import KeyedPool, Priority, ResourcePool, Task, ThreadPool, as_completed, wait
 from millpond.keyed import Job
-from millpond.keyed._lane import Lane
-from millpond.keyed._runner import Runner
+from millpond.keyed.worker.feed import Feed
+from millpond.keyed.worker.job_runner import JobRunner
+from millpond.keyed.worker.rebalancer import Rebalancer
 from millpond.local import _atomic
 from millpond.local._calls import HoldingCall
 from millpond.local._timer import Appointment
 from millpond.resources._watching import Watching
-from millpond.resources.engines.sqlite._ears import Ears
+from millpond.resources.engines.sqlite._wakeups import Wakeups
 from waiting import HANG, until
 
 has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
@@ -92,8 +93,8 @@ def test_of_those_who_take_an_attribute_away_one_has_it():
 
 
 def test_what_a_call_holds_is_given_back_once():
-    given: list[None] = []
-    race(ROUNDS, lambda: HoldingCall(int, lambda: given.append(None)), HoldingCall.release, HoldingCall.release)
+    given: list[Any] = []
+    race(ROUNDS, lambda: HoldingCall(int, given.append, Task()), HoldingCall.release, HoldingCall.release)
     assert len(given) == ROUNDS
 
 
@@ -260,45 +261,44 @@ def lost_between(tell: Callable[[int], object], take: Callable[[], int | None]) 
 
 
 def test_a_heartbeat_that_comes_while_the_last_one_is_taken_is_not_lost():
-    lane: Any = types.SimpleNamespace(_beat=None, _is_more=False, wake=lambda: None)
-    tell: Any = Lane.tell
-    assert lost_between(lambda number: tell(lane, number), lambda: cast(Any, Lane._next_beat(lane))) == []
+    rebalancer: Any = types.SimpleNamespace(_state=None, is_more=False)
+    tell: Any = Rebalancer.tell
+    assert (
+        lost_between(lambda number: tell(rebalancer, number), lambda: cast(Any, Rebalancer._next_state(rebalancer)))
+        == []
+    )
 
 
 def test_a_progress_that_is_told_while_the_last_one_is_reported_is_not_lost():
-    visit: Any = types.SimpleNamespace(progress=None, running="a", outcomes=[], take=("slot", "mailbox", 1))
-    loop = types.SimpleNamespace(call_later=None)
+    run: Any = types.SimpleNamespace(progress=None, running="a", outcomes=[])
+    run.report = run.filled = lambda report: report
+    loop = types.SimpleNamespace(call_later=None, call_soon_threadsafe=lambda *_: None)
     runner: Any = types.SimpleNamespace(
-        _encoded=lambda value, *_: value,
-        _soon=lambda *_: None,
-        _loop=loop,
-        _report=lambda *_: None,
-        _report_progress=None,
+        _encoded=lambda value, *_: value, _loop=loop, _hand_in=lambda _: None, _report_progress=None
     )
     envelope: Any = types.SimpleNamespace(id="a", name="job", keep=1, reply="")
 
     def take() -> int | None:
-        Runner._report_progress(runner, visit)
-        return visit.outcomes.pop().data if visit.outcomes else None
+        JobRunner._report_progress(runner, run)
+        return run.outcomes.pop().data if run.outcomes else None
 
-    assert lost_between(lambda number: Runner._tell(runner, visit, envelope, number), take) == []
+    assert lost_between(lambda number: JobRunner._note_progress(runner, run, envelope, number), take) == []
 
 
-def test_what_ends_while_a_worker_says_what_it_runs_is_no_trouble():
-    tenure: Any = types.SimpleNamespace(hearing=threading.Lock(), heard=0, tokens=set, call=0)
-    settle = types.SimpleNamespace(token=1)
-    lane: Any = types.SimpleNamespace(_settles=collections.deque([settle] * 1000))
+def test_what_ends_while_a_worker_says_what_it_has_to_report_is_no_trouble():
+    report = types.SimpleNamespace(token=1)
+    feed: Any = types.SimpleNamespace(_reports=collections.deque([report] * 1000))
     is_over = threading.Event()
 
     def end() -> None:
         while not is_over.is_set():
-            lane._settles.append(settle)
-            lane._settles.popleft()
+            feed._reports.append(report)
+            feed._reports.popleft()
 
     thread = threading.Thread(target=end)
     thread.start()
     try:
-        assert all(Lane._known(lane, tenure)[0] == {1} for _ in range(ROUNDS // 4))
+        assert all(Feed._reported(feed) == {1} for _ in range(ROUNDS // 4))
     finally:
         is_over.set()
         thread.join(HANG)
@@ -360,13 +360,13 @@ def test_what_is_watched_is_stopped_once():
     assert len(stopped) == ROUNDS
 
 
-def test_no_nudge_is_lost_between_two_threads():
+def test_no_wake_up_of_an_engine_is_lost():
     """One call at a time: each finds the engine's thread on its way to sleep, asleep, or just awake."""
     rounds = ROUNDS // 10
-    ears: Any = Ears.__new__(Ears)
-    ears.listen = lambda: None
+    wakeups: Any = Wakeups.__new__(Wakeups)
+    wakeups.listen = lambda: None
     bell = types.SimpleNamespace(drain=lambda: None, fileno=lambda: -1)
-    Ears.__init__(ears, cast(Any, types.SimpleNamespace(bell=bell)))
+    Wakeups.__init__(wakeups, cast(Any, types.SimpleNamespace(bell=bell)))
     waiting: collections.deque[int] = collections.deque()
     done: list[int] = []
     answered = threading.Semaphore(0)
@@ -374,8 +374,8 @@ def test_no_nudge_is_lost_between_two_threads():
     def serve() -> None:
         while len(done) < rounds:
             if not waiting:
-                assert select.select([ears._nudges[0]], [], [], HANG)[0], "a nudge was lost"
-            ears.note()
+                assert select.select([wakeups._wakes[0]], [], [], HANG)[0], "a wake-up was lost"
+            wakeups.clear()
             while waiting:
                 done.append(waiting.popleft())
                 answered.release()
@@ -384,10 +384,10 @@ def test_no_nudge_is_lost_between_two_threads():
     thread.start()
     for number in range(rounds):
         waiting.append(number)
-        ears.nudge()
+        wakeups.wake()
         assert answered.acquire(timeout=HANG)
     thread.join(HANG)
-    ears.close()
+    wakeups.close()
     assert done == list(range(rounds))
 
 

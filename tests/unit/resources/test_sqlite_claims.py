@@ -44,7 +44,7 @@ def test_offers_that_end_together_are_all_spared_whatever_their_order(engine, mo
         run(engine, do.Add(name, {}))
         tokens[name] = run(engine, do.Acquire(f"first {name}", "77", 0, Holder(), (Want(f"@{name}"),))).token
         run(engine, do.Acquire(f"then {name}", "78", 0, Holder(), (Want(f"@{name}"),)))
-    monkeypatch.setattr(engine._claims, "is_accepted", lambda token: True)
+    monkeypatch.setattr(engine._accepted, "is_accepted", lambda token: True)
     run(engine, do.Release("77", tokens["b"]))
     run(engine, do.Release("77", tokens["a"]))
     time.sleep(0.08)

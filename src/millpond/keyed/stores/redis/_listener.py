@@ -16,7 +16,7 @@ from redis import exceptions
 
 from millpond._fork import this
 from millpond.errors import EngineError
-from millpond.keyed._records import Signal
+from millpond.keyed.rules.records import Signal
 from millpond.keyed.stores.redis._connection import Place
 
 _PATIENCE: Final = 5.0
