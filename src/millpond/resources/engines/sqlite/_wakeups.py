@@ -4,9 +4,9 @@ While an event loop uses the engine, it reads the bell itself: that saves a chan
 hears. One loop at a time does, and the thread does again as soon as that loop is closed.
 
 Locks. `wake` and `clear` take turns: who comes after `clear` wakes our thread again, and who came before it has queued
-what our thread finds after `clear`. Else none is needed, and `unlisten` must not be called with any: it waits for the event loop. `wake` may be called
-from anywhere; `listen_on` on the event loop in question; `wait`, `clear`, `listen` and `check_loop` by the
-engine's thread, or before that begins. `close` is for when the thread has ended.
+what our thread finds after `clear`. Else none is needed, and `unlisten` must not be called with any: it waits for the
+event loop. `wake` may be called from anywhere; `listen_on` on the event loop in question; `wait`, `clear`, `listen` and
+`check_loop` by the engine's thread, or before that begins. `close` is for when the thread has ended.
 """
 
 from __future__ import annotations
