@@ -40,7 +40,9 @@ def copy_of_a_pool() -> Replica:
 
 
 def test_every_question_that_exists_is_listed_here():
-    assert {type(one) for one in QUESTIONS} == {one for one in Question.__subclasses__() if one.__module__.startswith("millpond.")}
+    assert {type(one) for one in QUESTIONS} == {
+        one for one in Question.__subclasses__() if one.__module__.startswith("millpond.")
+    }
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: type(one).__name__)
