@@ -12,13 +12,16 @@ A test that must be green on a busy machine follows four rules (CONTRIBUTING.md 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import sys
 import time
+import warnings
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
+from unittest import mock
 
 T = TypeVar("T")
 
@@ -62,6 +65,20 @@ def freed(*refs: weakref.ref[Any]) -> bool:
     if "t" in sys.abiflags:
         gc.collect()
     return all(ref() is None for ref in refs)
+
+
+@contextlib.contextmanager
+def warnings_of_all_threads() -> Iterator[list[warnings.WarningMessage]]:
+    """Record the warnings of all threads. On a free-threaded build `catch_warnings` has those of its own context only."""
+    with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as stack:
+        warnings.simplefilter("always")
+        if getattr(sys.flags, "context_aware_warnings", False):
+
+            def warn(text: str, category: type[Warning], stacklevel: int = 1) -> None:
+                caught.append(warnings.WarningMessage(category(text), category, "", 0))
+
+            stack.enter_context(mock.patch.object(warnings, "warn", warn))
+        yield caught
 
 
 def becomes(question: Callable[[], Any], value: object, timeout: float = HANG) -> None:

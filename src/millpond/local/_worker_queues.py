@@ -113,7 +113,7 @@ class WorkerQueues:
             return False
         task.queue = None
         tasks.ended.append(None)
-        return len(tasks.ended) >= tasks.number
+        return length_now(tasks.ended) >= tasks.number
 
     def forget(self, key: Hashable) -> None:
         """Forget a key whose last task has ended, unless another one came meanwhile (under the lock)."""
