@@ -169,12 +169,14 @@ class Clock:
         for _ in range(round(4 * leases)):
             self.advance(0.25)
             for each in workers:
-                until(lambda each=each: self._is_renewed(each), "a renewal")  # type: ignore[misc]
+                until(lambda each=each: self.is_renewed(each), "a renewal")  # type: ignore[misc]
 
-    def _is_renewed(self, worker: Working) -> bool:
-        assert worker._worker is not None and worker._worker._membership is not None
+    def is_renewed(self, worker: Working) -> bool:
+        """Let a worker renew its lease, and tell whether it has."""
+        assert worker._worker is not None
         worker._worker._heartbeat.wake()
-        return worker._worker._membership.left() > 0.79 * self._lease
+        membership = worker._worker._membership
+        return membership is not None and membership.left() > 0.79 * self._lease
 
 
 def skip(pool: KeyedPool, seconds: float) -> None:

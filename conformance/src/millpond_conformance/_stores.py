@@ -738,8 +738,8 @@ def verb_dispatch_later(bench: StoreBench) -> None:
     bench.open()
     a = bench.hand("a")
     names = ["z", "y", "a", "m", "b"]
-    assert bench.send(*(bench.order("k", name, delay=10 * SECOND) for name in names)) == {}
-    at = a.work().now + 8 * SECOND
+    assert bench.send(*(bench.order("k", name, delay=LEASE // 4) for name in names)) == {}
+    at = a.work().now + LEASE // 10
     bench.send(bench.order("k", "at", at=at), bench.order("k", "past", at=1), bench.order("k", "now", delay=0))
     counts = bench.store.ask(about.Counts())
     assert (counts.delayed, counts.jobs) == (6, 2)
@@ -747,10 +747,10 @@ def verb_dispatch_later(bench: StoreBench) -> None:
     take = a.one("k")
     assert ids(take) == ["past", "now"]
     bench.put("k", "1")
-    bench.skip(9 * SECOND)
+    bench.skip(LEASE // 8)
     a.work(end(take, 1, "keep"), want=0)
     assert bench.store.ask(about.Counts()).delayed == 5
-    bench.skip(2 * SECOND)
+    bench.skip(LEASE // 6)
     a.work(want=0)
     assert bench.store.ask(about.Counts()).delayed == 0
     a.settle(end(take))
@@ -1839,13 +1839,13 @@ def k3_a_retry_holds_its_key_only(bench: StoreBench) -> None:
     a = bench.hand("a")
     key, other = bench.neighbours(2)
     bench.put(key, "1", "2")
-    a.settle(end(a.one(key), 0, "retry", delay=10 * SECOND, failures=1))
+    a.settle(end(a.one(key), 0, "retry", delay=LEASE // 4, failures=1))
     bench.put(other, "o")
     bench.put(key, "3")
     assert list(a.take()) == [f"j:{other}"]
-    bench.skip(9 * SECOND)
+    bench.skip(LEASE // 8)
     assert not a.take()
-    bench.skip(2 * SECOND)
+    bench.skip(LEASE // 6)
     take = a.one(key)
     assert ids(take) == ["1", "2", "3"] and take.failures == 1
     a.settle(end(take, 1, "retry", delay=SECOND, failures=5))
@@ -2043,9 +2043,9 @@ def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
     )
     assert bench.state("j:m") == "retry" and len(bench.store.ask(about.DeadLetters())) == 1
     assert (bench.outcome("k1"), bench.outcome("m1")) == ("dead", "")
-    bench.skip(DEAD_RETRY - SECOND)
+    bench.skip(DEAD_RETRY // 2)
     assert not a.take()
-    bench.skip(2 * SECOND)
+    bench.skip(DEAD_RETRY // 2 + SECOND)
     take = a.one("m")
     assert (ids(take), take.failures) == (["m1", "m2"], 3)
     bench.skip(UNKNOWN)

@@ -152,9 +152,12 @@ def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
     monkeypatch.setattr(heartbeat, "STUCK", 0.0)  # two leases then
     lost: list[str] = []
     one = make(
-        lease=0.3, on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None
+        slots=16,
+        lease=0.3,
+        on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None,
     )
     two = make()
+    clock = play.Clock(monkeypatch, one)
 
     @two.job
     async def do(job: Job) -> str:
@@ -162,23 +165,30 @@ def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
 
     one.declare_job("do")
     store = play.tamper(one)
-    with one.worker() as stuck:
+    with one.worker() as stuck, two.worker() as sound:
         was = stuck.id
-        with two.worker():
-            until(lambda: play.settled(two, 2, 4096))
-            key = play.key_of(two, was)
-            store.before["work"] = trouble
-            assert do.dispatch(key).result(HANG) == "two"
-            assert "it could not work" in lost
-            until(lambda: not stuck.is_member)
-            never(lambda: stuck.is_member, seconds=0.5)  # it would be given keys
-            if trouble is not end_the_thread:
-                del store.before["work"]
-                until(lambda: stuck.is_member and stuck.id != was and play.slot_share(two).get(stuck.id))
+        until(lambda: play.settled(two, 2, 16))
+        key = play.key_of(two, was)
+        store.before["work"] = trouble
+        receipt = do.dispatch(key)
+
+        def has_lost_it() -> bool:  # it renews its lease meanwhile, as long as it has one
+            clock.let_pass(0.25, sound)
+            return until(lambda: lost or clock.is_renewed(stuck)) is lost
+
+        until(has_lost_it)
+        clock.let_pass(1.25, sound)
+        assert receipt.result(HANG) == "two"
+        assert lost == ["it could not work"]
+        until(lambda: not stuck.is_member)
+        never(lambda: stuck.is_member, seconds=0.5)  # it would be given keys
+        if trouble is not end_the_thread:
+            del store.before["work"]
+            until(lambda: stuck.is_member and stuck.id != was and play.slot_share(two).get(stuck.id))
 
 
 def test_a_turn_that_takes_long_costs_no_lease(make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch):
-    pool = make(lease=0.3)
+    pool = make(slots=16, lease=0.3)
     clock = play.Clock(monkeypatch, pool)
     hangs, hang = threading.Event(), threading.Event()
 

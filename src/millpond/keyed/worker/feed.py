@@ -24,6 +24,7 @@ from millpond.keyed.stores.base import PoolGone, Store
 from millpond.keyed.worker.membership import Membership
 from millpond.keyed.worker.rebalancer import Rebalancer
 from millpond.keyed.worker.runner import Runner
+from millpond.local._atomic import FREE_THREADED
 
 LOOK = 1.0
 """Seconds after which it looks by itself."""
@@ -88,7 +89,7 @@ class Feed:
 
     def wake(self) -> None:
         """Look at the store soon."""
-        if not self._bell.is_set():
+        if FREE_THREADED or not self._bell.is_set():  # without the GIL it may look set though it was just cleared
             self._bell.set()
 
     def hand(self, before: int, signal: Signal, membership: Membership) -> None:
@@ -115,7 +116,7 @@ class Feed:
 
     def _reported(self) -> set[int]:
         """Return the tokens of takes whose reports are still to be sent."""
-        return {one.token for one in list(self._reports)}
+        return {one.token for one in self._reports.copy()}  # one step, also without the GIL
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything has been reported, and the store was asked once more: it may have handed something."""

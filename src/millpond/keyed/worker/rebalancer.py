@@ -19,6 +19,7 @@ from millpond.keyed.shared.notices import tell
 from millpond.keyed.stores.base import Store
 from millpond.keyed.worker.membership import MARGIN, Membership
 from millpond.keyed.worker.runner import Runner
+from millpond.local._atomic import lock_of
 
 PATROL = 64
 """Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""
@@ -61,7 +62,8 @@ class Rebalancer:
 
     def tell(self, state: PoolState) -> None:
         """Keep what a heartbeat told for the next turn."""
-        self._state = state
+        with lock_of(self):
+            self._state = state
 
     def note_lost_answer(self) -> None:
         """Note that the store may have given what never arrived here."""
@@ -90,7 +92,8 @@ class Rebalancer:
 
         A state that was used is old: it shows a worker as living that has been found dead since.
         """
-        state, self._state = self._state, None
+        with lock_of(self):
+            state, self._state = self._state, None
         is_more, self.is_more = self.is_more, False
         return self._store.ask(about.Members()) if is_more and state is None else state
 
