@@ -19,10 +19,13 @@ from millpond.errors import EngineError, EngineUnavailable
 
 try:
     from hiredis import Reader as _Reader
+    from hiredis import pack_command as _pack_command
 except ImportError:  # pragma: no cover  (the extra brings it; this is for where it has no wheel)
     from millpond._redis._parser import Reader as _Reader  # type: ignore[assignment]
+    from millpond._redis._parser import packed as _pack_command  # type: ignore[assignment]
 
 Argument: TypeAlias = str | bytes | int
+_packed: Final[Callable[[tuple[Argument, ...]], bytes]] = _pack_command  # type: ignore[assignment]
 _REDIRECTS: Final = 5
 SILENCE: Final = 15.0
 """Seconds after which a subscription that does not answer is taken for dead."""
@@ -80,7 +83,7 @@ class Connection:
 
     def send(self, args: Sequence[Argument]) -> None:
         try:
-            self.socket.sendall(packed(args))
+            self.socket.sendall(_packed(tuple(args)))
         except BlockingIOError as error:
             raise TimeoutError("the server takes nothing in") from error
 
@@ -284,15 +287,6 @@ def connected(address: Address) -> Connection:
         except OSError:
             address.redirect(*sent_to)  # either may come back first
             raise
-
-
-def packed(args: Sequence[Argument]) -> bytes:
-    """Write a call."""
-    parts = [b"*%d\r\n" % len(args)]
-    for one in args:
-        data = one if isinstance(one, bytes) else str(one).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
 
 
 def explained(error: Exception, address: Address, *, is_sent: bool = True) -> EngineError:
