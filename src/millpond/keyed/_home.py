@@ -323,7 +323,8 @@ class Home:
         plain = self.checked_key(key)
         job = special.id if special is not None and special.id else self.new_id()
         if special is not None:
-            special = special._replace(id=job, name=definition.name)
+            at = special.at and self.store.time_at(special.at)
+            special = special._replace(id=job, name=definition.name, at=at)
         keep = definition.keep
         fields = (job, definition.name, self.producer if keep else "", keep, payload)
         body = encode(TracedEnvelope(*fields, trace) if trace else Envelope(*fields))

@@ -20,7 +20,7 @@ from millpond._clock import elapsed
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed._home import Home
 from millpond.keyed._records import Batch, Order, Verdicts
-from millpond.keyed._store import PoolGone
+from millpond.keyed._store import NothingChanged, PoolGone
 
 BATCH = 500
 BATCH_BYTES = 4 << 20
@@ -169,6 +169,8 @@ class Outbox:
                 return store.dispatch(batch, orders)
             except PoolGone:
                 is_gone = True
+            except NothingChanged:
+                raise
             except EngineUnavailable as error:
                 if elapsed() > deadline:
                     raise EngineUnavailable(

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from millpond.errors import EngineError
+from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed._commands import Command
 from millpond.keyed._questions import A, Question
 from millpond.keyed._records import (
@@ -41,6 +41,10 @@ from millpond.keyed._records import (
 
 class PoolGone(EngineError):
     """The store has no such pool (any more): it lost its data, or the pool was dropped. Open it again."""
+
+
+class NothingChanged(EngineUnavailable):
+    """The store could not do it, and has surely done nothing: so whoever asked is told at once."""
 
 
 class Opened(NamedTuple):
@@ -89,6 +93,9 @@ class Store(Protocol):
         """Make the pool with these settings, or find it with those that it was made with."""
 
     # producers
+    def time_at(self, moment: int) -> int:
+        """Return what the clock of the store will show at a time of day, as this machine knows it now."""
+
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts: ...
     def apply(self, command: Command) -> str: ...
 

@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from millpond._clock import EngineTime
@@ -105,6 +106,9 @@ class MemoryStore:
                 self.tables = MemoryTables(settings, secrets.token_hex(8))
                 self._rules = Rules(self.tables, self._hints.add, self._hand)
             return Opened(self.tables.settings, self.tables.incarnation)
+
+    def time_at(self, moment: int) -> int:
+        return self._clock() + self.skew + moment - time.time_ns() // 1000
 
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         with self._working() as (rules, now):

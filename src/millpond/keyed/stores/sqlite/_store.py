@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from millpond import _fork
-from millpond._sqlite import FileReplaced, Transaction
+from millpond._sqlite import DiskFull, FileReplaced, Transaction
 from millpond.errors import PoolClosed
 from millpond.keyed import _questions as about
 from millpond.keyed._commands import Command
@@ -26,7 +27,7 @@ from millpond.keyed._records import (
     Verdicts,
     Work,
 )
-from millpond.keyed._store import Opened, PoolGone
+from millpond.keyed._store import NothingChanged, Opened, PoolGone
 from millpond.keyed.rules import Rules
 from millpond.keyed.stores.sqlite import _reads
 from millpond.keyed.stores.sqlite._ears import Ear, ring
@@ -107,11 +108,13 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _gone(self) -> Iterator[None]:
-        """Say in the words of a store that the file was replaced."""
+        """Say in the words of a store that the file was replaced, or cannot grow."""
         try:
             yield
         except FileReplaced as error:
             raise PoolGone(str(error)) from error
+        except DiskFull as error:
+            raise NothingChanged(str(error)) from error
 
     # -- the verbs ----------------------------------------------------------------------------------------------------
 
@@ -133,6 +136,9 @@ class SqliteStore:
 
         with self._gone():
             return Opened(*(home.read(find) or home.write(make)).origin)
+
+    def time_at(self, moment: int) -> int:
+        return self._at_home().clock.now() + self.skew + moment - time.time_ns() // 1000
 
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         return self._write(lambda rules, now: rules.dispatch(now, batch, orders))
