@@ -311,7 +311,10 @@ def test_a_wrong_password_is_told_without_telling_it(stores):
 
 @pytest.mark.parametrize(
     ("url", "problem"),
-    [("http://host", "is no URL of Redis"), ("redis://127.0.0.1/0?colour=red", "has an option 'colour'; there are cluster, db")],
+    [
+        ("http://host", "is no URL of Redis"),
+        ("redis://127.0.0.1/0?colour=red", "has an option 'colour'; there are cluster, db"),
+    ],
 )
 def test_a_url_that_says_nothing_is_refused(url, problem):
     with pytest.raises(ValueError, match=problem):

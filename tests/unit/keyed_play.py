@@ -17,9 +17,11 @@ from millpond.errors import EngineUnavailable
 from millpond.keyed import _heart, _tenure, _worker
 from millpond.keyed._pool import KeyedPool
 from millpond.keyed._port import Working
+from millpond.keyed._records import Settings
 from millpond.keyed.stores.memory import MemoryStore
 from waiting import HANG, auntil, until
 
+SLOTS = Settings().slots
 LONG = 600.0
 """Seconds that no test lasts: a lease or a drain that does not end however slow the machine is."""
 

@@ -3,7 +3,7 @@
     _address   Address: where a server is and how to get in, from a URL
     _client    Client: calls and scripts on one connection; Subscription: hints on another
 
-Every worker and every companion has that memory (docs/decisions/0022, 0029). The parser is hiredis where it is installed.
+Every worker and every companion is that much smaller (docs/decisions/0022, 0029). hiredis parses where it is installed.
 """
 
 from millpond._redis._address import Address

@@ -54,7 +54,7 @@ def _nothing() -> int:
 
 
 class Connection:
-    """One connection that is ready for use. One thread reads; whoever holds a lock of the user's may write meanwhile."""
+    """One connection that is ready for use. One thread reads; another may write meanwhile, one at a time."""
 
     def __init__(self, address: Address) -> None:
         self.socket = address.connect()

@@ -96,9 +96,7 @@ class DiskFull(EngineUnavailable):
 
 
 def _full(path: str) -> EngineError:
-    return DiskFull(
-        f"no space left to write {path!r}: nothing was changed; free some disk space and try again"
-    )
+    return DiskFull(f"no space left to write {path!r}: nothing was changed; free some disk space and try again")
 
 
 def translate(error: sqlite3.Error, path: str) -> EngineError:

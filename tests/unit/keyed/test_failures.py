@@ -300,7 +300,7 @@ def test_a_replayed_job_is_waited_for_anew(pool: KeyedPool):
 
 
 def test_a_full_grave_is_not_dug_again_and_nobody_is_told_that_it_was(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, max_dead=1)
+    pool = make(lease=play.LONG, max_dead=1)
 
     @pool.job
     def bad(job: Job) -> None:

@@ -219,7 +219,7 @@ def test_on_busy_coalesce(pool: KeyedPool):
 
 
 def test_a_full_mailbox_refuses_and_the_others_do_not(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, max_per_key=3)
+    pool = make(lease=play.LONG, max_per_key=3)
     ran: list[int] = []
 
     @pool.job
@@ -239,7 +239,7 @@ def test_a_full_mailbox_refuses_and_the_others_do_not(make: Callable[..., KeyedP
 
 
 def test_a_full_pool_refuses(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, max_jobs=3)
+    pool = make(lease=play.LONG, max_jobs=3)
 
     @pool.job
     async def do(job: Job, number: int) -> int:
@@ -255,7 +255,7 @@ def test_a_full_pool_refuses(make: Callable[..., KeyedPool]):
 
 
 def test_dispatch_many_says_what_was_refused(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, max_per_key=2)
+    pool = make(lease=play.LONG, max_per_key=2)
 
     @pool.job
     async def do(job: Job, number: int) -> int:

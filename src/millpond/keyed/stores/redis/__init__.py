@@ -6,8 +6,8 @@ _connection   a connection for one purpose
 _listener     hints
 _store        the verbs
 
-The URL is `redis://`, `rediss://` (TLS) or `unix://`, and `redis+cluster://` for a node of a cluster: a pool lives on one
-shard. `?prefix=` is what all keys begin with, `millpond:` unless told; `millpond._redis` knows the other options.
+The URL is `redis://`, `rediss://` (TLS) or `unix://`, and `redis+cluster://` for a node of a cluster: a pool lives on
+one shard. `?prefix=` is what all keys begin with, `millpond:` unless told; `millpond._redis` knows the other options.
 """
 
 from __future__ import annotations
