@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
 from functools import cache
-from importlib.resources import files
 from typing import Final
 
 from millpond._redis import Script
@@ -56,6 +56,5 @@ _PIECES: Final = {
 @cache
 def script(name: str) -> Script:
     """Return a script by its name."""
-    folder = files(__package__) / "lua"
     pieces = [*_PIECES[name].split(), name]
-    return Script(b"\n".join((folder / f"{piece}.lua").read_bytes() for piece in pieces))
+    return Script(b"\n".join(pkgutil.get_data(__package__, f"lua/{piece}.lua") or b"" for piece in pieces))
