@@ -23,7 +23,8 @@ from typing import Any
 import harness
 from harness import Question, scale
 
-from millpond.keyed import Job, Jump, KeyedPool, Rendezvous, Retry, _core
+from millpond.keyed import Job, Jump, KeyedPool, Rendezvous, Retry
+from millpond.keyed.rules.placement import SLOTS, Member, Placement, stable_hash
 from millpond.testing._redis import redis_server
 
 PATIENCE = 120.0
@@ -79,7 +80,7 @@ class Scene:
     def _is_settled(self, workers: int) -> bool:
         """Tell whether all workers are up and have their share."""
         shares = [view.slots for view in self.pool.workers()]
-        return len(shares) == workers and sum(shares) == _core.SLOTS and max(shares) <= 1.2 * _core.SLOTS / workers
+        return len(shares) == workers and sum(shares) == SLOTS and max(shares) <= 1.2 * SLOTS / workers
 
     def wait(self, is_so: Callable[[], bool], pause: float = 0.001) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -171,17 +172,17 @@ def crowd(workers: int) -> float:
         return scene.drain(jobs, 1000)
 
 
-def moved(placement: Callable[[], _core.Placement], members: int) -> list[float]:
+def moved(placement: Callable[[], Placement], members: int) -> list[float]:
     """Return how many slots move when one of N joins or leaves, at several places: times the ideal, a share of 1/N."""
     shares = []
     for seed in range(1 if harness.is_smoke() else 3):
         place = placement()
-        whole = [_core.Member(f"{_core.stable_hash(f'{seed}-{number}'):016x}"[:10]) for number in range(members)]
-        full = place(whole, _core.SLOTS)
+        whole = [Member(f"{stable_hash(f'{seed}-{number}'):016x}"[:10]) for number in range(members)]
+        full = place(whole, SLOTS)
         for gone in range(0, members, max(1, members // 8)):
             rest = [*whole[:gone], *whole[gone + 1 :]]
-            changed = sum(one != other for one, other in zip(full, place(rest, _core.SLOTS), strict=True))
-            shares.append(changed * members / _core.SLOTS)
+            changed = sum(one != other for one, other in zip(full, place(rest, SLOTS), strict=True))
+            shares.append(changed * members / SLOTS)
     return shares
 
 

@@ -39,10 +39,10 @@ PAIRS = [
     ("src/millpond/resources/_async_grant.py", "src/millpond/resources/_grant.py"),
     ("src/millpond/resources/_async_observed.py", "src/millpond/resources/_observed.py"),
     ("src/millpond/resources/_async_admin.py", "src/millpond/resources/_admin.py"),
-    ("src/millpond/keyed/_async_pool.py", "src/millpond/keyed/_pool.py"),
-    ("src/millpond/keyed/_async_handle.py", "src/millpond/keyed/_handle.py"),
-    ("src/millpond/keyed/_async_admin.py", "src/millpond/keyed/_admin.py"),
-    ("src/millpond/keyed/_async_search.py", "src/millpond/keyed/_search.py"),
+    *(
+        (f"src/millpond/keyed/client/_async/{name}.py", f"src/millpond/keyed/client/_sync/{name}.py")
+        for name in ("pool", "handle", "admin", "search")
+    ),
 ]
 """Source and twin; a pair whose source is not there is passed over."""
 
@@ -58,9 +58,10 @@ NAMES = {
     "asynccontextmanager": "contextmanager",
     "AbstractAsyncContextManager": "AbstractContextManager",
     "StopAsyncIteration": "StopIteration",
+    "async_bridge": "bridge",
     "async_serve": "serve",
 }
-"""Names that no rule covers. `AsyncX` is X and `_async_x` is `_x`, whatever X is."""
+"""Names that no rule covers. `AsyncX` is X and `_async_x` is `_x`, whatever X is; a folder `_async` is `_sync`."""
 
 
 def renamed(name: str) -> str:
@@ -165,7 +166,16 @@ class Translation:
         elif token.text in ("Awaitable", "AsyncGenerator") and after.text == "[":
             self._parameters(index)
         else:
-            self._put(token, renamed(token.text))
+            is_folder = token.text == "_async" and self._is_import(index)
+            self._put(token, "_sync" if is_folder else renamed(token.text))
+
+    def _is_import(self, index: int) -> bool:
+        """Return whether a name is part of the path of an import: `from millpond.keyed.client._async.pool import`."""
+        while index > 0 and (self.tokens[index].kind == tokenize.NAME or self.tokens[index].text == "."):
+            if self.tokens[index].text in ("from", "import"):
+                return True
+            index -= 1
+        return self.tokens[index].text in ("from", "import")
 
     def _parameters(self, index: int) -> None:
         """Change a generic whose parameters are others in the twin."""

@@ -139,7 +139,7 @@ def _run(program: Program, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions(program: Program) -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415  (2 MB, in no worker that is measured)
+    from importlib.metadata import PackageNotFoundError, version  # here: 2 MB, which no worker that is measured needs
 
     found = {}
     for package in program.packages:

@@ -46,7 +46,7 @@ MUTANTS = (
                 "dismiss(worker)",
             ),
             (
-                KEYED + "_plan.py",
+                KEYED + "rules/plan.py",
                 "if each.is_dead or (is_over",
                 "if hash((end, each.id)) % 20 == 0 or each.is_dead or (is_over",
             ),
@@ -57,27 +57,33 @@ MUTANTS = (
         "past_its_lease or kills_among",
         (
             (LUA + "work.lua", "if not run or sub(run, 1, #token + 1) ~= token .. ':' then", "if not run then"),
-            (KEYED + "_heart.py", "            if left <= 0:\n", "            if False:\n"),
-            (KEYED + "_tenure.py", "return not self.is_over and elapsed() < self._stop_at", "return not self.is_over"),
+            (KEYED + "worker/heartbeat.py", "            if left <= 0:\n", "            if False:\n"),
+            (KEYED + "worker/membership.py", "return not self.is_over and self.left() > 0", "return not self.is_over"),
         ),
     ),
     Mutant(
         "no dead-man's switch",
         "connections",
         (
-            (KEYED + "_heart.py", "            if left <= 0:\n", "            if False:\n"),
-            (KEYED + "_tenure.py", "return not self.is_over and elapsed() < self._stop_at", "return not self.is_over"),
+            (KEYED + "worker/heartbeat.py", "            if left <= 0:\n", "            if False:\n"),
+            (KEYED + "worker/membership.py", "return not self.is_over and self.left() > 0", "return not self.is_over"),
         ),
     ),
     Mutant(
         "a worker that lost its lease lets its handlers run on",
         "past_its_lease",
-        ((KEYED + "_worker.py", '        self._runner.give_up(tenure, "lease")\n', ""),),
+        ((KEYED + "worker/worker.py", '        self._runner.give_up(membership, "lease")\n', ""),),
     ),
     Mutant(
         "a worker that lost its lease does not join again",
         "past_its_lease",
-        ((KEYED + "_heart.py", "                    if self.is_leaving:\n", "                    if True:\n"),),
+        (
+            (
+                KEYED + "worker/heartbeat.py",
+                "                    if self.is_leaving:\n",
+                "                    if True:\n",
+            ),
+        ),
     ),
     Mutant(
         "redis: a dispatch that comes twice is done twice",
@@ -103,12 +109,12 @@ MUTANTS = (
     Mutant(
         "a worker leaves without waiting for its handlers",
         "rolling",
-        ((KEYED + "_worker.py", "is_idle = await runner.idle(grace)\n", "is_idle = await runner.idle(0.0)\n"),),
+        ((KEYED + "worker/worker.py", "is_idle = await runner.idle(grace)\n", "is_idle = await runner.idle(0.0)\n"),),
     ),
     Mutant(
         "strict does not end the process",
         "strict",
-        ((KEYED + "_tenure.py", "signal.setitimer(signal.ITIMER_REAL, left)", "pass"),),
+        ((KEYED + "worker/membership.py", "signal.setitimer(signal.ITIMER_REAL, left)", "pass"),),
     ),
 )
 

@@ -50,7 +50,7 @@ def seconds_until_taken_over(store: str, folder: Path, jobs: int) -> tuple[float
     with two_workers(store, folder) as (pool, (victim, survivor)):
         owned = {int(each.label.rpartition(":")[2]): each.id for each in pool.workers()}
         slots = pool.slots()
-        owners = {key: slots[pool._home.address(key)[0]].owner for key in map(str, range(8000))}
+        owners = {key: slots[pool._connection.address(key)[0]].owner for key in map(str, range(8000))}
         theirs, ours = ([key for key, owner in owners.items() if owner == owned[one.pid]] for one in (victim, survivor))
         busy = ours[:3000]
         work = pool.declare_job("work", keep_result=0)

@@ -25,7 +25,7 @@ from keyed_proxy import Proxy
 from keyed_storm import Storm, seed
 from keyed_worker import FOR_EVER
 
-from millpond.keyed._records import Settings
+from millpond.keyed.rules.records import Settings
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 from waiting import HANG, until
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from millpond.keyed.rules import Rules
 from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.pool import Rules
 from millpond.keyed.rules.takes import TakeRules
 from millpond.keyed.stores.memory import MemoryStore
 from millpond.keyed.stores.memory._tables import MemoryMembers, MemorySignals

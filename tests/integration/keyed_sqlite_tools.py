@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from millpond.keyed import _core
-from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import SECOND, Joiner, Order, Settings, Settle, Special, Take
+from millpond.keyed.rules import placement
+from millpond.keyed.rules.envelope import Envelope, encode, opened
+from millpond.keyed.rules.records import SECOND, Joiner, Order, OrderOptions, Report, Settings, Take
 from millpond.keyed.stores import sqlite
 
 SLOTS = 16
@@ -19,13 +19,13 @@ def open_store(url: str, pool: str = "p", settings: Settings = SETTINGS) -> sqli
     return store
 
 
-def order(key: str, job: str, special: Special | None = None, *, keep: int = 0, reply: str = "") -> Order:
+def order(key: str, job: str, options: OrderOptions | None = None, *, keep: int = 0, reply: str = "") -> Order:
     body = encode(Envelope(job, "job", reply, keep, b"x" * 40))
-    return Order(_core.slot_of(key, SLOTS), f"j:{key}", body, special)
+    return Order(placement.slot_of(key, SLOTS), f"j:{key}", body, options)
 
 
 def resident(key: str, job: str, payload: bytes = b"") -> tuple[int, str, bytes]:
-    return _core.slot_of(key, SLOTS), f"r:watch:{key}", encode(Envelope(job, "watch", "", 0, payload))
+    return placement.slot_of(key, SLOTS), f"r:watch:{key}", encode(Envelope(job, "watch", "", 0, payload))
 
 
 class Hand:
@@ -37,13 +37,13 @@ class Hand:
         if claims:
             store.claim(name, range(SLOTS), {})
 
-    def work(self, *settles: Settle, want: int = 100, per: int = 16, residents: int = 10, heard: int = 0) -> Any:
+    def work(self, *settles: Report, want: int = 100, per: int = 16, residents: int = 10, heard: int = 0) -> Any:
         self.calls += 1
         return self.store.work(self.name, self.calls, settles, want, per, residents, heard)
 
 
-def end(take: Take, how: str = "end", done: int | None = None, **more: Any) -> Settle:
-    return Settle(take.slot, take.mailbox, take.token, len(take.jobs) if done is None else done, how, **more)
+def end(take: Take, how: str = "end", done: int | None = None, **more: Any) -> Report:
+    return Report(take.slot, take.mailbox, take.token, len(take.jobs) if done is None else done, how, **more)
 
 
 def ids(take: Take) -> list[str]:
@@ -87,4 +87,4 @@ def check_rows(store: sqlite.SqliteStore) -> None:
             assert not found, f"{fault}: {found[:3]}"
         assert transaction.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
-    store._home.read(look)
+    store._file.read(look)

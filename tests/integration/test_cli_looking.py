@@ -22,7 +22,7 @@ from millpond.cli import main
 from millpond.cli.place import Place
 from millpond.cli.top import Sight
 from millpond.errors import NotFound, PoolFull
-from millpond.keyed._search import STATES
+from millpond.keyed.client._sync.search import STATES
 from waiting import HANG, until
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]

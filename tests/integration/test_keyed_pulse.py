@@ -28,8 +28,10 @@ from keyed_storm import Storm
 
 from millpond import KeyedPool, PoolFull
 from millpond.errors import EngineUnavailable
-from millpond.keyed import Job, KeyedResident, Resident, _lane, _replies
-from millpond.keyed.stores.sqlite import _home
+from millpond.keyed import Job, KeyedResident, Resident
+from millpond.keyed.client import results
+from millpond.keyed.stores.sqlite import _file
+from millpond.keyed.worker import feed
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 from waiting import HANG, becomes, until
 
@@ -144,7 +146,7 @@ class Node:
     def owned(self, keys: list[str]) -> set[str]:
         """Return those of the keys whose slots this node owns."""
         slots, mine = self.pool.slots(), self._worker.id
-        return {key for key in keys if slots[self.pool._home.address(key)[0]].owner == mine}
+        return {key for key in keys if slots[self.pool._connection.address(key)[0]].owner == mine}
 
     def has_its_share(self) -> bool:
         """Whether it owns a quarter of the slots: by far most of its half."""
@@ -172,7 +174,7 @@ def test_1_every_dispatch_starts_once_and_none_stalls(url: str, monkeypatch: pyt
     Pulse: 1,505 starts, 5 of them on a key that ran already; 9 stalls of 0.9 s and more; 4 false errors.
     Ours: 1,500 starts, no error; and no stall, since each is told of at once: nothing is found by looking now and then.
     """
-    for module in (_lane, _replies, _home):
+    for module in (feed, results, _file):
         monkeypatch.setattr(module, "LOOK", 2 * HANG)
     diary = Diary()
     with Node(url, fresh(), "a", diary, lease=6 * HANG) as node:

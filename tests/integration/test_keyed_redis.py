@@ -22,12 +22,12 @@ import redis
 from millpond._redis import _address
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed import Job, KeyedPool
-from millpond.keyed import _commands as do
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import Envelope, encode
-from millpond.keyed._records import SECOND, Batch, Joiner, Order, Outcome, Settings, Settle, Special, Work
-from millpond.keyed._store import PoolGone
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import Envelope, encode
+from millpond.keyed.rules.records import SECOND, Batch, Joiner, Order, OrderOptions, Outcome, Report, Settings, Work
 from millpond.keyed.stores import redis as redis_store
+from millpond.keyed.stores.base import PoolGone
 from millpond.keyed.stores.redis import RedisStore, _scripts
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 
@@ -90,12 +90,12 @@ def hire(store: RedisStore, worker: str = "w", slots: int = SLOTS) -> None:
     assert not store.claim(worker, range(slots), {}).is_gone
 
 
-def work(store: RedisStore, *settles: Settle, worker: str = "w", want: int = 100, per: int = 16) -> Work:
+def work(store: RedisStore, *settles: Report, worker: str = "w", want: int = 100, per: int = 16) -> Work:
     return store.work(worker, next(_numbers), settles, want, per, want)
 
 
-def ended(done: Work) -> list[Settle]:
-    return [Settle(take.slot, take.mailbox, take.token, len(take.jobs)) for take in done.takes]
+def ended(done: Work) -> list[Report]:
+    return [Report(take.slot, take.mailbox, take.token, len(take.jobs)) for take in done.takes]
 
 
 def ids(done: Work) -> list[str]:
@@ -425,7 +425,7 @@ def test_a_dispatch_that_came_twice_is_in_once_and_its_refusals_are_told_again(p
     proxy.next = "twice"
     assert store.dispatch(Batch("other", 1), [Order(2, "j:l", body())]) == {}
     assert store.ask(about.Counts()).jobs == 3
-    special = [Order(3, "j:m", body("x"), Special("x", "f", on_busy="reject")), Order(3, "j:m", body("y"), Special("y", "f", on_busy="reject"))]  # fmt: skip
+    special = [Order(3, "j:m", body("x"), OrderOptions("x", "f", on_busy="reject")), Order(3, "j:m", body("y"), OrderOptions("y", "f", on_busy="reject"))]  # fmt: skip
     proxy.next = "answer"
     with pytest.raises(EngineUnavailable):
         store.dispatch(Batch("special", 1), special)
@@ -550,7 +550,7 @@ def test_many_threads_may_call_at_once(store):
     for thread in threads:
         thread.start()
     got: list[str] = []
-    settles: list[Settle] = []
+    settles: list[Report] = []
     while len(got) < 180:
         done = work(store, *settles)
         settles = ended(done)
@@ -569,8 +569,8 @@ def every_verb(store: RedisStore) -> None:
     hire(store)
     mailbox = "r:watch:k"
     put(store, "a", "b", "c")
-    late = Order(2, "j:late", body("late"), Special("late", "f", delay=SECOND))
-    unheard = Order(2, "j:late", body("later"), Special("later", "f", delay=SECOND))
+    late = Order(2, "j:late", body("late"), OrderOptions("late", "f", delay=SECOND))
+    unheard = Order(2, "j:late", body("later"), OrderOptions("later", "f", delay=SECOND))
     store.dispatch(Batch(f"batch-{next(_numbers)}", 1), [late, unheard, Order(3, "j:unknown", body("u"))])
     assert store.apply(do.Cancel(2, "j:late", "later")) == "cancelled"
     assert store.apply(do.Start(4, mailbox, body("res"))) == "started"
@@ -586,9 +586,9 @@ def every_verb(store: RedisStore) -> None:
     outcome = Outcome("a", "done", b"result", SECOND // 1000, "producer")
     done = work(
         store,
-        Settle(key.slot, key.mailbox, key.token, 1, "retry", delay=SECOND, failures=1, outcomes=(outcome,)),
-        Settle(unknown.slot, unknown.mailbox, unknown.token, 0, "shelve", reason=b"g"),
-        Settle(resident.slot, mailbox, resident.token, 1, "end", notes=99),
+        Report(key.slot, key.mailbox, key.token, 1, "retry", delay=SECOND, failures=1, outcomes=(outcome,)),
+        Report(unknown.slot, unknown.mailbox, unknown.token, 0, "park", reason=b"g"),
+        Report(resident.slot, mailbox, resident.token, 1, "end", notes=99),
         want=0,
     )
     assert [one.kind for one in done.signals] == ["note", "cancel", "cancel"] and not done.stale
@@ -597,7 +597,7 @@ def every_verb(store: RedisStore) -> None:
     store.join(Joiner("v", "host", names=("g",)))
     lent = work(store, worker="v")
     assert [take.mailbox for take in lent.takes] == ["j:unknown"]
-    work(store, ended(lent)[0]._replace(done=0, how="bury", reason=b"why"), worker="v")
+    work(store, ended(lent)[0]._replace(done=0, how="to_dead_letters", reason=b"why"), worker="v")
     assert store.apply(do.Replay(tuple(one.number for one in store.ask(about.DeadLetters())))) == "1"
     store.leave("v")
     for _ in range(5):
@@ -616,7 +616,7 @@ def test_a_pool_that_lost_some_of_its_keys_serves_the_others(store, redis_url):
         done = work(store)
         assert sorted(ids(done)) == ["here", "parked"]
         here, parked = sorted(ended(done), key=lambda one: one.mailbox)
-        work(store, here, parked._replace(done=0, how="shelve", reason=b"g"))
+        work(store, here, parked._replace(done=0, how="park", reason=b"g"))
         client.delete(store._base + b"shelves", store._base + b"mb:j:parked")
         put(store, "more", key="more")
         store.join(Joiner("v", "host", names=("g",)))
@@ -628,14 +628,14 @@ def test_a_long_reading_holds_up_neither_moves_nor_heartbeats(store, redis_url):
     """Each of them has a connection of its own."""
     hire(store)
     begun, release = threading.Event(), threading.Event()
-    run = store._desk.run
+    run = store._writer.run
 
     def slowly(name, args):
         begun.set()
         assert release.wait(60)
         return run(name, args)
 
-    store._desk.run = slowly
+    store._writer.run = slowly
     reader = threading.Thread(target=lambda: store.ask(about.Keys()))
     reader.start()
     try:
@@ -678,12 +678,12 @@ def test_a_drop_that_stopped_halfway_is_ended_by_who_opens_the_pool(store, redis
     hire(store)
     put(store, "a")
     before = store.ask(about.Members()).incarnation
-    store._desk.run("mark", [])  # and then its process died
+    store._writer.run("mark", [])  # and then its process died
     with pytest.raises(PoolGone):
         store.ask(about.Members())
     assert store.open(Settings(slots=SLOTS)).incarnation != before
     assert store.ask(about.Counts()).jobs == 0 and store.ask(about.Members()).members == ()
-    store._desk.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
+    store._writer.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
     assert store.ask(about.Members()).members == ()
 
 
@@ -712,7 +712,7 @@ def test_large_jobs_are_taken_a_few_at_a_time(store):
 def test_times_are_whole_however_far_away(store):
     hire(store)
     at = 4_102_444_800 * SECOND + 123_457  # in 2100
-    store.dispatch(Batch("far", 1), [Order(1, "j:k", body("far"), Special("far", "f", at=at))])
+    store.dispatch(Batch("far", 1), [Order(1, "j:k", body("far"), OrderOptions("far", "f", at=at))])
     put(store, "a")
     done = work(store)
     assert done.due == at
@@ -765,7 +765,7 @@ def test_a_job_begins_with_its_wake_up_while_the_worker_cannot_ask(redis_url):
         async def do(job: Job, blob: bytes) -> None:
             begun.append(job.key)
 
-        real, may_ask = pool._home.store, threading.Event()
+        real, may_ask = pool._connection.store, threading.Event()
         may_ask.set()
         told: list[int] = []
 

@@ -17,13 +17,13 @@ import pytest
 from millpond._sqlite import Database, DiskFull, Transaction
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.keyed import KeyedPool
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
-from millpond.keyed._envelope import Envelope, encode
-from millpond.keyed._records import SECOND, Batch, Joiner, Outcome, Settings, Special
-from millpond.keyed._store import PoolGone
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
+from millpond.keyed.rules.envelope import Envelope, encode
+from millpond.keyed.rules.records import SECOND, Batch, Joiner, OrderOptions, Outcome, Settings
 from millpond.keyed.stores import sqlite
-from millpond.keyed.stores.sqlite import _desk
+from millpond.keyed.stores.base import PoolGone
+from millpond.keyed.stores.sqlite import _writer
 from millpond.resources import ResourcePool
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -69,8 +69,8 @@ def test_a_retry_a_dead_letter_and_a_shelf(store):
     takes = {take.mailbox: take for take in hand.work().takes}
     due = hand.work(
         end(takes["j:a"], "retry", 0, delay=5 * SECOND, failures=1),
-        end(takes["j:b"], "bury", 0, reason=b"no"),
-        end(takes["j:c"], "shelve", 0, reason=b"unknown"),
+        end(takes["j:b"], "to_dead_letters", 0, reason=b"no"),
+        end(takes["j:c"], "park", 0, reason=b"unknown"),
     ).due
     views = store.ask(about.Keys())
     assert {view.mailbox: view.state for view in views} == {"j:a": "retry", "j:c": "parked"}
@@ -88,7 +88,7 @@ def test_a_retry_a_dead_letter_and_a_shelf(store):
 
 def test_delays_ids_and_outcomes_end_in_their_time(store):
     hand = Hand(store)
-    late = Special("1", "job", delay=10 * SECOND, unique_for=20 * SECOND)
+    late = OrderOptions("1", "job", delay=10 * SECOND, unique_for=20 * SECOND)
     assert dict(store.dispatch(Batch("b1", 1), [order("a", "1", late)])) == {}
     assert dict(store.dispatch(Batch("b2", 1), [order("a", "1", late)])) == {0: "same"}
     assert store.ask(about.Where(0, "j:a", "1")) == "delayed" and hand.work().takes == ()
@@ -106,7 +106,7 @@ def test_delays_ids_and_outcomes_end_in_their_time(store):
     store.skew += 6 * SECOND
     assert store.ask(about.Outcomes(("1",))) == [None]
     hand.work()
-    rows = store._home.read(lambda t: t.execute("SELECT count(*) FROM keyed_outcome").fetchone())
+    rows = store._file.read(lambda t: t.execute("SELECT count(*) FROM keyed_outcome").fetchone())
     assert rows == (0,)
 
 
@@ -200,7 +200,9 @@ def _play(store, rng):
     hands = [Hand(store, name) for name in ("a", "b")]
     for number in range(150):
         job, key = str(number), order(rng.choice("xyz"), "")
-        special = Special(job, "job", rng.choice([0, SECOND]), 0, rng.choice(["queue", "replace", "coalesce"]), SECOND)
+        special = OrderOptions(
+            job, "job", rng.choice([0, SECOND]), 0, rng.choice(["queue", "replace", "coalesce"]), SECOND
+        )
         store.dispatch(Batch(job, 1), [order(rng.choice("xyz"), job, rng.choice([None, special]), keep=SECOND)])
         slot, mailbox, body = resident("k", job, bytes([number % 5]))
         commands: list[Command] = [Start(slot, mailbox, body), Stop(slot, mailbox), Notify(slot, mailbox, b"")]
@@ -209,7 +211,7 @@ def _play(store, rng):
         store.apply(rng.choice(commands))
         hand = rng.choice(hands)
         for take in hand.work(per=2).takes:
-            how = rng.choice(["keep", "end", "retry", "bury", "shelve"])
+            how = rng.choice(["keep", "end", "retry", "to_dead_letters", "park"])
             hand.work(end(take, how, rng.randrange(2), reason=b"job", outcomes=(Outcome(job, "done", b"", SECOND),)))
         store.skew += SECOND // 2
         store.renew(hand.name)
@@ -220,9 +222,9 @@ def _play(store, rng):
 
 def test_no_verb_walks_through_a_pool(store, monkeypatch):
     """By the plans that SQLite makes: every statement of a verb finds its rows by more than the number of the pool."""
-    home = store._home
+    home = store._file
     seen: set[str] = set()
-    commit = home._desk._commit
+    commit = home._writer._commit
 
     class Spy:
         def __init__(self, transaction):
@@ -242,7 +244,7 @@ def test_no_verb_walks_through_a_pool(store, monkeypatch):
             call.step = lambda transaction, step=step: step(Spy(transaction))
         commit(calls)
 
-    monkeypatch.setattr(home._desk, "_commit", spied)
+    monkeypatch.setattr(home._writer, "_commit", spied)
     _play(store, random.Random(1))
     assert len(seen) > 60
     for statement in seen:
@@ -265,7 +267,7 @@ FEW = ("keyed_member", "keyed_session", "keyed_doomed", "keyed_died", "keyed_box
 
 def test_two_pools_in_one_file_know_nothing_of_each_other(url):
     one, two = open_store(url, "one"), open_store(url, "two", SETTINGS._replace(max_jobs=5))
-    assert one._home is two._home
+    assert one._file is two._file
     a, b = Hand(one), Hand(two)
     one.dispatch(Batch("b", 1), [order("k", "1")])
     two.dispatch(Batch("b", 1), [order("k", "2")])
@@ -321,13 +323,13 @@ def test_a_resource_pool_lives_in_the_same_file(url, tmp_path):
 
 def test_full_durability_is_asked_for_in_the_url(url):
     store = open_store(f"{url}?synchronous=FULL")
-    assert store._home.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (2,)
+    assert store._file.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (2,)
     store.dispatch(Batch("b", 1), [order("k", "1")])
     with pytest.raises(ValueError, match="synchronous=FULL"):
         sqlite.open(url, "p")
     store.close()
     store = open_store(url)
-    assert store._home.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (1,)
+    assert store._file.read(lambda t: t.execute("PRAGMA synchronous").fetchone()) == (1,)
     assert store.ask(about.Counts()).jobs == 1
     store.close()
 
@@ -351,7 +353,7 @@ def test_a_file_that_is_replaced_is_a_pool_that_is_gone(url, tmp_path):
     store.dispatch(Batch("b", 1), [order("k", "1")])
     for file in tmp_path.iterdir():
         shutil.rmtree(file) if file.is_dir() else file.unlink()
-    store._home.database._seen = 0.0  # as if a moment had passed
+    store._file.database._seen = 0.0  # as if a moment had passed
     with pytest.raises(PoolGone, match="deleted"):
         store.dispatch(Batch("b2", 1), [order("k", "2")])
     with pytest.raises(PoolGone):
@@ -372,7 +374,7 @@ def test_a_url_that_names_no_file_is_refused(tmp_path):
 
 
 def test_one_call_that_fails_spoils_no_other(store):
-    home = store._home
+    home = store._file
     results: list[object] = []
 
     def fail(transaction):
@@ -390,7 +392,7 @@ def test_one_call_that_fails_spoils_no_other(store):
         threads = [threading.Thread(target=call, args=(step,)) for step in steps]
         for thread in threads:
             thread.start()
-        until(lambda: len(home._desk._queue) == 3)
+        until(lambda: len(home._writer._queue) == 3)
     for thread in threads:
         thread.join(HANG)
     assert sorted(map(str, results)) == ["'mine'", "fine", "good"]
@@ -398,11 +400,11 @@ def test_one_call_that_fails_spoils_no_other(store):
 
 
 def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
-    monkeypatch.setattr(_desk, "STUCK", 0.1)
+    monkeypatch.setattr(_writer, "STUCK", 0.1)
     entered, over = threading.Event(), threading.Event()
 
     def hold():
-        with store._home.database.gate:
+        with store._file.database.gate:
             entered.set()
             over.wait(HANG)
 
@@ -411,7 +413,7 @@ def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
     entered.wait(HANG)
     with pytest.raises(EngineUnavailable, match="the holder"):
         store.dispatch(Batch("b", 1), [order("k", "1")])
-    monkeypatch.setattr(_desk, "STUCK", HANG)
+    monkeypatch.setattr(_writer, "STUCK", HANG)
     over.set()
     holder.join(HANG)
     store.dispatch(Batch("b2", 1), [order("k", "2")])
@@ -425,14 +427,14 @@ def test_who_waits_too_long_is_told_who_is_in_the_way(store, monkeypatch):
 def test_a_forked_child_begins_anew(store):
     hand = Hand(store)
     store.dispatch(Batch("b", 1), [order("k", "1")])
-    session = store._home.sessions.number
+    session = store._file.sessions.number
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             store.dispatch(Batch("child", 1), [order("k", "2")])
             child = Hand(store, "child", claims=False)
-            is_new = store._home.sessions.number != session
+            is_new = store._file.sessions.number != session
             dead = {member.id: member.is_dead for member in store.ask(about.Members()).members}
             code = 0 if is_new and dead == {"w": False, "child": False} and child.work().takes == () else 2
         finally:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import SECOND, Batch
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import opened
+from millpond.keyed.rules.records import SECOND, Batch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "sqlite"))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,9 +27,9 @@ start = programs.start
 TOOLS = f"""
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from keyed_sqlite_tools import *
-from millpond.keyed._records import Batch
-from millpond.keyed.stores.sqlite import _home
-_home.LOOK = 3600.0  # who waits is woken; nothing is found, and no lock held, by looking now and then
+from millpond.keyed.rules.records import Batch
+from millpond.keyed.stores.sqlite import _file
+_file.LOOK = 3600.0  # who waits is woken; nothing is found, and no lock held, by looking now and then
 store = open_store(sys.argv[1])
 """
 
@@ -224,13 +224,13 @@ def test_a_process_that_says_goodbye_leaves_nothing(store, url, start):
     heard = threading.Event()
     ear = store.listen("w", heard.set)
     until(lambda: store.ask(about.Members()).members)
-    until(lambda: store._home.sessions.others())  # one that was never met is not missed
+    until(lambda: store._file.sessions.others())  # one that was never met is not missed
     heard.clear()
     assert listener.ask() == "closed"
     assert heard.wait(HANG)
     assert [member.is_dead for member in store.ask(about.Members()).members] == [True]
     ear.close()
-    rows = store._home.read(
+    rows = store._file.read(
         lambda t: (
             t.execute("SELECT count(*) FROM keyed_session").fetchone(),
             t.execute("SELECT count(*) FROM keyed_ear").fetchone(),
@@ -246,12 +246,12 @@ def test_the_dead_leave_no_session_or_bell_behind(store, url, start, tmp_path):
     for program in programs_:
         program.kill()
     becomes(lambda: len(os.listdir(tmp_path / "pools.db-bells")), 1)
-    becomes(lambda: store._home.read(lambda t: t.execute("SELECT count(*) FROM session").fetchone()), (1,))
+    becomes(lambda: store._file.read(lambda t: t.execute("SELECT count(*) FROM session").fetchone()), (1,))
 
 
 def test_a_session_that_was_buried_by_mistake_comes_back(store):
     hand = Hand(store)
-    home = store._home
+    home = store._file
     number = home.sessions.number
     home.write(lambda t: t.execute("DELETE FROM session"))
     home.sessions.look_after_own()

@@ -62,8 +62,8 @@ class Away:
         return call
 
 def can_be_away(pool):
-    pool._home.open()
-    pool._home._store = store = Away(pool._home._store)
+    pool._connection.open()
+    pool._connection._store = store = Away(pool._connection._store)
     threading.Thread(target=lambda: (hear(), setattr(store, "is_away", True), say("away")), daemon=True).start()
 
 @dataclass
@@ -328,7 +328,7 @@ def test_ctrl_c_ends_a_block_that_has_not_begun_yet(lab: Lab):
     pool = lab.pool(lease=HANG)
     leaver = lab.child(
         """
-        from millpond.keyed._port import Working
+        from millpond.keyed.client.bridge import Working
         start = Working._start
         async def slowly(self):
             worker = await start(self)

@@ -14,7 +14,7 @@ from millpond import AcquireTimeout, EngineUnavailable, ResourcePool
 from millpond._sqlite import _database
 from millpond.errors import EngineError
 from millpond.resources._rules.commands import Reply, Tick
-from millpond.resources.engines.sqlite import _calls, _engine
+from millpond.resources.engines.sqlite import _engine, _queue
 from waiting import HANG, until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "sqlite"))
@@ -61,7 +61,7 @@ def test_a_call_that_cannot_begin_tells_who_is_in_the_way(pool, block):
 
 
 def test_who_waits_in_line_comes_back_when_its_time_is_over(pool, block, monkeypatch):
-    monkeypatch.setattr(_calls, "STUCK", 10 * HANG)  # who waits for the engine's own limit hangs
+    monkeypatch.setattr(_queue, "STUCK", 10 * HANG)  # who waits for the engine's own limit hangs
     with pool.acquire(name="a"):
         failed: list[BaseException] = []
 
@@ -147,6 +147,6 @@ def test_trouble_with_housekeeping_fails_no_call(pool, monkeypatch):
 
     monkeypatch.setattr(pool._engine._database, "checkpoint_if_large", fail)
     monkeypatch.setattr(_engine, "CHECKPOINT", 0)
-    pool._engine._ears.nudge()
+    pool._engine._wakeups.wake()
     until(lambda: bool(answers))
     assert isinstance(answers[0], Reply)

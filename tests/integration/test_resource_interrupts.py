@@ -89,7 +89,7 @@ while struck < strikes:
 stop.set()
 until(lambda: not any(thread.is_alive() for thread in threads), "a rival waits for ever")
 until(lambda: not pool.holders() and not pool.waiters(), "a ghost")
-assert not pool._desk._cases, pool._desk._cases
+assert not pool._own._requests, pool._own._requests
 with pool.acquire(timeout=HANG):
     pass
 if url.startswith("memory"):

@@ -201,7 +201,7 @@ def test_a_revoked_holder_in_another_process_is_told_by_a_bell(url, start):
             """
             from millpond.resources.engines.sqlite import _engine
             _engine.SAFETY = 3600
-            pool._engine._ears.nudge()  # that its thread, too, sleeps so long from now on
+            pool._engine._wakeups.wake()  # that its thread, too, sleeps so long from now on
             lost = threading.Event()
             pool = ResourcePool("p", sys.argv[1], on_lost=lambda grant: lost.set())
             grant = pool.acquire()
@@ -216,7 +216,7 @@ def test_a_revoked_holder_in_another_process_is_told_by_a_bell(url, start):
         )
         session, token = map(int, child.line().split())
         engine: Any = pool._engine
-        until(lambda: session in engine._peers.others())  # a bell is rung for those one knows
+        until(lambda: session in engine._sessions.others())  # a bell is rung for those one knows
         pool.admin.release("a", token=token, reason="broom")
         assert "was lost: revoked by" in child.line()
         with pytest.raises(StaleToken):

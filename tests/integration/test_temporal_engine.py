@@ -230,7 +230,9 @@ async def _hold(pool):
 
 
 def test_a_waiter_is_woken_by_the_tail_of_the_history(monkeypatch, pools, name):
-    monkeypatch.setattr("millpond.resources._desk.AUDIT", 3600.0)  # nothing else wakes it, or has the pool say more
+    monkeypatch.setattr(
+        "millpond.resources._own_requests.AUDIT", 3600.0
+    )  # nothing else wakes it, or has the pool say more
     monkeypatch.setattr(_engine, "BEAT", 3600.0)
     other = _other(pools.url(), name)
     with ResourcePool(name, pools.url()) as pool, other as there:

@@ -91,7 +91,7 @@ def test_13_queries_show_waiters_ages_and_grants_whose_letter_is_under_way(pools
         ages.append(time.time() - began + 0.1)
         assert ages == sorted(set(ages))  # they grow, although nothing happened in the pool since
         assert len(await desk.query("get_waiters", 1)) == 1
-        # a workflow that nobody serves: the letter about its grant cannot be taken by anybody, and still it is shown
+        # a workflow that nobody serves: the notice about its grant cannot be taken by anybody, and still it is shown
         quiet = await client.start_workflow("Nobody", id=fresh("quiet"), task_queue=fresh("nobody"))
         session = f"w:{quiet.id}/{quiet.first_execution_run_id}"
         await desk.send(do.Withdraw("p:test", "2"), do.Withdraw("p:test", "3"))

@@ -45,7 +45,7 @@ def add(name: str, capacity: int = 1, **labels: str) -> do.Add:
 def key_of(state: State, now: int) -> object:
     """Return what a rule can tell two states apart by."""
     seqs = {seq: rank for rank, seq in enumerate(sorted(one.seq for one in state.requests.values()))}
-    tokens = {token: rank for rank, token in enumerate(sorted(state.tokens))}
+    tokens = {token: rank for rank, token in enumerate(sorted(state.index.tokens))}
     patience = state.settings.patience
 
     def distance(time: int) -> int | None:
@@ -70,7 +70,7 @@ def key_of(state: State, now: int) -> object:
     )
     resources = tuple(
         (one.name, one.capacity, one.state, tuple(one.labels.items()), distance(one.delayed))
-        for one in state.slots
+        for one in state.index.slots
         if one is not None
     )
     groups = tuple(
@@ -102,7 +102,7 @@ def commands(world: World, state: State) -> Iterator[do.Command]:
                 yield do.Adopt("heir", token, Holder(id="heir"), "stolen")
     yield do.Release("s", 1)
     if "bury" in also:
-        for session in list(state.sessions):
+        for session in list(state.index.sessions):
             yield do.Bury(session)
     for name, resource in list(state.resources.items()):
         if "cordon" in also:
@@ -140,7 +140,7 @@ def explore(world: World, most: int = 1_000_000) -> tuple[int, int]:
             due = origin.due()
             if due is not None:
                 moves.append((do.Tick(), due))
-            fresh = [one.asked for one in origin.bundles.values() if one.asked > now - world.settings.patience]
+            fresh = [one.asked for one in origin.index.bundles.values() if one.asked > now - world.settings.patience]
             if fresh and (due is None or max(fresh) + world.settings.patience < due):
                 moves.append((do.Tick(), max(fresh) + world.settings.patience))
             for command, then in moves:

@@ -19,7 +19,7 @@ import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from millpond.keyed._records import SECOND
+from millpond.keyed.rules.records import SECOND
 from millpond_conformance import _keyed_script
 from millpond_conformance._keyed_script import MOST, SETTINGS, SLACK, Differs, Move, moves_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.keyed._core import LOAD, SLOTS, Jump, Member, Rendezvous, moves, slot_of
+from millpond.keyed.rules.placement import LOAD, SLOTS, Jump, Member, Rendezvous, moves, slot_of
 
 MEMBERS = st.lists(
     st.builds(Member, st.text(min_size=1, max_size=8), st.integers(1, 4)),

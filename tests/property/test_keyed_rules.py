@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.keyed import _commands as do
-from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import Batch, Joiner, Order, Settings, Settle, Signal, Special, Take
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules.envelope import Envelope, encode, opened
+from millpond.keyed.rules.records import Batch, Joiner, Order, OrderOptions, Report, Settings, Signal, Take
 from millpond.keyed.rules.tables import PARKED, PAUSED, RETRY, RUNNING
 from millpond_conformance import _keyed_script
 from millpond_conformance._keyed_model import NAMES, Judge, Reference, clone, finish, make_rules, tables_of
@@ -90,7 +90,7 @@ class State:
     takes: dict[str, tuple[Take, ...]]
     """What each worker knows."""
     calls: dict[str, int]
-    old: tuple[Settle, ...] = ()
+    old: tuple[Report, ...] = ()
     """Reports that may come again."""
     ends: dict[str, int] = field(default_factory=dict)
     """Ends of leases that everybody has seen for so long."""
@@ -194,7 +194,7 @@ def slot_of(key: str) -> int:
 def order(job: str, **special: Any) -> Order:
     name = "odd" if job.endswith("o") else "job"
     body = encode(Envelope(job, name, "", 0, b""))
-    return Order(slot_of(job[0]), f"j:{job[0]}", body, Special(job, name, **special) if special else None)
+    return Order(slot_of(job[0]), f"j:{job[0]}", body, OrderOptions(job, name, **special) if special else None)
 
 
 def begin(world: World) -> State:
@@ -208,7 +208,7 @@ def begin(world: World) -> State:
     return state
 
 
-def _work(state: State, worker: str, settles: tuple[Settle, ...], want: int, per: int, *, hears: bool = True) -> None:
+def _work(state: State, worker: str, settles: tuple[Report, ...], want: int, per: int, *, hears: bool = True) -> None:
     state.calls[worker] += 1
     answer = state.call("work", worker, state.calls[worker], settles, want, per, want, state.heard[worker], state.spare)
     over = {(one.mailbox, one.token) for one in settles if one.how != "keep"}
@@ -226,7 +226,7 @@ def _claim(state: State, worker: str, slots: tuple[int, ...], dead: dict[str, in
     state.call("claim", worker, slots, dead, known, state.calls[worker], state.heard[worker])
 
 
-def _late(state: State, settle: Settle, worker: str) -> None:
+def _late(state: State, settle: Report, worker: str) -> None:
     state.call("work", worker, 0, (settle,), 0, 0)
 
 
@@ -282,7 +282,7 @@ def choices(state: State, world: World) -> Iterator[tuple[str, Callable[[State],
         for take in state.takes[worker]:
             for how in world.hows:
                 for done in {0, len(take.jobs)} if how == "end" else {0, 1} if how == "keep" else {0}:
-                    settle = Settle(take.slot, take.mailbox, take.token, done, how, 5, 1, b"odd")
+                    settle = Report(take.slot, take.mailbox, take.token, done, how, 5, 1, b"odd")
                     yield f"{worker} {how} {done} {take.mailbox}", lambda state, worker=worker, settle=settle: _work(state, worker, (settle,), 0, 1)  # type: ignore[misc]  # fmt: skip
         owned = [slot for slot, one in enumerate(tables_of(state.rules).slots.rows) if one.owner == worker]
         if owned:
@@ -322,11 +322,11 @@ def explore(world: World, most: int = 0) -> tuple[int, int]:
 WORLDS = {
     "two jobs of a key": World(("k1", "k2"), ("end", "keep"), depth=6),
     "three keys": World(("k1", "l1", "m1"), depth=6, lost=0),
-    "retries and burials": World(("k1", "k2"), ("end", "retry", "bury"), depth=6, lost=0),
+    "retries and burials": World(("k1", "k2"), ("end", "retry", "to_dead_letters"), depth=6, lost=0),
     "cancel and purge": World(("k1", "k2"), ("end", "retry"), ("cancel k1", "cancel k2", "purge k"), depth=5),
     "replace and delay": World(("k1", "k2"), ("end",), ("replace k", "delay k"), per=1, depth=5, lost=0),
     "pause": World(("k1", "k2"), ("end", "retry"), ("pause k", "resume k"), per=1, depth=5, lost=0),
-    "a job that one does not know": World(("k1o", "k2"), ("end", "shelve"), names=(("job",), NAMES), depth=6),
+    "a job that one does not know": World(("k1o", "k2"), ("end", "park"), names=(("job",), NAMES), depth=6),
     "a resident": World((), ("end", "retry", "keep"), ("start", "stop", "notify"), resident=True, depth=5),
     "handed over": World(("k1", "l1"), spare=1, depth=6),
     "handed over, cancelled, paused": World(

@@ -206,8 +206,8 @@ class Companions(RuleBasedStateMachine):
         state = self.pools["a"].replica.state
         for name, client in self.clients.items():
             for number, reply in client.answers.items():
-                if reply.kind == HELD and reply.token in state.tokens:
-                    assert state.requests[state.tokens[reply.token]].session == name
+                if reply.kind == HELD and reply.token in state.index.tokens:
+                    assert state.requests[state.index.tokens[reply.token]].session == name
                 assert reply.kind != "forgotten", (name, number)
             said = {reply.id: reply.kind for reply in client.answers.values()}
             for request in state.requests.values():

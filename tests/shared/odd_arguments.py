@@ -21,6 +21,7 @@ from typing import Any
 
 from millpond.errors import PoolError
 from millpond.resources import Grant, ResourcePool
+from millpond.resources._engine import Question
 from millpond.resources._rules.records import Settings
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.wire import freeze, pack, thaw, unpack
@@ -136,7 +137,7 @@ def _names(function: Callable[..., Any]) -> list[str]:
 
 def prepare(pool: Any) -> None:
     """Bring a pool to how each call finds it."""
-    paused, settings, found = pool._port.ask(_how)
+    paused, settings, found = pool._bridge.ask(Look())
     if paused:
         pool.admin.resume()
     if settings != Settings():
@@ -153,15 +154,21 @@ def prepare(pool: Any) -> None:
         keep(pool.acquire(name="held", timeout=0))
 
 
-def _how(replica: Replica, now: int) -> Any:
-    state = replica.state
-    return state.settings.paused, state.settings, {one.name: (one.state, one.capacity) for one in state.resources.values()}  # fmt: skip
+class Look(Question[tuple[str, Settings, dict[str, tuple[str, int]]]], frozen=True):
+    """What calls may have changed: whether the pool is paused, its settings, state and capacity of each resource."""
+
+    def answer(self, replica: Replica, now: int) -> tuple[str, Settings, dict[str, tuple[str, int]]]:
+        state = replica.state
+        found = {one.name: (one.state, one.capacity) for one in state.resources.values()}
+        return state.settings.paused, state.settings, found
 
 
-def written(replica: Replica, now: int) -> None:
-    """Raise an error unless what the engine has in hand can be written, and read again by everybody."""
-    thaw(freeze(replica.state))
-    unpack(pack(list(replica.history)))
+class Readable(Question[None], frozen=True):
+    """Whether what the engine has in hand can be written, and read again by everybody: else it raises an error."""
+
+    def answer(self, replica: Replica, now: int) -> None:
+        thaw(freeze(replica.state))
+        unpack(pack(list(replica.history)))
 
 
 def call(pool: Any, method: str, argument: str, value: Any) -> None:
@@ -199,7 +206,7 @@ def check(pool: Any, method: str, argument: str, values: Iterable[Any], readable
         except (PoolError, TypeError, ValueError) as refusal:
             says_something(refusal, value)
         try:
-            pool._port.ask(written)
+            pool._bridge.ask(Readable())
             readable()
         except Exception as error:
             raise AssertionError(f"{method}({argument}={value!r}) made the pool unreadable: {error!r}") from error
@@ -214,7 +221,7 @@ class Awaited:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name in ("admin", "_port"):
+        if name in ("admin", "_bridge"):
             return Awaited(found, self._runner)
         if not inspect.isroutine(found):
             return found

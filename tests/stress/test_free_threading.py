@@ -82,8 +82,8 @@ def test_of_those_who_take_an_attribute_away_one_has_it():
 
 
 def test_what_a_call_holds_is_given_back_once():
-    given: list[None] = []
-    race(ROUNDS, lambda: HoldingCall(int, lambda: given.append(None)), HoldingCall.release, HoldingCall.release)
+    given: list[Any] = []
+    race(ROUNDS, lambda: HoldingCall(int, given.append, Task()), HoldingCall.release, HoldingCall.release)
     assert len(given) == ROUNDS
 
 

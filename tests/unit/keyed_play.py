@@ -14,11 +14,12 @@ import pytest
 
 from millpond._clock import elapsed
 from millpond.errors import EngineUnavailable
-from millpond.keyed import _heart, _tenure, _worker
-from millpond.keyed._pool import KeyedPool
-from millpond.keyed._port import Working
-from millpond.keyed._records import Settings
+from millpond.keyed.client._sync.pool import KeyedPool
+from millpond.keyed.client.bridge import Working
+from millpond.keyed.rules.records import Settings
 from millpond.keyed.stores.memory import MemoryStore
+from millpond.keyed.worker import heartbeat, membership
+from millpond.keyed.worker import worker as worker_module
 from waiting import HANG, auntil, until
 
 SLOTS = Settings().slots
@@ -110,7 +111,7 @@ class Tampered:
 
 def tamper(pool: Any) -> Tampered:
     """Put a store between a pool object (and the workers that it makes from now on) and its own."""
-    home = pool._home
+    home = pool._connection
     home.open()
     home._store = Tampered(home._store)
     tampered: Tampered = home._store
@@ -128,14 +129,14 @@ class Clock:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, pool: KeyedPool) -> None:
-        store: Any = pool._home.store
+        store: Any = pool._connection.store
         store = getattr(store, "inner", store)
         if not isinstance(store, MemoryStore):
             pytest.skip("only the time of a store in memory can stand still")
-        self._lease = pool._home.settings.lease / 1_000_000
+        self._lease = pool._connection.settings.lease / 1_000_000
         self._now, begun, start = elapsed(), elapsed(), store._clock()
         store._clock = lambda: start + round((self._now - begun) * 1_000_000)  # type: ignore[assignment]
-        for module in (_heart, _tenure, _worker):
+        for module in (heartbeat, membership, worker_module):
             monkeypatch.setattr(module, "elapsed", lambda: self._now)
 
     def advance(self, leases: float) -> None:
@@ -145,10 +146,10 @@ class Clock:
     def cut_off(self, worker: Working, leases: float = 0.9) -> None:
         """Let a worker that cannot renew lose its lease, which still holds in the store; return when nothing runs."""
         assert worker._worker is not None
-        tenure, runner = worker._worker._tenure, worker._worker._runner
-        assert tenure is not None
+        membership, runner = worker._worker._membership, worker._worker._runner
+        assert membership is not None
         self.advance(leases)
-        until(lambda: tenure.is_over and not tenure.visits and runner.is_idle, "the end of what ran")
+        until(lambda: membership.is_over and runner.is_idle, "the end of what ran")
 
     def let_pass(self, leases: float, *workers: Working) -> None:
         """Let time pass in small steps; these workers renew their leases meanwhile."""
@@ -158,23 +159,23 @@ class Clock:
                 until(lambda each=each: self._is_renewed(each), "a renewal")  # type: ignore[misc]
 
     def _is_renewed(self, worker: Working) -> bool:
-        assert worker._worker is not None and worker._worker._tenure is not None
-        worker._worker._heart.stir()
-        return worker._worker._tenure.left() > 0.79 * self._lease
+        assert worker._worker is not None and worker._worker._membership is not None
+        worker._worker._heartbeat.wake()
+        return worker._worker._membership.left() > 0.79 * self._lease
 
 
 def skip(pool: KeyedPool, seconds: float) -> None:
     """Let so much time pass on the clock of the store."""
-    store: Any = pool._home.store
+    store: Any = pool._connection.store
     store.skew += round(seconds * 1_000_000)
 
 
 def beat_often(worker: Working) -> None:
     """Let a worker renew its lease, however long it is, ten times a second."""
     assert worker._worker is not None
-    heart = worker._worker._heart
+    heart = worker._worker._heartbeat
     heart._period = lambda: 0.1  # type: ignore[method-assign]
-    heart.stir()
+    heart.wake()
 
 
 class Gate:

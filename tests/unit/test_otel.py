@@ -27,7 +27,7 @@ from millpond import (
     ThreadPool,
 )
 from millpond.errors import AcquireTimeout
-from millpond.keyed._envelope import Envelope, TracedEnvelope, encode, opened, stamped, trace_of
+from millpond.keyed.rules.envelope import Envelope, TracedEnvelope, encode, opened, stamped, trace_of
 from millpond.otel import LONGEST, Tracing, carried
 from waiting import HANG, until
 

@@ -37,6 +37,7 @@ needs_ruff = pytest.mark.skipif(
         ("pool: AsyncResourcePool", "pool: ResourcePool"),
         ("from millpond.resources._async_grant import AsyncGrant", "from millpond.resources._grant import Grant"),
         ("from . import _async_pool as p", "from . import _pool as p"),
+        ("from a.client._async.pool import AsyncPool", "from a.client._sync.pool import Pool"),
         ("x: AsyncIterator[AsyncGrant]", "x: Iterator[Grant]"),
         ("@contextlib.asynccontextmanager", "@contextlib.contextmanager"),
         ("with AsyncExitStack() as s: ...", "with ExitStack() as s: ..."),

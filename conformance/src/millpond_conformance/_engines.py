@@ -27,8 +27,7 @@ from millpond.errors import AcquireTimeout, LeaseLost, NotFound
 from millpond.resources import ResourcePool
 from millpond.resources._engine import Engine, Question
 from millpond.resources._questions import Explain, PoolSettings, Resources, Standings, WholePool
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import changes, commands
 from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder, Request, Want
 from millpond.resources._rules.state import State
 from millpond.resources._rules.wire import Entry, thaw
@@ -61,15 +60,15 @@ class Bench:
         """Return an id that was not used yet."""
         return f"check-{next(self._numbers)}"
 
-    def acquire(self, engine: Engine | None = None, request: str | None = None, **options: Any) -> do.Acquire:
+    def acquire(self, engine: Engine | None = None, request: str | None = None, **options: Any) -> commands.Acquire:
         """Return a request for one unit of whatever there is."""
         engine = engine or self.engine
         options.setdefault("wants", (Want(),))
-        return do.Acquire(request or self.new_id(), engine.session, 0, Holder("process", "tester"), **options)
+        return commands.Acquire(request or self.new_id(), engine.session, 0, Holder("process", "tester"), **options)
 
-    def send(self, command: do.Command, engine: Engine | None = None, *, block: bool = True) -> do.Reply:
+    def send(self, command: commands.Command, engine: Engine | None = None, *, block: bool = True) -> commands.Reply:
         """Run a command and return its answer, or raise what it was answered with."""
-        reply: do.Reply = self._wait(
+        reply: commands.Reply = self._wait(
             lambda done: (engine or self.engine).apply(POOL, command, done, block=block), command
         )
         return reply
@@ -82,7 +81,7 @@ class Bench:
     def add(self, *names: str, capacity: int = 1) -> None:
         """Add resources."""
         for name in names:
-            self.send(do.Add(name, {}, capacity))
+            self.send(commands.Add(name, {}, capacity))
 
     def states(self, engine: Engine | None = None) -> dict[str, str]:
         """Return how all requests stand."""
@@ -148,7 +147,7 @@ def verb_apply_answers_once_with_and_without_block(bench: Bench) -> None:
         reply = bench.send(bench.acquire(request=f"r-{block}"), block=block)
         assert reply.kind == HELD, f"a free resource is granted, not {reply.kind}"
         assert bench.states() == {f"r-{block}": HELD}
-        assert bench.send(do.Release(bench.engine.session, reply.token), block=block).kind == "released"
+        assert bench.send(commands.Release(bench.engine.session, reply.token), block=block).kind == "released"
         assert bench.states() == {}
 
 
@@ -184,9 +183,9 @@ def verb_a_command_that_changes_nothing_makes_no_entry(bench: Bench) -> None:
     bench.add("a")
     before = bench.ask(WholePool()).version
     watch = Watch(bench.engine)
-    assert bench.send(do.Release(bench.engine.session, 1)).kind == "stale"
-    assert bench.send(do.Remove("none")).kind == "unknown"
-    assert bench.send(do.Add("a", {})).kind == "exists"
+    assert bench.send(commands.Release(bench.engine.session, 1)).kind == "stale"
+    assert bench.send(commands.Remove("none")).kind == "unknown"
+    assert bench.send(commands.Add("a", {})).kind == "exists"
     assert bench.ask(WholePool()).version == before, "a command that changed nothing moved the version"
     assert not watch.entries
 
@@ -208,14 +207,14 @@ def verb_watchers_hear_every_entry_once_in_order_and_before_the_answer(bench: Be
         assert came.wait(PATIENCE), f"{request} was not answered"
         assert heard == [True], f"the answer to {request} came before its watchers heard of it"
         token = bench.requests()[request].token
-        bench.send(do.Release(bench.engine.session, token), block=bool(number % 2))
+        bench.send(commands.Release(bench.engine.session, token), block=bool(number % 2))
     assert watch.names() == ["Added", *["Asked", "Ended"] * 50], "every entry is told once and in order"
     times = [entry.at for entry in watch.entries]
     assert times == sorted(times), "entries are told in the order of time"
 
 
 def _asks(entry: Entry, request: str) -> bool:
-    return any(isinstance(change, to.Asked) and change.request.id == request for change in entry.changes)
+    return any(isinstance(change, changes.Asked) and change.request.id == request for change in entry.changes)
 
 
 def verb_a_stopped_watcher_hears_nothing_more(bench: Bench) -> None:
@@ -252,8 +251,8 @@ def verb_a_watcher_may_apply_from_within(bench: Bench) -> None:
     def answer_back(entries: Sequence[Entry]) -> None:
         for entry in entries:
             for change in entry.changes:
-                if isinstance(change, to.Added) and change.resource.name == "a":
-                    bench.engine.apply(POOL, do.Add("b", {}), done, block=False)
+                if isinstance(change, changes.Added) and change.resource.name == "a":
+                    bench.engine.apply(POOL, commands.Add("b", {}), done, block=False)
 
     bench.engine.watch(POOL, answer_back, own=True)
     watch = Watch(bench.engine)
@@ -261,7 +260,7 @@ def verb_a_watcher_may_apply_from_within(bench: Bench) -> None:
     assert came.wait(PATIENCE), "what a watcher applied was not answered"
     bench.until(lambda: watch.names() == ["Added", "Added"], "what a watcher applied is told")
     names = [
-        change.resource.name for entry in watch.entries for change in entry.changes if isinstance(change, to.Added)
+        change.resource.name for entry in watch.entries for change in entry.changes if isinstance(change, changes.Added)
     ]
     assert names == ["a", "b"]
 
@@ -291,7 +290,7 @@ def verb_pools_are_apart_and_can_be_dropped(bench: Bench) -> None:
     """Pools of other names are other pools; `drop` forgets one wholly."""
     bench.add("a")
     answers: list[Any] = []
-    bench.engine.apply("another", do.Add("b", {}), answers.append, block=True)
+    bench.engine.apply("another", commands.Add("b", {}), answers.append, block=True)
     bench.until(lambda: bool(answers), "a command in another pool is answered")
     bench.until(lambda: bench.engine.pools() == ["another", POOL], "all pools that exist are listed")
     assert bench.names() == ["a"]
@@ -322,7 +321,7 @@ def verb_a_lease_ends_on_time_with_nobody_calling(bench: Bench) -> None:
     for request, lease in (("lease", 200_000), ("next", 0)):
         assert bench.send(bench.acquire(request=request, lease=lease, sure=True)).kind == WAITING
     start = time.monotonic()
-    bench.send(do.Release(bench.engine.session, lock.token))
+    bench.send(commands.Release(bench.engine.session, lock.token))
     bench.until(lambda: watch.names().count("Held") == 2, "what a lease held goes to the next when it ends")
     took = time.monotonic() - start
     assert took >= 0.19, f"a lease of 0.2 s ended after {took:.3f} s"
@@ -376,7 +375,7 @@ def verb_sessions_are_told_what_others_do(bench: Bench) -> None:
         bench.add(f"r{number}")
     bench.until(lambda: len(watch.entries) == 20, "what one session does is told in the other")
     names = [
-        change.resource.name for entry in watch.entries for change in entry.changes if isinstance(change, to.Added)
+        change.resource.name for entry in watch.entries for change in entry.changes if isinstance(change, changes.Added)
     ]
     assert names == [f"r{number}" for number in range(20)]
 
@@ -403,7 +402,7 @@ def g1_no_grant_is_made_beyond_capacity(bench: Bench) -> None:
                         assert held[0] <= 3, "G1: more units are held than there are"
                     with lock:
                         held[0] -= 1
-                    bench.send(do.Release(engine.session, reply.token), engine)
+                    bench.send(commands.Release(engine.session, reply.token), engine)
         except BaseException as error:
             errors.append(error)
 
@@ -427,7 +426,7 @@ def g2_tokens_grow_with_every_grant(bench: Bench) -> None:
         reply = bench.send(bench.acquire(engine), engine)
         assert reply.token > last, f"G2: token {reply.token} after {last}"
         last = reply.token
-        bench.send(do.Release(engine.session, last), engine)
+        bench.send(commands.Release(engine.session, last), engine)
     ahead = last + 10**12
     reply = bench.send(bench.acquire(seen=ahead))
     assert reply.token > ahead, "G2: a token is above the highest that the client has seen"
@@ -444,7 +443,7 @@ def g3_equal_requests_are_served_in_the_order_of_asking(bench: Bench) -> None:
         assert bench.send(bench.acquire(engine, request, sure=True), engine).kind == WAITING
     token = first.token
     for request in order:
-        bench.send(do.Release(bench.engine.session, token))
+        bench.send(commands.Release(bench.engine.session, token))
         assert bench.send(bench.acquire(wait=False)).kind == "busy", "G3: a newcomer barged in"
         states = bench.states()
         assert states[request] == HELD, f"G3: it was the turn of {request}, not {states}"
@@ -457,7 +456,7 @@ def g4_no_unit_stays_free_while_somebody_wants_it(bench: Bench) -> None:
     held = bench.send(bench.acquire())
     bench.send(bench.acquire(request="one", sure=True))
     bench.send(bench.acquire(request="two", sure=True))
-    bench.send(do.Release(bench.engine.session, held.token))
+    bench.send(commands.Release(bench.engine.session, held.token))
     assert bench.states() == {"one": HELD, "two": WAITING}
     bench.add("b")
     assert bench.states() == {"one": HELD, "two": HELD}
@@ -482,7 +481,7 @@ def g7_a_request_id_takes_effect_once(bench: Bench) -> None:
     if bench.other is not None:
         reply = bench.send(bench.acquire(bench.other, "job", chosen=True), bench.other)
         assert reply.kind == "taken", f"G7: the id of a living session was given to another: {reply.kind}"
-    bench.send(do.Release(bench.engine.session, one.token))
+    bench.send(commands.Release(bench.engine.session, one.token))
     assert bench.send(bench.acquire(request="job", chosen=True)).kind == "used"
     assert bench.states() == {}
 
@@ -496,33 +495,33 @@ def g8_time_ends_no_lock_and_no_lease_too_early(bench: Bench) -> None:
     lease = bench.send(bench.acquire(request="lease", lease=300_000))
     while time.monotonic() - start < 0.4:
         sent = time.monotonic()
-        if bench.send(do.Renew(bench.engine.session, lease.token)).kind != HELD:
+        if bench.send(commands.Renew(bench.engine.session, lease.token)).kind != HELD:
             assert time.monotonic() - renewed >= 0.29, "G8: a renewed lease ended too early"
             break  # this machine stood still for so long
         renewed = sent
         time.sleep(0.01)
     bench.until(lambda: bench.states() == {"lock": HELD}, "a lease that is not renewed ends")
     assert time.monotonic() - renewed >= 0.29, "G8: a lease ended too early"
-    reply = bench.send(do.Renew(bench.engine.session, lease.token))
+    reply = bench.send(commands.Renew(bench.engine.session, lease.token))
     assert reply.kind == "stale", f"G8: a lease that was over was revived: {reply.kind}"
-    assert bench.send(do.Release(bench.engine.session, lock.token)).kind == "released"
+    assert bench.send(commands.Release(bench.engine.session, lock.token)).kind == "released"
 
 
 def g9_a_stale_token_changes_nothing_and_says_so(bench: Bench) -> None:
     """Release, renew, pass and adopt by an old token are refused; one's own repeated release is told so."""
     bench.add("a")
     one = bench.send(bench.acquire())
-    assert bench.send(do.Release(bench.engine.session, one.token)).kind == "released"
-    again = bench.send(do.Release(bench.engine.session, one.token))
+    assert bench.send(commands.Release(bench.engine.session, one.token)).kind == "released"
+    again = bench.send(commands.Release(bench.engine.session, one.token))
     assert (again.kind, again.detail) == ("ended", "released by you"), f"G9: {again}"
     two = bench.send(bench.acquire())
     holder = Holder("process", "thief")
     for command in (
-        do.Release("someone else", one.token, by="operator"),
-        do.Renew(bench.engine.session, one.token - 1),
-        do.Pass(bench.engine.session, one.token),
-        do.Adopt(bench.engine.session, one.token, holder, "stolen"),
-        do.Release(bench.engine.session, two.token, resource="b", by="operator"),
+        commands.Release("someone else", one.token, by="operator"),
+        commands.Renew(bench.engine.session, one.token - 1),
+        commands.Pass(bench.engine.session, one.token),
+        commands.Adopt(bench.engine.session, one.token, holder, "stolen"),
+        commands.Release(bench.engine.session, two.token, resource="b", by="operator"),
     ):
         reply = bench.send(command)
         assert reply.kind in ("stale", "ended") and reply.detail, f"G9: {command} was answered with {reply}"
@@ -534,14 +533,14 @@ def g9_a_grant_taken_over_has_a_new_token(bench: Bench) -> None:
     bench.add("a")
     engine = bench.other or bench.engine
     one = bench.send(bench.acquire())
-    adopt = do.Adopt(engine.session, one.token, Holder("process", "heir"), "transferred")
+    adopt = commands.Adopt(engine.session, one.token, Holder("process", "heir"), "transferred")
     refused = bench.send(adopt, engine)
     assert (refused.kind, refused.detail) == ("stale", "it was not passed on: its holder must call transfer()")
-    assert bench.send(do.Pass(bench.engine.session, one.token)).kind == "ok"
+    assert bench.send(commands.Pass(bench.engine.session, one.token)).kind == "ok"
     adopted = bench.send(adopt, engine)
     assert adopted.kind == HELD and adopted.token > one.token
-    assert bench.send(do.Release(bench.engine.session, one.token)).kind == "stale"
-    assert bench.send(do.Release(engine.session, adopted.token), engine).kind == "released"
+    assert bench.send(commands.Release(bench.engine.session, one.token)).kind == "stale"
+    assert bench.send(commands.Release(engine.session, adopted.token), engine).kind == "released"
     assert bench.states() == {}
 
 
@@ -555,22 +554,22 @@ def offers_to_another_session_lapse_unless_claimed(bench: Bench) -> None:
     held = bench.send(bench.acquire())
     enough = min(max(0.5, 20 * (time.monotonic() - began)), 10.0)  # for a claim to come in time on a slow machine
     settings = bench.ask(PoolSettings())
-    bench.send(do.Configure(msgspec.structs.replace(settings, claim=int(enough * 1e6))))
+    bench.send(commands.Configure(msgspec.structs.replace(settings, claim=int(enough * 1e6))))
     bench.send(bench.acquire(bench.other, "sleeper"), bench.other)
     bench.send(bench.acquire(bench.other, "claimer"), bench.other)
-    bench.send(do.Release(bench.engine.session, held.token))
+    bench.send(commands.Release(bench.engine.session, held.token))
     other = bench.other
 
     def claimed() -> bool:
         """Claim what is offered; a machine that stands still meanwhile comes too late, and is offered it again."""
         if bench.states()["claimer"] == OFFERED:
-            bench.send(do.Claim(other.session, ("claimer",)), other)
+            bench.send(commands.Claim(other.session, ("claimer",)), other)
         return bench.states()["claimer"] == HELD
 
     bench.until(claimed, "an offer that nobody claims goes to the next, who may claim it")
-    offers = [one.id for entry in watch.entries for one in entry.changes if isinstance(one, to.Offered)]
+    offers = [one.id for entry in watch.entries for one in entry.changes if isinstance(one, changes.Offered)]
     assert offers[:2] == ["sleeper", "claimer"]
-    bench.send(do.Claim(other.session, ("sleeper",)), other)
+    bench.send(commands.Claim(other.session, ("sleeper",)), other)
     assert bench.states() == {"sleeper": WAITING, "claimer": HELD}, "one who was away returns to the line"
 
 
@@ -580,8 +579,8 @@ def verb_read_tells_how_a_request_ended_that_nobody_heard_of(bench: Bench) -> No
     held = bench.send(bench.acquire())
     waiting = bench.acquire(bench.engine, "waits")
     assert bench.send(waiting).kind == WAITING
-    bench.send(do.Remove("a"))
-    bench.send(do.Release(bench.engine.session, held.token))
+    bench.send(commands.Remove("a"))
+    bench.send(commands.Release(bench.engine.session, held.token))
     (found,) = bench.ask(Standings(bench.engine.session, ("waits",)))
     assert (found.state, found.how.split(":")[0]) == ("gone", "unsatisfiable"), found
 
@@ -652,7 +651,7 @@ def face_a_holder_knows_of_a_lost_lease_before_another_has_it(bench: Bench) -> N
     with ResourcePool("face", bench.url, on_lost="ignore") as pool, ResourcePool("face", bench.url) as other:
         pool.add("a")
         grant = pool.acquire(lease=0.3)
-        pool._desk._renew = lambda case: None  # type: ignore[method-assign]
+        pool._own._renew = lambda request: None  # type: ignore[method-assign]
         with other.acquire(timeout=PATIENCE):
             try:
                 grant.check()

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import Joiner, Settings, Settle, Work, key_of
-from millpond.keyed.rules import Numbers, Rules
-from millpond.keyed.rules.tables import RUNNING
+from millpond.keyed.rules.envelope import opened
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.records import Joiner, Report, Settings, Work, key_of
+from millpond.keyed.rules.tables import RUNNING, Numbers
 from millpond.keyed.rules.takes import Hand
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
@@ -188,7 +188,7 @@ class Judge:
             assert stayed == [raw for raw in before.boxes.get(name, ()) if raw in left], f"K3: {name} was reordered"
             assert list(box)[: len(stayed)] == stayed, f"K3: something entered {name} before its end"
 
-    def _reports(self, before: Sight, settles: Sequence[Settle], answer: Work, ended: set[str]) -> None:
+    def _reports(self, before: Sight, settles: Sequence[Report], answer: Work, ended: set[str]) -> None:
         """K1: exactly the settles of valid takes count, and they remove what they name."""
         valid = {(run[0], name): run for name, run in before.runs.items()}
         done = {name: run[4] for name, run in before.runs.items()}
@@ -267,7 +267,7 @@ def finish(rules: Reference, now: int) -> None:
         rules.renew(now, "last")
         rules.orders.drop(list(tables.dead.rows))
         work = rules.work(now, "last", call, [], 100, 100, 100)
-        settles = [Settle(take.slot, take.mailbox, take.token, len(take.jobs)) for take in work.takes]
+        settles = [Report(take.slot, take.mailbox, take.token, len(take.jobs)) for take in work.takes]
         done = rules.work(now, "last", call, settles, 0, 0)
         assert done.stale == ()
         check_tables(tables)

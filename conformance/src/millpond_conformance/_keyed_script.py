@@ -17,16 +17,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from millpond.keyed import _commands as do
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import Envelope, came, encode, opened
-from millpond.keyed._records import (
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import Envelope, came, encode, opened
+from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     SECOND,
     STAMP,
     Act,
     Batch,
-    Beat,
     Claimed,
     Counts,
     DeadLetter,
@@ -34,18 +33,19 @@ from millpond.keyed._records import (
     Joiner,
     KeyView,
     Order,
+    OrderOptions,
     Outcome,
     Paused,
+    PoolState,
+    Report,
     Settings,
-    Settle,
     Signal,
     Slot,
-    Special,
     Take,
     Work,
 )
-from millpond.keyed._store import Store
 from millpond.keyed.rules.tables import PARKED, READY, RETRY, SUSPECTS
+from millpond.keyed.stores.base import Store
 from millpond.keyed.stores.memory import _reads
 from millpond_conformance._keyed_model import NAMES, Judge, clone, finish, make_rules, tables_of
 from millpond_conformance._stores import jobs_in
@@ -134,14 +134,14 @@ class Side:
                 got = getattr(self.store, name)(*arguments)
         self.compare(str(verb), wanted, got)
 
-    def _settle(self, one: Settle) -> Settle:
+    def _settle(self, one: Report) -> Report:
         token = self.maps["token"].get(one.token, one.token)
         return one._replace(token=token, notes=self.maps["note"].get(one.notes, 0))
 
     def _order(self, order: Order) -> Order:
-        if order.special is None or not order.special.at:
+        if order.options is None or not order.options.at:
             return order
-        return order._replace(special=order.special._replace(at=order.special.at + self.offset))
+        return order._replace(options=order.options._replace(at=order.options.at + self.offset))
 
     # -- comparing ----------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Side:
     def compare(self, what: str, wanted: Any, got: Any) -> None:  # noqa: C901  (a table)
         """Compare two answers or readings."""
         match wanted:
-            case Beat():
+            case PoolState():
                 self.time(f"{what}: now", wanted.now, got.now)
                 self.number("version", wanted.version, got.version)
                 self.same(f"{what}: is_shut", wanted.is_shut, got.is_shut)
@@ -267,7 +267,7 @@ class Stage:
         self.tables = tables_of(self.rules)
         self.judge = Judge(self.rules)
         self.workers: list[Worker] = []
-        self.old: list[Settle] = []
+        self.old: list[Report] = []
         """What was reported once."""
         self.seen: list[dict[str, int]] = [{}]
         """Ends of leases, as somebody saw them."""
@@ -374,15 +374,15 @@ class Stage:
         name = KEYS[key % len(KEYS)]
         job = f"u{more % 3}" if what % 9 in (0, 1) else f"s{next(self.numbers)}"
         special = (
-            Special(job, "job", unique_for=35 * SECOND),
-            Special(job, "job", delay=15 * SECOND),
-            Special(job, "job", delay=(5 + 10 * (more % 4)) * SECOND),
-            Special(job, "job", delay=5 * SECOND),
-            Special(job, "job", at=self.now + 28 * SECOND),  # never at the time of a delay: clocks drift meanwhile
-            Special(job, "job", on_busy="reject"),
-            Special(job, "job", on_busy="coalesce"),
-            Special(job, "job", on_busy="replace"),
-            Special(job, "odd", on_busy="replace", delay=15 * SECOND * (more % 2)),
+            OrderOptions(job, "job", unique_for=35 * SECOND),
+            OrderOptions(job, "job", delay=15 * SECOND),
+            OrderOptions(job, "job", delay=(5 + 10 * (more % 4)) * SECOND),
+            OrderOptions(job, "job", delay=5 * SECOND),
+            OrderOptions(job, "job", at=self.now + 28 * SECOND),  # never at the time of a delay: clocks drift meanwhile
+            OrderOptions(job, "job", on_busy="reject"),
+            OrderOptions(job, "job", on_busy="coalesce"),
+            OrderOptions(job, "job", on_busy="replace"),
+            OrderOptions(job, "odd", on_busy="replace", delay=15 * SECOND * (more % 2)),
         )[what % 9]
         is_known = special.unique_for and self.tables.unique.get(self.latest + MOST, job)
         if job[0] == "u" and not is_known and jobs_in(self.tables).get(job, "delayed") != "delayed":
@@ -447,13 +447,13 @@ class Stage:
         settles += [self._settled(take, odd)._replace(token=1) for take in worker.takes[:1]]
         self._work(worker, settles, 0, 1)
 
-    def _some(self, worker: Worker, odd: int) -> list[Settle]:
+    def _some(self, worker: Worker, odd: int) -> list[Report]:
         return [self._settled(take, odd) for take in worker.takes[: odd % 2]]
 
-    def _settled(self, take: Take, how: int) -> Settle:
+    def _settled(self, take: Take, how: int) -> Report:
         done = (how // 5) % (len(take.jobs) + 1)
-        word = ("end", "keep", "retry", "bury", "shelve")[how % 5]
-        some = [opened(raw) for raw in take.jobs[: done + (word == "bury")]]
+        word = ("end", "keep", "retry", "to_dead_letters", "park")[how % 5]
+        some = [opened(raw) for raw in take.jobs[: done + (word == "to_dead_letters")]]
         outcomes = tuple(
             Outcome(one.id, "done" if number < done else "dead", b"data", one.keep, one.reply)
             for number, one in enumerate(some)
@@ -463,10 +463,10 @@ class Stage:
         if how % 17 == 16:
             done += 3  # more than was taken
         delay = (5 + 10 * (how % 3)) * SECOND
-        reason = name.encode() if word == "shelve" else b"broken"
-        return Settle(take.slot, take.mailbox, take.token, done, word, delay, 1 + how % 4, reason, outcomes, notes)
+        reason = name.encode() if word == "park" else b"broken"
+        return Report(take.slot, take.mailbox, take.token, done, word, delay, 1 + how % 4, reason, outcomes, notes)
 
-    def _work(self, worker: Worker, settles: list[Settle], want: int, per: int, *, is_lost: bool = False) -> None:
+    def _work(self, worker: Worker, settles: list[Report], want: int, per: int, *, is_lost: bool = False) -> None:
         worker.calls += 1
         if worker.signals:
             worker.heard = worker.signals[len(worker.signals) // 2]
@@ -496,7 +496,7 @@ class Stage:
 
     def renew(self, who: int, leaving: int, _: int) -> None:
         worker = self.worker(who)
-        beat: Beat | None = self.call("renew", worker.id, leaving % 8 == 7)
+        beat: PoolState | None = self.call("renew", worker.id, leaving % 8 == 7)
         if beat is None:
             self.workers.remove(worker)
 

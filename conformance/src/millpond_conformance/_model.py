@@ -17,9 +17,7 @@ from typing import Final
 
 import msgspec
 
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
-from millpond.resources._rules import selectors
+from millpond.resources._rules import changes, commands, selectors
 from millpond.resources._rules.image import Image
 from millpond.resources._rules.placement import Plan
 from millpond.resources._rules.records import (
@@ -40,9 +38,17 @@ from millpond.resources._rules.state import State
 from millpond.resources._rules.step import Outcome, step
 
 Shares = tuple[tuple[str, int], ...]
-_CHANGES: Final = msgspec.msgpack.Decoder(list[to.AnyChange])
+_CHANGES: Final = msgspec.msgpack.Decoder(list[changes.AnyChange])
 _IMAGE: Final = msgspec.msgpack.Decoder(Image)
-_REPEATABLE: Final = (do.Acquire, do.Release, do.Withdraw, do.Claim, do.Decline, do.Pass, do.Bury)
+_REPEATABLE: Final = (
+    commands.Acquire,
+    commands.Release,
+    commands.Withdraw,
+    commands.Claim,
+    commands.Decline,
+    commands.Pass,
+    commands.Bury,
+)
 
 
 class BrokenPromise(AssertionError):
@@ -68,7 +74,7 @@ class Judge:
         self.twin = clone(self.state)
         self.steps = 0
 
-    def step(self, command: do.Command, now: int, *, twice: bool = False) -> Outcome:
+    def step(self, command: commands.Command, now: int, *, twice: bool = False) -> Outcome:
         """Apply a command and check everything; `twice` sends it again, which must change nothing."""
         before = clone(self.state)
         outcome = step(self.state, command, now)
@@ -79,7 +85,7 @@ class Judge:
         if (
             twice
             and isinstance(command, _REPEATABLE)
-            and not any(isinstance(one, to.Returned) for one in outcome.changes)
+            and not any(isinstance(one, changes.Returned) for one in outcome.changes)
         ):
             self._send_again(command, now)  # (a claim that brought one back may find an offer the next time)
         return outcome
@@ -88,7 +94,7 @@ class Judge:
         """Let the twin start from an image again."""
         self.twin = clone(self.state)
 
-    def _compare(self, command: do.Command, outcome: Outcome, now: int) -> None:
+    def _compare(self, command: commands.Command, outcome: Outcome, now: int) -> None:
         wire = msgspec.msgpack.encode(outcome.changes)
         for change in _CHANGES.decode(wire):
             self.replica.evolve(change, now)
@@ -98,10 +104,10 @@ class Judge:
         _expect(again == outcome, f"a loaded pool decides otherwise: {again} instead of {outcome}")
         _expect(picture(self.twin) == mine, "a loaded pool becomes another pool")
 
-    def _send_again(self, command: do.Command, now: int) -> None:
+    def _send_again(self, command: commands.Command, now: int) -> None:
         mine = picture(self.state)
         outcome = step(self.state, command, now)
-        if isinstance(command, do.Acquire) and outcome.reply.kind in ("busy", "unsatisfiable"):
+        if isinstance(command, commands.Acquire) and outcome.reply.kind in ("busy", "unsatisfiable"):
             _expect(not outcome.changes, "a refused request changed something")
             return
         _expect(not outcome.changes, f"sent again, {command} led to {outcome.changes}")
@@ -147,19 +153,23 @@ def _check_resources(state: State) -> None:
     for name, resource in state.resources.items():
         bit = 1 << resource.slot
         _same(resource.name, name, "a resource under another name")
-        _same(state.slots[resource.slot], resource, f"slot {resource.slot}")
+        _same(state.index.slots[resource.slot], resource, f"slot {resource.slot}")
         _same(resource.used, used[name], f"units of {name} in use")
         free |= bit if lendable(resource) else 0
         active |= bit if resource.state == ACTIVE else 0
         present |= bit if resource.state != REMOVING else 0
         _expect(resource.state not in (DRAINING, REMOVING) or resource.used > 0, f"{name} stays {resource.state}")
-    _same(sum(slot is not None for slot in state.slots), len(state.resources), "slots in use")
-    _same((state.free, state.active, state.present), (free, active, present), "masks (free, active, present)")
+    _same(sum(slot is not None for slot in state.index.slots), len(state.resources), "slots in use")
+    _same(
+        (state.index.free, state.index.active, state.index.present),
+        (free, active, present),
+        "masks (free, active, present)",
+    )
     for group in state.groups.values():
         _same(group.held, held.get(group.name, 0) if group.name else 0, f"units held by group {group.name!r}")
     for group_name in held:
         _expect(not group_name or group_name in state.groups, f"group {group_name!r} holds, but is not known")
-    for text, matcher in state.matchers.items():
+    for text, matcher in state.index.matchers.items():
         alternatives = selectors.parse(text)
         masks = [
             sum(1 << one.slot for one in state.resources.values() if selectors.matches(wanted, one.name, one.labels))
@@ -195,13 +205,13 @@ def _check_requests(state: State, now: int) -> None:
         elif request.state == OFFERED:
             _expect(request.until > 0, f"the offer to {name} has no end")
         _expect(request.seq <= state.seq, f"seq of {name}")
-    _same({name: set(ids) for name, ids in state.sessions.items()}, sessions, "sessions")
-    _same(state.tokens, tokens, "tokens")
+    _same({name: set(ids) for name, ids in state.index.sessions.items()}, sessions, "sessions")
+    _same(state.index.tokens, tokens, "tokens")
 
 
 def _check_lines(state: State) -> None:
     found: dict[str, object] = {}
-    for key, line in state.lines.items():
+    for key, line in state.index.lines.items():
         requests = line.requests()
         _expect(requests == sorted(requests, key=lambda one: _order(state, one)), f"order of line {key}")
         for request in requests:
@@ -210,20 +220,22 @@ def _check_lines(state: State) -> None:
             found[request.id] = key
         _expect(bool(requests) and line.size == len(requests), f"size of line {key}")
         _expect(line.heap[0][2] is requests[0], f"head of line {key}")
-    for text, matcher in state.matchers.items():
-        wanted = {key for key in state.lines if any(want.selector == text for want in key[0])}
+    for text, matcher in state.index.matchers.items():
+        wanted = {key for key in state.index.lines if any(want.selector == text for want in key[0])}
         _same(set(matcher.lines), wanted, f"lines of {text!r}")
     _same(found, {one.id: (one.wants, one.group, one.refused) for one in waiting(state)}, "lines")
     bundles = [one for one in sorted(waiting(state), key=lambda one: one.seq) if one.bundle]
-    _same(list(state.bundles), [one.id for one in bundles if exclusive(one) is None], "bundles")
+    _same(list(state.index.bundles), [one.id for one in bundles if exclusive(one) is None], "bundles")
     names = {name for one in bundles if (name := exclusive(one)) is not None}
     alone = {name: [one.id for one in bundles if exclusive(one) == name] for name in names}
-    _same({name: list(ids) for name, ids in state.exclusive.items()}, alone, "exclusive requests")
+    _same({name: list(ids) for name, ids in state.index.exclusive.items()}, alone, "exclusive requests")
     groups = {one.group for one in bundles if one.group and exclusive(one) is not None}
     mine = {name: [one.id for one in bundles if exclusive(one) is not None and one.group == name] for name in groups}
-    _same({name: list(ids) for name, ids in state.writers.items()}, mine, "exclusive requests by group")
+    _same(
+        {name: list(ids) for name, ids in state.index.exclusive_by_group.items()}, mine, "exclusive requests by group"
+    )
     guarded = _union(1 << one.slot for one in state.resources.values() if one.name in names)
-    _same(state.guarded, guarded, "resources with an exclusive request")
+    _same(state.index.exclusive_mask, guarded, "resources with an exclusive request")
 
 
 def _order(state: State, request: Request) -> tuple[int, int]:
@@ -258,20 +270,20 @@ def _check_camp(state: State, keeper: Request, now: int) -> None:
 # --- a step, by what it changed --------------------------------------------------------------------------------------
 
 
-def check_step(before: State, after: State, command: do.Command, outcome: Outcome, now: int) -> None:
+def check_step(before: State, after: State, command: commands.Command, outcome: Outcome, now: int) -> None:
     """Raise BrokenPromise unless the rules allow this step."""
     _check_capacity(before, after, command)
     _check_order(before, after, outcome)
     _check_endings(before, after, command, outcome, now)
     due = before.due()
     over = due is not None and due <= now
-    if not over and isinstance(command, do.Acquire):
+    if not over and isinstance(command, commands.Acquire):
         _check_id(before, command, outcome)
     kind = outcome.reply.kind
     if kind in ("stale", "unknown", "used", "taken", "busy", "unsatisfiable", "exists"):
-        came_back = any(isinstance(one, to.Returned) for one in outcome.changes)  # to find that it waits in vain
+        came_back = any(isinstance(one, changes.Returned) for one in outcome.changes)  # to find that it waits in vain
         _expect(over or came_back or not outcome.changes, f"G9: {command} is {kind}, but changed {outcome.changes}")
-    if isinstance(command, do.Acquire) and kind in (HELD, OFFERED, WAITING, AWAY):
+    if isinstance(command, commands.Acquire) and kind in (HELD, OFFERED, WAITING, AWAY):
         stands = after.requests[command.id]
         _same(
             (kind, outcome.reply.token, outcome.reply.shares, outcome.reply.until),
@@ -281,44 +293,48 @@ def check_step(before: State, after: State, command: do.Command, outcome: Outcom
     _check_grants(before, command, outcome, now)
 
 
-def _check_capacity(before: State, after: State, command: do.Command) -> None:
+def _check_capacity(before: State, after: State, command: commands.Command) -> None:
     for name, resource in after.resources.items():
-        if resource.used > resource.capacity and not (isinstance(command, do.Resize) and command.name == name):
+        if resource.used > resource.capacity and not (isinstance(command, commands.Resize) and command.name == name):
             old = before.resources.get(name)
             _expect(old is not None and resource.used <= old.used, f"G1: {name} has {resource.used} units in use")
 
 
-def _grant(change: to.AnyChange) -> tuple[str, int, Shares] | None:
-    if isinstance(change, to.Offered | to.Held):
+def _grant(change: changes.AnyChange) -> tuple[str, int, Shares] | None:
+    if isinstance(change, changes.Offered | changes.Held):
         return change.id, change.token, change.shares
-    if isinstance(change, to.Asked) and change.request.state == HELD:
+    if isinstance(change, changes.Asked) and change.request.state == HELD:
         return change.request.id, change.request.token, change.request.shares
     return None
 
 
-def _check_grants(state: State, command: do.Command, outcome: Outcome, now: int) -> None:
+def _check_grants(state: State, command: commands.Command, outcome: Outcome, now: int) -> None:
     """G1, G2: replay the changes on the state as it was, and look at each grant at its moment."""
     for change in outcome.changes:
         grant = _grant(change)
-        token = change.token if isinstance(change, to.Adopted) else grant[1] if grant else 0
+        token = change.token if isinstance(change, changes.Adopted) else grant[1] if grant else 0
         if token:
-            mine = isinstance(change, to.Adopted | to.Asked)
+            mine = isinstance(change, changes.Adopted | changes.Asked)
             seen = max(state.token, getattr(command, "seen", 0) if mine else 0)
             _expect(token > seen and token >= now, f"G2: token {token}, {seen} seen, at {now}")
-        if isinstance(change, to.Passed | to.Adopted):
+        if isinstance(change, changes.Passed | changes.Adopted):
             _check_transfer(state.requests[change.id], command, change)
-        if isinstance(change, to.Claimed | to.Renewed | to.Held | to.Offered):
+        if isinstance(change, changes.Claimed | changes.Renewed | changes.Held | changes.Offered):
             one = state.requests[change.id]
             until = now + one.lease if one.lease else 0
-            _same(change.until, now + state.settings.claim if isinstance(change, to.Offered) else until, "its end")
-        if isinstance(change, to.Held | to.Offered):
-            own = not isinstance(command, do.Bury) and getattr(command, "session", "") == one.session and not one.picky
-            _same(isinstance(change, to.Held), one.sure or not one.session or own, f"{change.id} needs no claim")
+            _same(change.until, now + state.settings.claim if isinstance(change, changes.Offered) else until, "its end")
+        if isinstance(change, changes.Held | changes.Offered):
+            own = (
+                not isinstance(command, commands.Bury)
+                and getattr(command, "session", "") == one.session
+                and not one.picky
+            )
+            _same(isinstance(change, changes.Held), one.sure or not one.session or own, f"{change.id} needs no claim")
         if grant is None:
             state.evolve(change, now)
             continue
         name, _, shares = grant
-        asking = change.request if isinstance(change, to.Asked) else state.requests[name]
+        asking = change.request if isinstance(change, changes.Asked) else state.requests[name]
         keeper = camper(state, now)
         if keeper is not None and keeper.id != name:
             kept = _kept(state, keeper, now)
@@ -344,11 +360,13 @@ def _check_grants(state: State, command: do.Command, outcome: Outcome, now: int)
             _expect(group.held <= group.quota, f"{name} was given more than the quota of {group.name!r}")
 
 
-def _check_transfer(request: Request, command: do.Command, change: to.Passed | to.Adopted) -> None:
+def _check_transfer(request: Request, command: commands.Command, change: changes.Passed | changes.Adopted) -> None:
     """Check that a grant leaves the hands of its holder by its own will, unless it is taken by an operator."""
     _same(request.state, HELD, f"the state of {request.id}, which comes into other hands")
-    if isinstance(change, to.Passed):
-        mine = isinstance(command, do.Pass) and command.session == request.session and command.token == request.token
+    if isinstance(change, changes.Passed):
+        mine = (
+            isinstance(command, commands.Pass) and command.session == request.session and command.token == request.token
+        )
         _expect(mine and not request.passed, f"{command} passed {request.id} on")
     elif change.how == "transferred":
         _expect(request.passed, f"{request.id} was transferred, but its holder had not passed it on")
@@ -380,7 +398,7 @@ def _is_between(before: State, after: State, served: Request, one: Request) -> b
     return any(exclusive(other) is not None and served.seq < other.seq < one.seq for other in everybody)
 
 
-def _check_id(before: State, command: do.Acquire, outcome: Outcome) -> None:
+def _check_id(before: State, command: commands.Acquire, outcome: Outcome) -> None:
     """G7: an id takes effect once, and belongs to its session until that is known to be dead."""
     kind = outcome.reply.kind
     known = before.requests.get(command.id)
@@ -394,38 +412,38 @@ def _check_id(before: State, command: do.Acquire, outcome: Outcome) -> None:
         _same(kind, "used", f"the answer to {command.id}")
 
 
-def _check_endings(before: State, after: State, command: do.Command, outcome: Outcome, now: int) -> None:
+def _check_endings(before: State, after: State, command: commands.Command, outcome: Outcome, now: int) -> None:
     """G8: time ends no lock, and no lease before its end; a grant ends by its token, its id or a proof of death."""
-    asked = {one.request.id for one in outcome.changes if isinstance(one, to.Asked)}
+    asked = {one.request.id for one in outcome.changes if isinstance(one, changes.Asked)}
     for name, one in before.requests.items():
         if name in after.requests and name not in asked:
             now_is = after.requests[name]
             _same((now_is.seq, now_is.asked), (one.seq, one.asked), f"the place of {name}")
-    if isinstance(command, do.Bury) and command.session:
-        for name in after.sessions.get(command.session, ()):
+    if isinstance(command, commands.Bury) and command.session:
+        for name in after.index.sessions.get(command.session, ()):
             one = after.requests[name]
             _expect(
                 one.chosen and one.state == AWAY and one.until > 0, f"{name} is {one.state}, but its session is dead"
             )
-    for name in (one.id for one in outcome.changes if isinstance(one, to.Adopted)):
+    for name in (one.id for one in outcome.changes if isinstance(one, changes.Adopted)):
         _expect(name not in after.requests or not after.requests[name].passed, f"{name} can be adopted again")
     for change in outcome.changes:
-        if not isinstance(change, to.Ended):
+        if not isinstance(change, changes.Ended):
             continue
         was = before.requests.get(change.id)
         if was is None or was.state != HELD:
             continue
         fair = {
             "expired": bool(was.lease) and was.until <= now,
-            "died": isinstance(command, do.Bury) and command.session == was.session != "",
-            "released": (isinstance(command, do.Release) and command.token == was.token)
-            or (isinstance(command, do.Withdraw) and command.id == was.id),
+            "died": isinstance(command, commands.Bury) and command.session == was.session != "",
+            "released": (isinstance(command, commands.Release) and command.token == was.token)
+            or (isinstance(command, commands.Withdraw) and command.id == was.id),
         }
         fair["revoked"] = fair["released"] and bool(getattr(command, "by", ""))
-        fair["withdrawn"] = isinstance(command, do.Withdraw) and command.id == was.id and was.chosen
+        fair["withdrawn"] = isinstance(command, commands.Withdraw) and command.id == was.id and was.chosen
         pause = after.settings.delay if after.settings == before.settings else 0
         for name, _ in was.shares if change.how in ("expired", "revoked", "died") and pause else ():
-            is_gone = any(isinstance(one, to.Removed) and one.name == name for one in outcome.changes)
+            is_gone = any(isinstance(one, changes.Removed) and one.name == name for one in outcome.changes)
             late = now + pause if is_gone else after.resources[name].delayed
             _expect(late >= now + pause, f"{name} was taken away, but is lent without a pause")
         _expect(fair.get(change.how, False), f"G8: {command} ended the grant of {was.id} as {change.how!r}")

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.records import ALL, AWAY, HELD, OFFERED, Holder, Settings, Want
 from millpond.resources._rules.state import State
 from millpond.resources._rules.step import Outcome
@@ -71,7 +71,7 @@ class Script:
         self.now = START
         self.numbers: dict[str, int] = {}
         self.made = 0
-        self.last: do.Command = do.Tick()
+        self.last: commands.Command = commands.Tick()
         self.theme = 0  # what half of the requests are about, so that lines grow
 
     @property
@@ -91,7 +91,7 @@ class Script:
 
     # --- each verb ---------------------------------------------------------------------------------------------------
 
-    def acquire(self, what: int, how: int, more: int) -> do.Command:
+    def acquire(self, what: int, how: int, more: int) -> commands.Command:
         session = SESSIONS[how % len(SESSIONS)]
         self.made += 1
         chosen = how // 4 % 4 == 0
@@ -99,7 +99,7 @@ class Script:
         if how // 128 % 16 == 0:
             number = max(0, number - 2)  # an old one
         self.numbers[session] = max(number, self.numbers.get(session, 0))
-        return do.Acquire(
+        return commands.Acquire(
             f"c{how // 32 % 4}" if chosen else f"a{self.made}",
             session,
             number,
@@ -120,45 +120,49 @@ class Script:
             seen=(0, 0, 0, self.now + 7)[how // 8192 % 4],
         )
 
-    def claim(self, what: int, how: int, more: int) -> do.Command:
+    def claim(self, what: int, how: int, more: int) -> commands.Command:
         ids = [one.id for one in self.state.requests.values() if one.state in (OFFERED, AWAY)] or ["nothing"]
         one = _choose(ids, what)
         known = self.state.requests.get(one)
         session = SESSIONS[more % 4] if how % 8 == 0 or known is None else known.session
-        mine = tuple(name for name in ids if name in self.state.sessions.get(session, ())) if how % 3 == 0 else (one,)
-        return do.Claim(session, mine)
+        mine = (
+            tuple(name for name in ids if name in self.state.index.sessions.get(session, ()))
+            if how % 3 == 0
+            else (one,)
+        )
+        return commands.Claim(session, mine)
 
-    def decline(self, what: int, how: int, more: int) -> do.Command:
+    def decline(self, what: int, how: int, more: int) -> commands.Command:
         offers = [one for one in self.state.requests.values() if one.state == OFFERED]
         if not offers:
-            return do.Decline("s1", "nothing", self.state.token)
+            return commands.Decline("s1", "nothing", self.state.token)
         one = _choose(offers, what)
-        return do.Decline(one.session, one.id, one.token - (how % 8 == 0))
+        return commands.Decline(one.session, one.id, one.token - (how % 8 == 0))
 
-    def withdraw(self, what: int, how: int, more: int) -> do.Command:
+    def withdraw(self, what: int, how: int, more: int) -> commands.Command:
         one = _choose(sorted(self.state.requests) or ["c0"], what)
         known = self.state.requests.get(one)
         session = known.session if known is not None and how % 4 else SESSIONS[how // 4 % 4]
-        return do.Withdraw(session, one, by="op" if more % 5 == 0 else "", reason="why")
+        return commands.Withdraw(session, one, by="op" if more % 5 == 0 else "", reason="why")
 
-    def release(self, what: int, how: int, more: int) -> do.Command:
+    def release(self, what: int, how: int, more: int) -> commands.Command:
         token = self._token(what, how)
         session = self._session(token) if more % 4 else SESSIONS[more // 4 % 4]
         resource = _choose(NAMES, more) if how // 16 % 8 == 0 else ""
-        return do.Release(session, token, resource, by="op" if how // 128 % 6 == 0 else "")
+        return commands.Release(session, token, resource, by="op" if how // 128 % 6 == 0 else "")
 
-    def renew(self, what: int, how: int, more: int) -> do.Command:
+    def renew(self, what: int, how: int, more: int) -> commands.Command:
         token = self._token(what, how)
-        return do.Renew(self._session(token), token)
+        return commands.Renew(self._session(token), token)
 
-    def pass_on(self, what: int, how: int, more: int) -> do.Command:
+    def pass_on(self, what: int, how: int, more: int) -> commands.Command:
         token = self._token(what, how)
-        return do.Pass(self._session(token) if more % 8 else SESSIONS[more // 8 % 4], token)
+        return commands.Pass(self._session(token) if more % 8 else SESSIONS[more // 8 % 4], token)
 
-    def adopt(self, what: int, how: int, more: int) -> do.Command:
+    def adopt(self, what: int, how: int, more: int) -> commands.Command:
         session = SESSIONS[more % 4]
         passed = [one.token for one in self.state.requests.values() if one.passed]
-        return do.Adopt(
+        return commands.Adopt(
             session,
             _choose(passed, what) if passed and how % 2 else self._token(what, how),
             Holder(id=session),
@@ -167,49 +171,49 @@ class Script:
             seen=(0, self.now + 9)[more // 32 % 2],
         )
 
-    def suspect(self, what: int, how: int, more: int) -> do.Command:
-        return do.Suspect("s1", self._token(what, how), ("", "silent")[more % 2])
+    def suspect(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.Suspect("s1", self._token(what, how), ("", "silent")[more % 2])
 
-    def bury(self, what: int, how: int, more: int) -> do.Command:
-        return do.Bury(SESSIONS[what % 4])
+    def bury(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.Bury(SESSIONS[what % 4])
 
-    def add(self, what: int, how: int, more: int) -> do.Command:
-        return do.Add(NAMES[what % 5], LABELS[how % 5], (1, 1, 1, 2, 3)[more % 5])
+    def add(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.Add(NAMES[what % 5], LABELS[how % 5], (1, 1, 1, 2, 3)[more % 5])
 
-    def remove(self, what: int, how: int, more: int) -> do.Command:
-        return do.Remove(NAMES[what % 5])
+    def remove(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.Remove(NAMES[what % 5])
 
-    def relabel(self, what: int, how: int, more: int) -> do.Command:
-        return do.Relabel(NAMES[what % 5], LABELS[how % 5])
+    def relabel(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.Relabel(NAMES[what % 5], LABELS[how % 5])
 
-    def resize(self, what: int, how: int, more: int) -> do.Command:
-        return do.Resize(NAMES[what % 5], (1, 2, 3, 4)[how % 4])
+    def resize(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.Resize(NAMES[what % 5], (1, 2, 3, 4)[how % 4])
 
-    def mark(self, what: int, how: int, more: int) -> do.Command:
+    def mark(self, what: int, how: int, more: int) -> commands.Command:
         state = ("active", "active", "active", "cordoned", "draining", "quarantined")[how % 6]
-        return do.Mark(NAMES[what % 5], state)
+        return commands.Mark(NAMES[what % 5], state)
 
-    def configure(self, what: int, how: int, more: int) -> do.Command:
+    def configure(self, what: int, how: int, more: int) -> commands.Command:
         self.theme = more
         paused = "" if self.state.settings.paused or how % 3 else "a pause"
-        return do.Configure(replace(SETTINGS[what % len(SETTINGS)], paused=paused))
+        return commands.Configure(replace(SETTINGS[what % len(SETTINGS)], paused=paused))
 
-    def set_group(self, what: int, how: int, more: int) -> do.Command:
-        return do.SetGroup(("g", "h", "")[what % 3], (1, 2, 5)[how % 3], (0, 1, 2, 4)[more % 4])
+    def set_group(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.SetGroup(("g", "h", "")[what % 3], (1, 2, 5)[how % 3], (0, 1, 2, 4)[more % 4])
 
-    def tick(self, what: int, how: int, more: int) -> do.Command:
-        return do.Tick()
+    def tick(self, what: int, how: int, more: int) -> commands.Command:
+        return commands.Tick()
 
-    def again(self, what: int, how: int, more: int) -> do.Command:
+    def again(self, what: int, how: int, more: int) -> commands.Command:
         return self.last
 
     def _token(self, what: int, how: int) -> int:
         if how % 6 == 0:
             return _choose(list(self.state.past) or [1], what)
-        return _choose(list(self.state.tokens) or [1], what)
+        return _choose(list(self.state.index.tokens) or [1], what)
 
     def _session(self, token: int) -> str:
-        known = self.state.tokens.get(token)
+        known = self.state.index.tokens.get(token)
         if known is not None:
             return self.state.requests[known].session
         past = self.state.past.get(token)
@@ -220,27 +224,29 @@ class Script:
     def run_dry(self) -> None:
         """Give everything back again and again: in the end nobody waits who could be served."""
         step, state = self.judge.step, self.state
-        step(do.Configure(Settings(claim=100, patience=150, retention=300)), self.now)
+        step(commands.Configure(Settings(claim=100, patience=150, retention=300)), self.now)
         for name in ("g", "h"):
-            step(do.SetGroup(name, 1, 0), self.now)
+            step(commands.SetGroup(name, 1, 0), self.now)
         for name, resource in list(state.resources.items()):
             if resource.state != "active":
-                step(do.Mark(name, "active"), self.now)
+                step(commands.Mark(name, "active"), self.now)
         for _ in range(3 * len(state.requests) + 3):
             self.now += 60
-            step(do.Tick(), self.now)
+            step(commands.Tick(), self.now)
             for one in list(state.requests.values()):
                 known = state.requests.get(one.id)
                 if known is not None and known.state in (OFFERED, AWAY):
-                    step(do.Claim(known.session, (known.id,)), self.now)
-            for token in sorted(token for token, known in state.tokens.items() if state.requests[known].state == HELD):
-                if token in state.tokens:
-                    step(do.Release("", token), self.now)
+                    step(commands.Claim(known.session, (known.id,)), self.now)
+            for token in sorted(
+                token for token, known in state.index.tokens.items() if state.requests[known].state == HELD
+            ):
+                if token in state.index.tokens:
+                    step(commands.Release("", token), self.now)
         left = [one for one in state.requests.values() if not one.patient]
         assert not left, f"nobody holds anything, and still {left} are not served"
 
 
-_VERBS: Final[tuple[Callable[[Script, int, int, int], do.Command], ...]] = (
+_VERBS: Final[tuple[Callable[[Script, int, int, int], commands.Command], ...]] = (
     *[Script.acquire] * 15,
     *[Script.release] * 9,
     *[Script.claim] * 6,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import changes, commands
 from millpond.resources._rules.commands import Reply
 from millpond.resources._rules.records import Holder, Request, Settings, Want
 from millpond.resources._rules.state import State
@@ -23,9 +22,9 @@ class Stage:
     def __init__(self, *names: str, settings: Settings | None = None) -> None:
         self.judge = Judge()
         self.now = START
-        self.changes: list[to.AnyChange] = []
+        self.changes: list[changes.AnyChange] = []
         if settings is not None:
-            self.tell(do.Configure(settings))
+            self.tell(commands.Configure(settings))
         for name in names:
             self.add(name)
 
@@ -34,7 +33,7 @@ class Stage:
         """The pool's state."""
         return self.judge.state
 
-    def tell(self, command: do.Command) -> Reply:
+    def tell(self, command: commands.Command) -> Reply:
         """Let any command happen now."""
         outcome = self.judge.step(command, self.now)
         self.changes = outcome.changes
@@ -43,57 +42,57 @@ class Stage:
     def later(self, time: int) -> None:
         """Let time pass, and what is over be over."""
         self.now += time
-        self.tell(do.Tick())
+        self.tell(commands.Tick())
 
     # --- resources ---------------------------------------------------------------------------------------------------
 
     def add(self, name: str, capacity: int = 1, **labels: str) -> Reply:
         """Add a resource."""
-        return self.tell(do.Add(name, labels, capacity))
+        return self.tell(commands.Add(name, labels, capacity))
 
     def mark(self, name: str, state: str) -> Reply:
         """Set the state of a resource."""
-        return self.tell(do.Mark(name, state, "op"))
+        return self.tell(commands.Mark(name, state, "op"))
 
     def configure(self, **settings: object) -> None:
         """Change some settings."""
-        self.tell(do.Configure(replace(self.state.settings, **settings)))
+        self.tell(commands.Configure(replace(self.state.settings, **settings)))
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def ask(self, name: str, *wants: Want | str, session: str = "s", number: int = 0, **more: object) -> Reply:
         """Ask for resources: selectors or wants, by default any one."""
         wanted = tuple(Want(one) if isinstance(one, str) else one for one in wants) or (Want(),)
-        return self.tell(do.Acquire(name, session, number, Holder(id=session), wanted, **more))  # type: ignore[arg-type]
+        return self.tell(commands.Acquire(name, session, number, Holder(id=session), wanted, **more))  # type: ignore[arg-type]
 
     def claim(self, *names: str) -> Reply:
         """Let the session of the first of these requests claim them all."""
-        return self.tell(do.Claim(self.state.requests[names[0]].session, names))
+        return self.tell(commands.Claim(self.state.requests[names[0]].session, names))
 
     def decline(self, name: str) -> Reply:
         """Turn an offer down."""
         request = self.state.requests[name]
-        return self.tell(do.Decline(request.session, name, request.token))
+        return self.tell(commands.Decline(request.session, name, request.token))
 
     def withdraw(self, name: str) -> Reply:
         """Take a request back."""
         request = self.state.requests.get(name)
-        return self.tell(do.Withdraw(request.session if request is not None else "s", name))
+        return self.tell(commands.Withdraw(request.session if request is not None else "s", name))
 
     def release(self, name: str, by: str = "") -> Reply:
         """Give back what a request holds."""
         request = self.state.requests[name]
-        return self.tell(do.Release(request.session, request.token, by=by))
+        return self.tell(commands.Release(request.session, request.token, by=by))
 
     def renew(self, name: str) -> Reply:
         """Renew a lease."""
         request = self.state.requests[name]
-        return self.tell(do.Renew(request.session, request.token))
+        return self.tell(commands.Renew(request.session, request.token))
 
     def pass_on(self, name: str) -> Reply:
         """Let the holder pass on what a request holds."""
         request = self.state.requests[name]
-        return self.tell(do.Pass(request.session, request.token))
+        return self.tell(commands.Pass(request.session, request.token))
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -106,7 +105,7 @@ class Stage:
         request = self.state.requests.get(name)
         if request is not None:
             return " ".join([request.state, *(resource for resource, _ in request.shares)])
-        return next((one.how for one in self.changes if isinstance(one, to.Ended) and one.id == name), "over")
+        return next((one.how for one in self.changes if isinstance(one, changes.Ended) and one.id == name), "over")
 
     def all(self) -> dict[str, str]:
         """Return how all requests stand."""
@@ -114,4 +113,4 @@ class Stage:
 
     def served(self) -> list[str]:
         """Return who was given something in the last step, in order."""
-        return [one.id for one in self.changes if isinstance(one, to.Offered | to.Held)]
+        return [one.id for one in self.changes if isinstance(one, changes.Offered | changes.Held)]

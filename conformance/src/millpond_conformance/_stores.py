@@ -26,9 +26,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
-from millpond.keyed import _core
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import (
+from millpond.keyed.rules import placement
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import (
     Cancel,
     Configure,
     Drop,
@@ -42,8 +42,8 @@ from millpond.keyed._commands import (
     Start,
     Stop,
 )
-from millpond.keyed._envelope import Envelope, encode, opened
-from millpond.keyed._records import (
+from millpond.keyed.rules.envelope import Envelope, encode, opened
+from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     DEAD_RETRY,
     DUE,
@@ -52,23 +52,23 @@ from millpond.keyed._records import (
     HEAVY,
     SECOND,
     Batch,
-    Beat,
     Claimed,
     Joiner,
     KeyView,
     Order,
+    OrderOptions,
     Outcome,
+    PoolState,
+    Report,
     Settings,
-    Settle,
     Signal,
-    Special,
     Take,
     Verdicts,
     Work,
     key_of,
 )
-from millpond.keyed._store import Ear, PoolGone, Store
 from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, STATES, SUSPECTS
+from millpond.keyed.stores.base import PoolGone, Store, Subscription
 from millpond.keyed.stores.memory import MemoryTables
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox, MemoryMailboxes
 
@@ -196,7 +196,7 @@ def check_removals(
         settled = {one.mailbox for one in arguments[2]}
         gone = {job for job in gone if before[job] not in settled} - set(cancelled)
     elif verb == "dispatch":
-        swaps = {order.mailbox for order in arguments[1] if order.special and order.special.on_busy == "replace"}
+        swaps = {order.mailbox for order in arguments[1] if order.options and order.options.on_busy == "replace"}
         gone = {job for job in gone if before[job] not in swaps}
     assert not gone, f"I4: {verb} removed {gone}"
 
@@ -245,7 +245,7 @@ class StoreBench:
         self.bare_other = second() if second is not None else self.bare
         self.other = cast(Store, _Watched(self.bare_other)) if second is not None else self.store
         self.settings = Settings()
-        self.ears: list[Ear] = []
+        self.ears: list[Subscription] = []
         self._numbers = itertools.count(1)
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ class StoreBench:
 
     def slot(self, key: str) -> int:
         """Return the slot of a key."""
-        return _core.slot_of(key, self.settings.slots)
+        return placement.slot_of(key, self.settings.slots)
 
     def neighbours(self, count: int, slot: int = 0) -> list[str]:
         """Return keys that share a slot."""
@@ -286,7 +286,7 @@ class StoreBench:
     def order(self, key: str, job: str, *, name: str = NAME, keep: int = KEEP, **special: Any) -> Order:
         """Return a job for a key."""
         body = encode(Envelope(job, name, "producer", keep, special.pop("payload", b"")))
-        extra = Special(job, name, **special) if special else None
+        extra = OrderOptions(job, name, **special) if special else None
         return Order(self.slot(key), f"j:{key}", body, extra)
 
     def send(self, *orders: Order, batch: str = "") -> Verdicts:
@@ -375,27 +375,27 @@ class Hand:
 
     def __init__(self, bench: StoreBench, store: Store, joiner: Joiner) -> None:
         self.bench, self.store, self.id, self.calls = bench, store, joiner.id, 0
-        self.beat: Beat = store.join(joiner)
+        self.beat: PoolState = store.join(joiner)
 
     def claim(self, slots: Iterable[int] | None = None, dead: dict[str, int] | None = None, **more: Any) -> Claimed:
         """Claim slots, all when none are named."""
         slots = list(range(self.bench.settings.slots)) if slots is None else list(slots)
         return self.store.claim(self.id, slots, dead or {}, **more)
 
-    def renew(self, *, leaving: bool = False) -> Beat | None:
+    def renew(self, *, leaving: bool = False) -> PoolState | None:
         """Prolong the lease."""
         return self.store.renew(self.id, leaving=leaving)
 
     def work(
         self,
-        *settles: Settle,
+        *settles: Report,
         want: int = 50,
         per: int = 50,
         residents: int = 0,
         heard: int = 0,
         spare: int = 0,
     ) -> Work:
-        """Settle and take."""
+        """Report and take."""
         self.calls += 1
         return self.store.work(self.id, self.calls, settles, want, per, residents, heard, spare)
 
@@ -428,8 +428,8 @@ class Hand:
         handed.clear()
         return handed
 
-    def settle(self, *settles: Settle) -> Work:
-        """Settle and take nothing."""
+    def settle(self, *settles: Report) -> Work:
+        """Report and take nothing."""
         return self.work(*settles, want=0)
 
 
@@ -438,13 +438,13 @@ def taken(signal: Signal) -> Take:
     return Take(signal.slot, signal.mailbox, signal.note, (signal.data,))
 
 
-def end(take: Take, done: int | None = None, how: str = "end", **more: Any) -> Settle:
+def end(take: Take, done: int | None = None, how: str = "end", **more: Any) -> Report:
     """Return what a worker says of a take that it has run, with the outcomes of the jobs that are done."""
     done = len(take.jobs) if done is None else done
     if take.mailbox[0] == "j" and "outcomes" not in more:
         some = [opened(raw) for raw in take.jobs[:done]]
         more["outcomes"] = tuple(Outcome(one.id, "done", b"", one.keep, one.reply) for one in some)
-    return Settle(take.slot, take.mailbox, take.token, done, how, **more)
+    return Report(take.slot, take.mailbox, take.token, done, how, **more)
 
 
 def ids(take: Take) -> list[str]:
@@ -613,7 +613,7 @@ def verb_dispatch_lets_a_replacement_in_though_it_is_full(bench: StoreBench) -> 
     assert bench.outcome("1") == "replaced" and bench.where("k", "2") == "waiting"
     a = bench.hand("a")
     takes = a.take()
-    a.settle(end(takes["j:m"], 0, "bury", reason=b"broken"), end(takes["j:k"], 0))
+    a.settle(end(takes["j:m"], 0, "to_dead_letters", reason=b"broken"), end(takes["j:k"], 0))
     assert bench.put("m", "m2") == {}
     assert bench.store.apply(Replay((1,))) == "1", "what is replayed is let in"
     assert bench.store.ask(about.Counts()).jobs == 3
@@ -1024,18 +1024,18 @@ def verb_work_takes_large_jobs_in_small_numbers(bench: StoreBench) -> None:
 
 
 def verb_work_settles_in_every_way(bench: StoreBench) -> None:
-    """`keep`, `end`, `retry`, `bury`, `shelve`, each with what it leaves behind."""
+    """`keep`, `end`, `retry`, `to_dead_letters`, `park`, each with what it leaves behind."""
     bench.open()
     a = bench.hand("a")
-    for key in ("keep", "end", "retry", "bury", "shelve"):
+    for key in ("keep", "end", "retry", "to_dead_letters", "park"):
         bench.put(key, f"{key}1", f"{key}2", f"{key}3")
     takes = {mailbox[2:]: take for mailbox, take in a.take(per=2).items()}
     work = a.settle(
         end(takes["keep"], 1, "keep"),
         end(takes["end"], 1),
         end(takes["retry"], 1, "retry", delay=10 * SECOND, failures=4),
-        end(takes["bury"], 1, "bury", reason=b"broken"),
-        end(takes["shelve"], 1, "shelve", reason=b"job"),
+        end(takes["to_dead_letters"], 1, "to_dead_letters", reason=b"broken"),
+        end(takes["park"], 1, "park", reason=b"job"),
     )
     assert work.stale == () and not work.takes
     views = bench.store.ask(about.Keys())
@@ -1044,17 +1044,17 @@ def verb_work_settles_in_every_way(bench: StoreBench) -> None:
         "keep": ("running", 2, 0),
         "end": ("ready", 2, 0),
         "retry": ("retry", 2, 4),
-        "bury": ("ready", 1, 0),
-        "shelve": ("parked", 2, 0),
+        "to_dead_letters": ("ready", 1, 0),
+        "park": ("parked", 2, 0),
     }, f"{states}"
     (letter,) = bench.store.ask(about.DeadLetters())
-    assert (letter.mailbox, letter.reason, opened(letter.job).id) == ("j:bury", b"broken", "bury2")
+    assert (letter.mailbox, letter.reason, opened(letter.job).id) == ("j:bury", b"broken", "to_dead_letters2")
     counts = bench.store.ask(about.Counts())
     assert (counts.done, counts.retried, counts.buried, counts.dead) == (5, 1, 1, 1)
     assert [bench.where(key, f"{key}1") for key in takes] == ["gone"] * 5
-    assert bench.where("bury", "bury2") == "dead" and bench.where("keep", "keep2") == "running"
+    assert bench.where("to_dead_letters", "to_dead_letters2") == "dead" and bench.where("keep", "keep2") == "running"
     again = {mailbox[2:]: ids(take) for mailbox, take in a.take().items()}
-    assert again == {"end": ["end2", "end3"], "bury": ["bury3"], "shelve": ["shelve2"]}, f"{again}"
+    assert again == {"end": ["end2", "end3"], "to_dead_letters": ["to_dead_letters3"], "park": ["park2"]}, f"{again}"
 
 
 def verb_work_tells_when_something_is_due(bench: StoreBench) -> None:
@@ -1277,7 +1277,7 @@ def verb_apply_cancel_frees_a_key_that_waits(bench: StoreBench) -> None:
     assert bench.cancel("run", "run1") == "asked"
     a.settle(
         end(takes["j:retry"], 0, "retry", delay=UNKNOWN, failures=3),
-        end(takes["j:shelf"], 0, "shelve", reason=b"nobody's"),
+        end(takes["j:shelf"], 0, "park", reason=b"nobody's"),
         end(takes["j:run"], 0, "retry", delay=UNKNOWN, failures=1),
     )
     assert bench.cancel("retry", "retry1") == "cancelled" and bench.cancel("shelf", "shelf1") == "cancelled"
@@ -1360,17 +1360,17 @@ def verb_apply_replay_and_drop(bench: StoreBench) -> None:
     a = bench.hand("a")
     bench.put("k", "1", "2", "3", "4")
     for _ in range(3):
-        a.settle(end(a.one("k"), 0, "bury", reason=b"no"))
+        a.settle(end(a.one("k"), 0, "to_dead_letters", reason=b"no"))
     numbers = [letter.number for letter in bench.store.ask(about.DeadLetters())]
     assert numbers == [1, 2, 3]
     assert bench.store.apply(Drop((2, 9))) == "1" and bench.store.apply(Drop((2,))) == "0"
     assert bench.store.apply(Replay((3, 1, 1, 2))) == "2" and bench.store.apply(Replay((3, 1))) == "0"
     assert not bench.store.ask(about.DeadLetters())
     assert ids(a.one("k")) == ["4", "1", "3"]
-    a.settle(Settle(bench.slot("k"), "j:k", 1, 0))
+    a.settle(Report(bench.slot("k"), "j:k", 1, 0))
     assert bench.store.ask(about.Counts()).buried == 3
     bench.put("m", "m1")
-    a.settle(end(a.one("m"), 0, "bury"))
+    a.settle(end(a.one("m"), 0, "to_dead_letters"))
     assert [letter.number for letter in bench.store.ask(about.DeadLetters())] == [4], "a number is not given twice"
 
 
@@ -1379,7 +1379,7 @@ def verb_apply_replay_forgets_the_outcome(bench: StoreBench) -> None:
     bench.open()
     a = bench.hand("a")
     bench.put("k", "1")
-    a.settle(end(a.one("k"), 0, "bury", outcomes=(Outcome("1", "dead", b"", KEEP),)))
+    a.settle(end(a.one("k"), 0, "to_dead_letters", outcomes=(Outcome("1", "dead", b"", KEEP),)))
     assert bench.outcome("1") == "dead"
     bench.store.apply(Replay((1,)))
     assert bench.outcome("1") == "" and bench.where("k", "1") == "waiting"
@@ -1424,7 +1424,7 @@ def verb_apply_stop_of_what_does_not_run(bench: StoreBench) -> None:
     bench.store.apply(Pause(bench.slot("paused"), "paused"))
     a.settle(
         end(takes["r:watch:retry"], 0, "retry", delay=UNKNOWN, failures=2),
-        end(takes["r:watch:shelf"], 0, "shelve", reason=b"nobody's"),
+        end(takes["r:watch:shelf"], 0, "park", reason=b"nobody's"),
         end(takes["r:watch:paused"], 0),
     )
     a.work(residents=9)
@@ -1490,7 +1490,7 @@ def verb_where_tells_where_a_job_is(bench: StoreBench) -> None:
         *("running", "running", "waiting"),
         *("delayed", "gone"),
     ]
-    a.settle(end(take, 1, "bury"))
+    a.settle(end(take, 1, "to_dead_letters"))
     assert [bench.where("k", one) for one in ("1", "2", "3")] == ["gone", "dead", "waiting"]
 
 
@@ -1643,7 +1643,7 @@ def k1_a_key_that_kept_nothing_is_not_taken_twice(bench: StoreBench) -> None:
 def k1_an_old_take_changes_nothing(bench: StoreBench) -> None:
     """After a take has ended, in whatever way, its settles are stale and touch nothing."""
     bench.open()
-    for how in ("end", "keep", "retry", "bury", "shelve"):
+    for how in ("end", "keep", "retry", "to_dead_letters", "park"):
         name = f"a-{how}"
         a = bench.hand(name)
         bench.put("k", f"{how}1", f"{how}2", f"{how}3")
@@ -1679,10 +1679,10 @@ def k1_a_settle_never_removes_more_than_was_taken(bench: StoreBench) -> None:
 
 
 def k1_what_was_never_tried_is_not_blamed(bench: StoreBench) -> None:
-    """`bury`, `retry` and `shelve` after the last job of a take do not touch the job behind it."""
+    """`to_dead_letters`, `retry` and `park` after the last job of a take do not touch the job behind it."""
     bench.open()
     a = bench.hand("a")
-    for how in ("bury", "retry", "shelve"):
+    for how in ("to_dead_letters", "retry", "park"):
         bench.put("k", "1", "2")
         a.settle(end(a.one("k", per=1), 1, how, delay=UNKNOWN, failures=7, reason=b"nobody's"))
         take = a.one("k")
@@ -2031,8 +2031,11 @@ def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
     bench.put("s", "s1")
     takes = a.take()
     dead = [Outcome(one, "dead", b"", KEEP) for one in ("k1", "m1")]
-    a.settle(end(takes["j:k"], 0, "bury", outcomes=(dead[0],)))
-    a.settle(end(takes["j:m"], 0, "bury", failures=3, outcomes=(dead[1],)), end(takes["j:s"], 0, "shelve", reason=b"x"))
+    a.settle(end(takes["j:k"], 0, "to_dead_letters", outcomes=(dead[0],)))
+    a.settle(
+        end(takes["j:m"], 0, "to_dead_letters", failures=3, outcomes=(dead[1],)),
+        end(takes["j:s"], 0, "park", reason=b"x"),
+    )
     assert bench.state("j:m") == "retry" and len(bench.store.ask(about.DeadLetters())) == 1
     assert (bench.outcome("k1"), bench.outcome("m1")) == ("dead", "")
     bench.skip(DEAD_RETRY - SECOND)
@@ -2050,7 +2053,7 @@ def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
     (letter,) = bench.store.ask(about.DeadLetters())
     assert opened(letter.job).id == "s1" and not bench.state("j:s")
     bench.store.apply(Drop((letter.number,)))
-    a.settle(end(take, 0, "bury", outcomes=(dead[1],)))
+    a.settle(end(take, 0, "to_dead_letters", outcomes=(dead[1],)))
     assert bench.outcome("m1") == "dead" and ids(a.one("m")) == ["m2"]
 
 
@@ -2060,7 +2063,7 @@ def k7_a_lost_job_waits_for_room_among_the_dead(bench: StoreBench) -> None:
     a = bench.hand("a")
     bench.put("k", "k1")
     bench.put("m", "m1", "m2")
-    a.settle(end(a.take()["j:k"], 0, "bury"))
+    a.settle(end(a.take()["j:k"], 0, "to_dead_letters"))
     b = bench.hand("b", own=False)
     assert bench.bury(b, a).recovered == 1
     assert bench.state("j:m") == "retry" and len(bench.store.ask(about.DeadLetters())) == 1, "K7: max_dead was passed"
@@ -2141,7 +2144,7 @@ def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:
     bench.put("k", "1", "2", name="new")
     bench.put("m", "m1", name="ghost")
     takes = a.take()
-    a.settle(*(end(take, 0, "shelve", reason=opened(take.jobs[0]).name.encode()) for take in takes.values()))
+    a.settle(*(end(take, 0, "park", reason=opened(take.jobs[0]).name.encode()) for take in takes.values()))
     assert not a.take() and bench.state("j:k") == "parked"
     take = b.one("k")
     assert ids(take) == ["1"]
@@ -2225,7 +2228,7 @@ def hole_3_a_recovery_that_comes_late_recovers_nothing(bench: StoreBench) -> Non
     bench.open()
     a, b = bench.hand("a", names=()), bench.hand("b", own=False, names=("new",))
     bench.put("k", "1", name="new")
-    a.settle(end(a.one("k"), 0, "shelve", reason=b"new"))
+    a.settle(end(a.one("k"), 0, "park", reason=b"new"))
     bench.put("m", "m1")
     take, lent = a.one("m"), b.one("k")
     for hand in (a, b):
@@ -2328,7 +2331,7 @@ def hole_9_commands_never_double_a_key(bench: StoreBench) -> None:
         "ready": lambda key, take: a.settle(end(take, 0)),
         "running": lambda key, take: None,
         "retry": lambda key, take: a.settle(end(take, 0, "retry", delay=SECOND)),
-        "parked": lambda key, take: a.settle(end(take, 0, "shelve", reason=b"ghost")),
+        "parked": lambda key, take: a.settle(end(take, 0, "park", reason=b"ghost")),
         "paused": lambda key, take: (
             bench.store.apply(Pause(bench.slot(key), key)),
             a.work(end(take, 0)),
@@ -2504,7 +2507,7 @@ def hole_15_every_end_has_an_outcome(bench: StoreBench) -> None:
         bench.put(key, f"{key}-1", f"{key}-2")
     bench.put("mute", "mute-1", "mute-2", keep=0)
     takes = a.take(per=1)
-    a.settle(end(takes.pop("j:parked"), 0, "shelve", reason=b"ghost"))
+    a.settle(end(takes.pop("j:parked"), 0, "park", reason=b"ghost"))
     a.settle(*(end(take) for mailbox, take in takes.items() if mailbox not in ("j:lost",)))
     bench.cancel("cancelled", "cancelled-2")
     bench.put("replaced", "new", on_busy="replace")
@@ -2584,7 +2587,7 @@ def hole_18_what_was_lent_is_not_lost(bench: StoreBench) -> None:
     a = bench.hand("a", names=())
     b, c = bench.hand("b", own=False, names=("new",)), bench.hand("c", own=False, names=("new",))
     bench.put("k", "1", "2", name="new")
-    a.settle(end(a.one("k"), 0, "shelve", reason=b"new"))
+    a.settle(end(a.one("k"), 0, "park", reason=b"new"))
     lost = b.one("k")
     assert a.claim().recovered == 0 and c.claim([]).recovered == 0
     claimed = b.claim([], known=[lost.token], call=b.calls)
@@ -2593,7 +2596,7 @@ def hole_18_what_was_lent_is_not_lost(bench: StoreBench) -> None:
     assert claimed.recovered == 1, "the answer was lost, so it is ready for its owner"
     take = a.one("k")
     assert take.losses == 0
-    a.settle(end(take, 0, "shelve", reason=b"new"))
+    a.settle(end(take, 0, "park", reason=b"new"))
     lost = c.one("k")
     ends = bench.ends()
     bench.skip(LEASE)

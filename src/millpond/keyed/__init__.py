@@ -1,16 +1,13 @@
 """Keyed pools: jobs that carry a key, on many workers and machines; one worker owns a key at a time.
 
-How a job goes through the layers, from the top:
+The folders, from the top; each imports only from those below it:
 
-    _pool, _handle, _admin          what users call; generated from _async_pool, _async_handle, _async_admin
-    _port, _async_port              how a thread blocks, how a task awaits; _serve, what `run` does
-    _outbox, _replies               dispatches on their way, outcomes on theirs
-    _worker                         a member: _heart (lease), _lane (takes and reports), _runner (runs), _tenure, _visit
-    _home                           the pool as all of these share it
-    stores/                         where pools live: memory, sqlite, redis, behind _store
-    rules/                          what every verb of a store does, pure, over tables
-    _core, _plan                    which worker owns a key: slots, placement, moves, pure
-    _records, _commands, _envelope  what the rules are about
+    client   hands jobs over, waits for results, looks and changes: what users call (`_async`; `_sync` is generated)
+    worker   runs jobs: membership, feed, runner
+    jobs     what a handler is given; views, what people are shown
+    shared   what both sides use: the connection to the store, handlers, arguments
+    stores   where pools live: memory, sqlite, redis, behind `stores.base`
+    rules    what every verb of a store does, and what it is about: pure, no input or output
 """
 
 from __future__ import annotations
@@ -51,47 +48,47 @@ __all__ = [
 _find, __dir__ = lazy(
     __name__,
     {
-        "ActView": "millpond.keyed._views",
-        "AsyncKeyedAdmin": "millpond.keyed._async_admin",
-        "AsyncKeyedJob": "millpond.keyed._async_handle",
-        "AsyncKeyedPool": "millpond.keyed._async_pool",
-        "AsyncKeyedResident": "millpond.keyed._async_handle",
-        "AsyncReceipt": "millpond.keyed._async_handle",
-        "DeadLetterView": "millpond.keyed._views",
-        "Job": "millpond.keyed._job",
-        "JobView": "millpond.keyed._views",
-        "Jump": "millpond.keyed._core",
-        "KeyInfo": "millpond.keyed._views",
-        "KeyedAdmin": "millpond.keyed._admin",
-        "KeyedJob": "millpond.keyed._handle",
-        "KeyedPool": "millpond.keyed._pool",
-        "KeyedResident": "millpond.keyed._handle",
-        "KeyedStatistics": "millpond.keyed._views",
-        "Page": "millpond.keyed._page",
-        "PauseView": "millpond.keyed._views",
-        "Receipt": "millpond.keyed._handle",
-        "Rendezvous": "millpond.keyed._core",
-        "Resident": "millpond.keyed._job",
-        "ResidentView": "millpond.keyed._views",
-        "Retry": "millpond.keyed._job",
-        "SlotView": "millpond.keyed._views",
-        "WorkerView": "millpond.keyed._views",
-        "pools": "millpond.keyed._home",
+        "ActView": "millpond.keyed.views",
+        "AsyncKeyedAdmin": "millpond.keyed.client._async.admin",
+        "AsyncKeyedJob": "millpond.keyed.client._async.handle",
+        "AsyncKeyedPool": "millpond.keyed.client._async.pool",
+        "AsyncKeyedResident": "millpond.keyed.client._async.handle",
+        "AsyncReceipt": "millpond.keyed.client._async.handle",
+        "DeadLetterView": "millpond.keyed.views",
+        "Job": "millpond.keyed.jobs",
+        "JobView": "millpond.keyed.views",
+        "Jump": "millpond.keyed.rules.placement",
+        "KeyInfo": "millpond.keyed.views",
+        "KeyedAdmin": "millpond.keyed.client._sync.admin",
+        "KeyedJob": "millpond.keyed.client._sync.handle",
+        "KeyedPool": "millpond.keyed.client._sync.pool",
+        "KeyedResident": "millpond.keyed.client._sync.handle",
+        "KeyedStatistics": "millpond.keyed.views",
+        "Page": "millpond.keyed.rules.page",
+        "PauseView": "millpond.keyed.views",
+        "Receipt": "millpond.keyed.client._sync.handle",
+        "Rendezvous": "millpond.keyed.rules.placement",
+        "Resident": "millpond.keyed.jobs",
+        "ResidentView": "millpond.keyed.views",
+        "Retry": "millpond.keyed.jobs",
+        "SlotView": "millpond.keyed.views",
+        "WorkerView": "millpond.keyed.views",
+        "pools": "millpond.keyed.shared.connection",
     },
 )
 
 if TYPE_CHECKING:
-    from millpond.keyed._admin import KeyedAdmin
-    from millpond.keyed._async_admin import AsyncKeyedAdmin
-    from millpond.keyed._async_handle import AsyncKeyedJob, AsyncKeyedResident, AsyncReceipt
-    from millpond.keyed._async_pool import AsyncKeyedPool
-    from millpond.keyed._core import Jump, Rendezvous
-    from millpond.keyed._handle import KeyedJob, KeyedResident, Receipt
-    from millpond.keyed._home import pools
-    from millpond.keyed._job import Job, Resident, Retry
-    from millpond.keyed._page import Page
-    from millpond.keyed._pool import KeyedPool
-    from millpond.keyed._views import (
+    from millpond.keyed.client._async.admin import AsyncKeyedAdmin
+    from millpond.keyed.client._async.handle import AsyncKeyedJob, AsyncKeyedResident, AsyncReceipt
+    from millpond.keyed.client._async.pool import AsyncKeyedPool
+    from millpond.keyed.client._sync.admin import KeyedAdmin
+    from millpond.keyed.client._sync.handle import KeyedJob, KeyedResident, Receipt
+    from millpond.keyed.client._sync.pool import KeyedPool
+    from millpond.keyed.jobs import Job, Resident, Retry
+    from millpond.keyed.rules.page import Page
+    from millpond.keyed.rules.placement import Jump, Rendezvous
+    from millpond.keyed.shared.connection import pools
+    from millpond.keyed.views import (
         ActView,
         DeadLetterView,
         JobView,

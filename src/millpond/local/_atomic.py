@@ -22,10 +22,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
 
 FREE_THREADED: Final = "t" in getattr(sys, "abiflags", "")
 """Whether this build of Python can run without the GIL; one that has it switched on all the same is only slower."""

@@ -15,21 +15,20 @@ nothing.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from millpond._events import Observer, emit
 from millpond.local._atomic import claim, lock_of
 from millpond.local._calls import release_all
+from millpond.local._queues import Fifo, Lifo, Queue
 from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from millpond.local._queues import Queue
-    from millpond.local._worker_queues import WorkerQueues
+from millpond.local._worker_queues import WorkerQueues
 
 SWEEP_AT = 4096
 """Fewer removed entries than this are never swept out."""
@@ -42,7 +41,7 @@ class Host(Protocol):
     lock: threading.RLock
     on_event: Observer | None
 
-    def forget(self, task: Task[Any]) -> None: ...  # release what is kept for a task that will not run
+    def forget(self, task: Task[Any]) -> bool: ...  # release what is kept for a task that will not run; was it a place?
     def has_left(self) -> None: ...  # a task has left the backlog unrun: somebody may wait for that
     def sweep_soon(self) -> None: ...  # call `backlog.sweep()` where nobody else takes meanwhile (under the lock)
 
@@ -70,6 +69,9 @@ class Backlog:
         if self.worker_queues is None:
             return self.shared()
         return max(0, sum(map(len, self.queues())) - self.removed - self._removed_keyed)
+
+    def __contains__(self, task: Task[Any]) -> bool:
+        return any(each is task for queue in self.queues() for each in list(queue))
 
     def shared(self) -> int:
         """Count the tasks that wait in the shared queue."""
@@ -169,7 +171,7 @@ class Backlog:
 
     def drop_oldest(self) -> bool:
         """Cancel the task that has waited longest; False when none waits."""
-        for queue in self.queues():
+        for queue in sorted(self.queues(), key=_oldest_number):
             places = []
             while (found := self.take_next(queue.oldest)) is not None and found[0].is_place:
                 places.append(found)
@@ -224,3 +226,13 @@ class Backlog:
                 queues = self.worker_queues
                 (queues.shortest().shared if queues is not None and queues.dedicated else self.queue).put(self._probe)
             return self._delay if self._probe is None else max(self._delay or 0.0, now - self._probed_at)
+
+
+def _oldest_number(queue: Queue) -> float:
+    """Return the number of the oldest task of a queue, as `Admission` gave it; those with priorities come last."""
+    if not isinstance(queue, Fifo | Lifo):
+        return math.inf
+    with contextlib.suppress(RuntimeError):  # without the GIL others may change the queue meanwhile
+        first = list(itertools.islice(queue, 64))  # in one step
+        return next((task._value for task in first if task._fn is not None and not task.is_place), math.inf)
+    return math.inf

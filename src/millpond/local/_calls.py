@@ -12,20 +12,17 @@ passes it to `release_all`, so the place is given back once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 from time import perf_counter
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond._events import Event, Observer, report
 from millpond.local._atomic import FREE_THREADED, take_away
+from millpond.local._task import Task
 from millpond.local._watchers import RAISED, RETURNED, here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millpond.local._task import Task
 
 
 class GivenUp(BaseException):
@@ -128,11 +125,12 @@ class TimedCall(Wrapper):
 class HoldingCall(Wrapper):
     """A call that holds something for its task: a place in a bounded pool, or a place with its key."""
 
-    __slots__ = ("_give_back",)
+    __slots__ = ("_give_back", "_task")
 
-    def __init__(self, fn: Callable[..., Any], give_back: Callable[[], object]) -> None:
+    def __init__(self, fn: Callable[..., Any], give_back: Callable[[Any], object], task: Task[Any]) -> None:
         self.fn = fn
-        self._give_back: Callable[[], object] | None = give_back
+        self._give_back: Callable[[Any], object] | None = give_back
+        self._task = task
 
     def __call__(self, *args: Any) -> Any:
         try:
@@ -147,7 +145,7 @@ class HoldingCall(Wrapper):
         else:
             give_back, self._give_back = self._give_back, None
         if give_back is not None:
-            give_back()
+            give_back(self._task)
 
 
 class ObservedCall(Wrapper):
@@ -181,13 +179,13 @@ for _function in (run_admitted, run_observed, HoldingCall.__call__, ObservedCall
     hide_frame(_function)
 
 
-def hold(task: Task[Any], give_back: Callable[[], object]) -> None:
-    """Have `give_back` called when the call of a task has ended, or its time is up, or it was cancelled."""
+def hold(task: Task[Any], give_back: Callable[[Any], object]) -> None:
+    """Have `give_back(task)` called when the call of a task has ended, or its time is up, or it was cancelled."""
     call = task._fn
     if isinstance(call, TimedCall):  # inside it, so that it is given back when the time is up
-        call.fn = HoldingCall(call.fn, give_back)
+        call.fn = HoldingCall(call.fn, give_back, task)
     else:
-        task._fn = HoldingCall(call, give_back)
+        task._fn = HoldingCall(call, give_back, task)
 
 
 def release_all(call: Any) -> None:

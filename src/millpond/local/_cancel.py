@@ -10,16 +10,14 @@ import _thread
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from millpond._events import logger
 from millpond.local._checks import check_seconds
 from millpond.local._timer import timer
 from millpond.local._watchers import here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Cancellable(Protocol):

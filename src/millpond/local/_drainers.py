@@ -5,12 +5,9 @@ from __future__ import annotations
 import _thread
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from millpond.local._atomic import length_now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Drainers:

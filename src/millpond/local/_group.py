@@ -6,16 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar
+from types import TracebackType
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from millpond.local._cancel import CancelToken
 from millpond.local._task import Task
 from millpond.local._waiting import wait
 from millpond.local._watchers import CANCELLED, RAISED
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 P = ParamSpec("P")
 T = TypeVar("T")

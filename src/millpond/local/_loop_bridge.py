@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
+from collections.abc import Callable, Generator
 from concurrent import futures
 from concurrent.futures._base import PENDING
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from millpond.local._atomic import FREE_THREADED
 from millpond.local._watchers import NO_WAITERS, RETURNED, Watchers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
 
 T = TypeVar("T")
 W = TypeVar("W", bound="Awaited[Any]")
@@ -56,25 +54,27 @@ class LoopInbox:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = weakref.ref(loop)
-        self._arrived: deque[Awaited[Any]] = deque()
-        self._is_scheduled = False
+        self.arrived: deque[Awaited[Any]] = deque()
+        self.is_scheduled = False
 
     def add(self, awaited: Awaited[Any]) -> None:
         """Add an ended task, from any thread, and wake the loop unless a wake-up is on its way."""
-        self._arrived.append(awaited)
-        if self._is_scheduled:
-            return
-        self._is_scheduled = True
+        self.arrived.append(awaited)
+        if not self.is_scheduled:
+            self.schedule()
+
+    def schedule(self) -> None:
+        self.is_scheduled = True
         loop = self.loop()
         if loop is not None:
             try:
                 loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:  # the loop was closed: nobody waits any more
-                self._arrived.clear()
+                self.arrived.clear()
 
     def _deliver(self) -> None:
-        self._is_scheduled = False  # before looking: whoever comes after this wakes the loop again
-        arrived = self._arrived
+        self.is_scheduled = False  # before looking: whoever comes after this wakes the loop again
+        arrived = self.arrived
         while True:
             try:
                 awaited = arrived.popleft()  # also in vain: through the lock of the deque, as `add` goes
@@ -132,7 +132,10 @@ class LoopWatcher(Watchers):
     def wake(self, task: Any) -> None:
         if FREE_THREADED or self.locks or self.listeners or self.callbacks or self.condition is not None:
             super().wake(task)
-        self._inbox.add(self._awaited)
+        inbox = self._inbox
+        inbox.arrived.append(self._awaited)  # `LoopInbox.add`, written out
+        if not inbox.is_scheduled:
+            inbox.schedule()
 
 
 def await_from_the_start(task: Awaitable) -> Awaited[Any]:

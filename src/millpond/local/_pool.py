@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
 from millpond._events import logger
 from millpond.local._cancel import CancelToken
@@ -16,9 +17,6 @@ from millpond.local._progress import Progress
 from millpond.local._queues import Order, check_priority
 from millpond.local._statistics import Statistics, describe, to_html
 from millpond.local._verbs import OptionedPool, Verbs
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 T = TypeVar("T")
 

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
-from millpond.local._atomic import length_now
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from millpond.local._task import Task
+from millpond.local._atomic import FREE_THREADED, length_now
+from millpond.local._task import Task
 
 
 class Queue(Protocol):
@@ -75,21 +73,26 @@ class Lanes:
         self._lanes: tuple[deque[Task[Any]], ...] = tuple(deque() for _ in range(levels))
         self._urgent_first = self._lanes[::-1]
 
-    def _lane(self, task: Task[Any]) -> deque[Task[Any]]:
-        lane: deque[Task[Any]] = self._lanes[_priority(task)]
-        return lane
-
     def put(self, task: Task[Any], /) -> None:
-        self._lane(task).append(task)
+        self._lanes[getattr(task, "priority", 0)].append(task)
 
     def put_back(self, task: Task[Any], /) -> None:
-        self._lane(task).appendleft(task)
+        self._lanes[getattr(task, "priority", 0)].appendleft(task)
 
     def take(self) -> Task[Any]:
-        return _first(self._urgent_first)
+        for lane in self._urgent_first:
+            if lane or FREE_THREADED:  # there through the lock of each lane, also in vain
+                try:
+                    return lane.popleft()
+                except IndexError:  # another worker was quicker
+                    pass
+        raise IndexError("empty")
 
     def oldest(self) -> Task[Any]:
-        return _first(self._lanes)
+        for lane in filter(None, self._lanes):
+            with suppress(IndexError):
+                return lane.popleft()
+        raise IndexError("empty")
 
     def extend(self, tasks: Iterable[Task[Any]], /) -> None:
         for task in tasks:
@@ -100,16 +103,6 @@ class Lanes:
 
     def __iter__(self) -> Iterator[Task[Any]]:
         return (task for lane in self._urgent_first for task in list(lane))
-
-
-def _first(lanes: tuple[deque[Task[Any]], ...]) -> Task[Any]:
-    for lane in lanes:
-        if length_now(lane):
-            try:
-                return lane.popleft()
-            except IndexError:  # another worker was quicker
-                pass
-    raise IndexError("empty")
 
 
 class Heap:
@@ -123,11 +116,11 @@ class Heap:
 
     def put(self, task: Task[Any], /) -> None:
         with self._lock:
-            heappush(self._heap, (-_priority(task), next(self._later), task))
+            heappush(self._heap, (-getattr(task, "priority", 0), next(self._later), task))
 
     def put_back(self, task: Task[Any], /) -> None:
         with self._lock:
-            heappush(self._heap, (-_priority(task), next(self._earlier), task))
+            heappush(self._heap, (-getattr(task, "priority", 0), next(self._earlier), task))
 
     def take(self) -> Task[Any]:
         with self._lock:
@@ -155,10 +148,6 @@ class Heap:
     def __iter__(self) -> Iterator[Task[Any]]:
         with self._lock:
             return (entry[2] for entry in sorted(self._heap, key=lambda entry: entry[:2]))
-
-
-def _priority(task: Task[Any]) -> Any:
-    return getattr(task, "priority", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from __future__ import annotations
 import _thread
 import contextlib
 import threading
+from collections.abc import Callable, Generator, Hashable
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import _base as _futures
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from millpond.errors import PoolClosed
 from millpond.local._atomic import FREE_THREADED, lock_of, pass_lock_of
@@ -41,9 +42,6 @@ from millpond.local._watchers import (
     Watchers,
     here,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Hashable
 
 T = TypeVar("T")
 

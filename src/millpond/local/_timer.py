@@ -12,14 +12,10 @@ import itertools
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from millpond._events import logger
 from millpond.local._atomic import FREE_THREADED, take_away
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 
 LINGER = 1.0
 """Seconds after which the thread looks for itself, and ends if there is nothing."""

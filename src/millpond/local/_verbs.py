@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from millpond._events import Observer, logger
 from millpond.local._loop_bridge import await_from_the_start
@@ -11,9 +12,6 @@ from millpond.local._map import map_singly
 from millpond.local._options import NO_OPTIONS, Options
 from millpond.local._task import Task
 from millpond.local._watchers import RAISED, Watchers
-
-if TYPE_CHECKING:
-    from asyncio import Future
 
 P = ParamSpec("P")
 T = TypeVar("T")

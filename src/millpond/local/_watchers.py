@@ -14,13 +14,11 @@ from __future__ import annotations
 import _thread
 import contextlib
 import threading
+from collections.abc import Callable
 from concurrent.futures import _base as _futures
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from millpond.local._atomic import FREE_THREADED, lock_of, pass_lock_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 # What became of a task. OPEN covers both "queued" and "running": `_fn` tells them apart.
 OPEN: Final = 0
@@ -107,8 +105,10 @@ class Watchers:
                 break
         if self.condition is not None:
             self.publish(task, self.condition)
-        self.listen(task)
-        self.call_back(task)
+        if self.listeners:
+            self.listen(task)
+        if self.callbacks:
+            self.call_back(task)
 
     def publish(self, task: Any, condition: Any) -> None:
         """Show the end of `task` to the waiters of the standard library, once."""
@@ -129,13 +129,11 @@ class Watchers:
 
     def call_back(self, task: Any) -> None:
         """Call the users' callbacks, in the order in which they were added, here or where `here.defer` does it."""
-        callbacks = self.callbacks
-        if callbacks:
-            defer = getattr(here, "defer", None)
-            if defer is None:
-                _call_each(callbacks, task)
-            else:
-                defer(lambda: _call_each(callbacks, task))
+        callbacks, defer = self.callbacks, getattr(here, "defer", None)
+        if defer is None:
+            _call_each(callbacks, task)
+        else:
+            defer(lambda: _call_each(callbacks, task))
 
 
 def _call_each(functions: list[Callable[[Any], object]] | None, task: Any) -> None:

@@ -18,12 +18,15 @@ overtaken. `await pool.run(...)` waits for room without holding up its event loo
 
 `Admission` counts the tasks that it has admitted and that have not left: each holds a place, which is given back when
 its call ends, its time is up, or it is cancelled. The places of maps and subpools in the queue are not admitted, and
-what a caller runs itself never comes in.
+what a caller runs itself never comes in. A task that is counted gets a number, as its value until it has another one.
+By that `drop_oldest` tells which of two queues has the older task, and a submit that a signal handler has interrupted
+whether its place is counted: CPython runs no handler between these two stores.
 """
 
 from __future__ import annotations
 
 import _thread
+import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +95,7 @@ class Host(BacklogHost, Protocol):
     def is_inside(self) -> bool: ...  # whether the calling thread is a worker of this pool
     def refusal(self) -> Exception: ...  # the error for a submit that the pool cannot take any more
     def place(self, task: Task[Any]) -> None: ...  # queue it and see that somebody takes it
-    def hold_place(self, task: Task[Any], leave: Callable[[], None]) -> None: ...  # call `leave` once, at its end
+    def hold_place(self, task: Task[Any], leave: Callable[[Any], None]) -> None: ...  # call that once, at its end
     def watch_token(self, task: OptionTask[Any]) -> None: ...  # cancel it with its token
     def run_here(self, task: Task[Any]) -> None: ...  # in the calling thread
     def statistics(self) -> Statistics: ...
@@ -126,6 +129,7 @@ class Admission:
         self.when_full = when_full
         self.run = partial(run_admitted, self.leave)  # what makes the calls of plain tasks: see `_calls.py`
         self.rejected = self.dropped = 0
+        self._numbers = itertools.count()
         self._begin()
 
     def _begin(self) -> None:
@@ -152,16 +156,30 @@ class Admission:
         On a full pool whose policy is to block, this waits for room; with `wait=False` it returns at once, and the task
         is queued when there is room.
         """
-        if not self._admit_if_room(task):
-            self._apply_policy(task, wait=wait)
+        try:
+            if not self._admit_if_room(task):
+                self._apply_policy(task, wait=wait)
+        except BaseException:
+            self.step_out(task)
+            raise
         return task
 
     def try_admit(self, task: Task[Any]) -> bool:
         """Queue a task if there is room; False when the pool is full."""
-        if self._admit_if_room(task):
-            return True
-        self._reject()
-        return False
+        try:
+            is_in = self._admit_if_room(task)
+        except BaseException:
+            self.step_out(task)
+            raise
+        if not is_in:
+            self._reject()
+        return is_in
+
+    def step_out(self, task: Task[Any]) -> None:
+        """Give back the place of a task whose submit was interrupted by a signal handler before it was queued."""
+        is_counted = getattr(task, "_value", None) is not None
+        if is_counted and task not in self._host.backlog and claim(task) is not None and not self._host.forget(task):
+            self.leave()
 
     def _admit_if_room(self, task: Task[Any]) -> bool:
         host = self._host
@@ -172,20 +190,26 @@ class Admission:
             return True
         if self.max_queued is None:
             host.place(task)
-        elif self.enter():
+        elif self.enter(task):
             self._place_admitted(task)
         else:
             return False
         self._watch_token(task)
         return True
 
-    def enter(self) -> bool:
-        """Atomically take a place if there is one and nobody waits for it."""
+    def enter(self, task: Task[Any]) -> bool:
+        """Atomically take a place for a task if there is one and nobody waits for it."""
         with self._host.lock:
             if self._submitters or (self._admitted >= self._count_at and not self._has_room()):
                 return False
+            task._value = next(self._numbers)  # `_count`, written out
             self._admitted += 1
             return True
+
+    def _count(self, task: Task[Any]) -> None:
+        """Count the place of a task (under the lock)."""
+        task._value = next(self._numbers)
+        self._admitted += 1
 
     def _has_room(self) -> bool:
         """Count those that have left; return whether one more task fits (under the lock)."""
@@ -207,7 +231,7 @@ class Admission:
         if type(task) is OptionTask and task.token is not None:
             self._host.watch_token(task)
 
-    def leave(self) -> None:
+    def leave(self, _: object = None) -> None:
         """Give back the place of a task that has ended or was cancelled."""
         self._left.append(None)
         if self._submitters:
@@ -241,7 +265,7 @@ class Admission:
             if verdict == "drop_oldest":
                 self._reject()
             with host.lock:
-                self._admitted += 1
+                self._count(task)
             self._place_admitted(task)
             self._watch_token(task)
         else:
@@ -336,7 +360,7 @@ class Admission:
                     submitter.error = host.refusal()
                     refused.append(submitter)
                 else:
-                    self._admitted += 1
+                    self._count(submitter.task)
                     self._place_admitted(submitter.task)
                 submitter.lock.release()
         for submitter in refused:

@@ -12,15 +12,12 @@ Everything is done under the runner's lock, except taking tasks and noting that 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import Any
 
-from millpond.local._atomic import length_now
+from millpond.local._atomic import FREE_THREADED, length_now
 from millpond.local._queues import Fifo, Queue
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from millpond.local._task import OptionTask, Task
+from millpond.local._task import OptionTask, Task
 
 MANY = 1000
 """Tasks of one key that have ended before their entries are cleared away."""
@@ -43,10 +40,11 @@ class WorkerQueue:
         """Take from the two queues in turn, then from a neighbour; IndexError when there is nothing."""
         self._keyed_next = not self._keyed_next
         first, second = (self.keyed, self.shared) if self._keyed_next else (self.shared, self.keyed)
-        try:
-            return first.take()
-        except IndexError:
-            pass
+        if first or FREE_THREADED:  # there through the lock of the queue, also in vain
+            try:
+                return first.take()
+            except IndexError:
+                pass
         try:
             return second.take()
         except IndexError:

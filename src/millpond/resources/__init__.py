@@ -3,8 +3,8 @@
 How a request goes through the layers, from the top:
 
     _pool, _grant, _admin       what users call; generated from _async_pool, _async_grant, _async_admin
-    _port, _async_port          how a thread blocks, how a task awaits
-    _desk, _case                the requests of one pool object: claims, renewals, losses
+    _bridge, _async_bridge      how a thread blocks, how a task awaits
+    _own_requests               the requests of one pool object: claims, renewals, losses
     engines/                    where pools live: memory, sqlite; each keeps replicas and a log
     _rules/                     the rules: step(state, command, now) -> outcome, pure; its first page says what they are
 """
@@ -50,18 +50,18 @@ _find, __dir__ = lazy(
         "WaiterView": "millpond.resources._views",
         "Want": "millpond.resources._rules.records",
         "pools": "millpond.resources.engines",
-        "want": "millpond.resources._requests",
+        "want": "millpond.resources._arguments",
     },
 )
 
 if TYPE_CHECKING:
     from millpond.resources._admin import Admin
+    from millpond.resources._arguments import want
     from millpond.resources._async_admin import AsyncAdmin
     from millpond.resources._async_grant import AsyncGrant
     from millpond.resources._async_pool import AsyncResourcePool
     from millpond.resources._grant import Grant
     from millpond.resources._pool import ResourcePool
-    from millpond.resources._requests import want
     from millpond.resources._rules.records import Want
     from millpond.resources._rules.selectors import Labels, Selector
     from millpond.resources._views import HolderView, PoolStatistics, ResourceView, WaiterView

@@ -12,14 +12,13 @@ import msgspec
 
 from millpond._events import Event
 from millpond.errors import AcquireTimeout, NotFound, PoolError, StaleToken
+from millpond.resources import _arguments
 from millpond.resources import _questions as about
-from millpond.resources import _requests
+from millpond.resources._async_bridge import AsyncBridge, pause
 from millpond.resources._async_grant import AsyncGrant
-from millpond.resources._async_port import AsyncPort, pause
-from millpond.resources._desk import Desk
 from millpond.resources._engine import Question
-from millpond.resources._rules import commands as do
-from millpond.resources._rules import selectors
+from millpond.resources._own_requests import OwnRequests
+from millpond.resources._rules import commands, selectors
 from millpond.resources._rules.records import ACTIVE, CORDONED, DRAINING, QUARANTINED, Holder, Settings, Want
 from millpond.resources._rules.selectors import Labels
 
@@ -32,38 +31,38 @@ _FIELDS = {
     "retention": "retention",
     "free_after": "free_after",
 }
-_OPERATOR = _requests.PRIORITY + 1
+_OPERATOR = _arguments.PRIORITY + 1
 """The priority of an operator's reservation: ahead of everybody."""
 
 
 class AsyncAdmin:
     """What operators do to a pool. Each verb takes `reason=`: it is shown and kept in the history."""
 
-    def __init__(self, port: AsyncPort, desk: Desk, by: str, take: Callable[[do.Adopt], Any]) -> None:
-        self._port = port
-        self._desk = desk
+    def __init__(self, bridge: AsyncBridge, own: OwnRequests, by: str, take: Callable[[commands.Adopt], Any]) -> None:
+        self._bridge = bridge
+        self._own = own
         self._by = by
         self._take = take
 
     def on_behalf_of(self, who: str) -> AsyncAdmin:
         """Return the same verbs, done for somebody else: the history names them instead of this process."""
-        return AsyncAdmin(self._port, self._desk, _requests.name(who, "who it is done for"), self._take)
+        return AsyncAdmin(self._bridge, self._own, _arguments.name(who, "who it is done for"), self._take)
 
     # --- resources ---------------------------------------------------------------------------------------------
 
     async def remove(self, resource: str, *, reason: str | None = None) -> None:
         """Remove a resource: at once when nobody holds it, else when the last holder gives it back."""
-        await self._change(do.Remove(_resource(resource), self._by, _requests.text(reason, "reason")))
+        await self._change(commands.Remove(_resource(resource), self._by, _arguments.text(reason, "reason")))
 
     async def relabel(self, resource: str, labels: Labels, *, reason: str | None = None) -> None:
         """Give a resource other labels (all of them). Holders keep it; waiters are looked at again."""
-        new = _requests.labels(labels)
-        await self._change(do.Relabel(_resource(resource), new, self._by, _requests.text(reason, "reason")))
+        new = _arguments.labels(labels)
+        await self._change(commands.Relabel(_resource(resource), new, self._by, _arguments.text(reason, "reason")))
 
     async def resize(self, resource: str, capacity: int, *, reason: str | None = None) -> None:
         """Change how many units a resource has. Nobody loses any: less takes effect as they are given back."""
-        size = _requests.whole(capacity, "capacity", 1)
-        await self._change(do.Resize(_resource(resource), size, self._by, _requests.text(reason, "reason")))
+        size = _arguments.whole(capacity, "capacity", 1)
+        await self._change(commands.Resize(_resource(resource), size, self._by, _arguments.text(reason, "reason")))
 
     async def cordon(self, resource: str, *, reason: str | None = None) -> None:
         """Lend a resource to nobody any more; who holds it keeps it."""
@@ -75,43 +74,43 @@ class AsyncAdmin:
 
     async def quarantine(self, resource: str, *, reason: str) -> None:
         """Take a broken resource out of service until somebody uncordons it."""
-        await self._mark(resource, QUARANTINED, _requests.why(reason))
+        await self._mark(resource, QUARANTINED, _arguments.why(reason))
 
     async def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
         """Lend a resource to nobody any more and wait until it is in nobody's hands, then it is cordoned.
 
         With `timeout` over first, `AcquireTimeout` is raised and the resource goes on draining.
         """
-        _requests.microseconds(timeout, "timeout")
+        _arguments.microseconds(timeout, "timeout")
         resource = _resource(resource)
         await self._mark(resource, DRAINING, reason)
-        if not await pause(self._port, about.IsDraining(resource), timeout):
+        if not await pause(self._bridge, about.IsDraining(resource), timeout):
             raise AcquireTimeout(f"{resource!r} is still held after {timeout:g} s: it goes on draining; see holders()")
 
     # --- other people's grants ---------------------------------------------------------------------------------
 
     async def release(self, resource: str, *, token: int, reason: str) -> None:
         """Take a grant away from its holder, if `token` is the one that counts; else raise `StaleToken`."""
-        token, resource = _requests.whole(token, "token"), _resource(resource)
-        command = do.Release(self._desk.engine.session, token, resource, self._by, _requests.why(reason))
+        token, resource = _arguments.whole(token, "token"), _resource(resource)
+        command = commands.Release(self._own.engine.session, token, resource, self._by, _arguments.why(reason))
         _insist_on_token(await self._send(command), resource, token)
 
     async def withdraw(self, request_id: str, *, reason: str) -> None:
         """Take somebody's request out of the line."""
-        request_id = _requests.name(request_id, "request_id")
-        command = do.Withdraw(self._desk.engine.session, request_id, self._by, _requests.why(reason))
+        request_id = _arguments.name(request_id, "request_id")
+        command = commands.Withdraw(self._own.engine.session, request_id, self._by, _arguments.why(reason))
         if (await self._send(command)).kind in ("unknown", "ended"):
-            raise NotFound(f"there is no request {request_id!r} in pool {self._desk.pool!r}: see waiters()")
+            raise NotFound(f"there is no request {request_id!r} in pool {self._own.pool!r}: see waiters()")
 
     async def steal(self, resource: str, *, token: int, reason: str, lease: float | None = None) -> AsyncGrant:
         """Take a grant over in one step: it is yours under a new token, and its holder is told that it is lost."""
-        command = do.Adopt(
-            self._desk.engine.session,
-            _requests.whole(token, "token"),
-            self._desk.holder,
+        command = commands.Adopt(
+            self._own.engine.session,
+            _arguments.whole(token, "token"),
+            self._own.holder,
             "stolen",
-            _requests.why(reason),
-            _requests.microseconds(lease, "lease", 0.05),
+            _arguments.why(reason),
+            _arguments.microseconds(lease, "lease", 0.05),
             _resource(resource),
             self._by,
         )
@@ -123,13 +122,13 @@ class AsyncAdmin:
 
         It ends by `release(resource, token=…)`, or after `lease` seconds.
         """
-        command = do.Adopt(
+        command = commands.Adopt(
             "",
-            _requests.whole(token, "token"),
-            Holder("person", _requests.name(holder, "holder")),
+            _arguments.whole(token, "token"),
+            Holder("person", _arguments.name(holder, "holder")),
             "kept",
-            _requests.why(reason),
-            _requests.microseconds(lease, "lease", 0.05),
+            _arguments.why(reason),
+            _arguments.microseconds(lease, "lease", 0.05),
             _resource(resource),
             self._by,
         )
@@ -142,33 +141,33 @@ class AsyncAdmin:
 
         Return the id of the reservation; `withdraw` ends it, whether it is held yet or not.
         """
-        command = do.Acquire(
-            self._desk.new_id(),
+        command = commands.Acquire(
+            self._own.new_id(),
             "",
             0,
-            Holder("person", _requests.name(holder, "holder")),
+            Holder("person", _arguments.name(holder, "holder")),
             (Want(selectors.write(name=_resource(resource)), 1, 0),),
             priority=_OPERATOR,
-            lease=_requests.microseconds(lease, "lease", 0.05),
-            reason=f"{_requests.why(reason)} (reserved by {self._by})",
+            lease=_arguments.microseconds(lease, "lease", 0.05),
+            reason=f"{_arguments.why(reason)} (reserved by {self._by})",
             sure=True,
             by=self._by,
         )
         reply = await self._send(command)
         if reply.kind == "unsatisfiable":
-            raise _no_resource(resource, self._desk.pool)
+            raise _no_resource(resource, self._own.pool)
         return reply.id
 
     # --- the pool ----------------------------------------------------------------------------------------------
 
     async def pause(self, *, reason: str) -> None:
         """Grant nothing until `resume`; what is held stays held, requests line up."""
-        text = _requests.why(reason)
+        text = _arguments.why(reason)
         await self._configure(lambda now: msgspec.structs.replace(now, paused=text), text)
 
     async def resume(self, *, reason: str | None = None) -> None:
         """Grant again."""
-        await self._configure(lambda now: msgspec.structs.replace(now, paused=""), _requests.text(reason, "reason"))
+        await self._configure(lambda now: msgspec.structs.replace(now, paused=""), _arguments.text(reason, "reason"))
 
     async def configure(
         self,
@@ -194,11 +193,11 @@ class AsyncAdmin:
         given = {"patience": patience, "ageing": ageing, "lock_delay": lock_delay, "retention": retention}
         for name, value in {**given, "free_after": free_after}.items():
             if value is not None:
-                length = _requests.microseconds(value, name)  # 0 for ages, too, and 1 for nothing
+                length = _arguments.microseconds(value, name)  # 0 for ages, too, and 1 for nothing
                 changes[_FIELDS[name]] = 0 if value == 0 else length
         if claim_within is not None:
-            changes["claim"] = _requests.microseconds(claim_within, "claim_within", 0.01)
-        text = _requests.text(reason, "reason")
+            changes["claim"] = _arguments.microseconds(claim_within, "claim_within", 0.01)
+        text = _arguments.text(reason, "reason")
         await self._configure(lambda now: msgspec.structs.replace(now, **changes), text)
 
     async def settings(self) -> dict[str, float]:
@@ -209,12 +208,12 @@ class AsyncAdmin:
     async def group(self, name: str, *, weight: int = 1, quota: int | None = None, reason: str | None = None) -> None:
         """Give a group (tenant) its weight in the fair share, and the most units it may hold."""
         await self._change(
-            do.SetGroup(
-                _requests.name(name, "a group's name"),
-                _requests.whole(weight, "weight", 1),
-                0 if quota is None else _requests.whole(quota, "quota", 1),
+            commands.SetGroup(
+                _arguments.name(name, "a group's name"),
+                _arguments.whole(weight, "weight", 1),
+                0 if quota is None else _arguments.whole(quota, "quota", 1),
                 self._by,
-                _requests.text(reason, "reason"),
+                _arguments.text(reason, "reason"),
             )
         )
 
@@ -223,61 +222,61 @@ class AsyncAdmin:
 
         With `acts`, only what operators did: the last 200 of those are kept, however much else happens.
         """
-        only_acts = _requests.flag(acts, "acts")
-        pool, most = self._desk.pool, _requests.whole(limit, "limit", 0)
+        only_acts = _arguments.flag(acts, "acts")
+        pool, most = self._own.pool, _arguments.whole(limit, "limit", 0)
         resource = None if resource is None else _resource(resource)
         return await self._ask(about.History(pool, resource, most, only_acts))
 
     async def explain(self, name: str) -> str:
         """Say in a sentence how a request or a resource stands, and why a waiter was not granted yet."""
-        return await self._ask(about.Explain(_requests.name(name, "a request or resource")))
+        return await self._ask(about.Explain(_arguments.name(name, "a request or resource")))
 
     async def delete_pool(self, *, force: bool = False) -> None:
         """Delete the pool with all its resources. Refused while anybody holds or waits, unless forced.
 
         With `force`, a pool that cannot be read is deleted, too.
         """
-        is_forced = _requests.flag(force, "force")
-        self._desk.check_open()
+        is_forced = _arguments.flag(force, "force")
+        self._own.check_open()
         if not is_forced and (users := await self._ask(about.CountRequests())):
             raise PoolError(
-                f"pool {self._desk.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
+                f"pool {self._own.pool!r} is in use by {users} holders and waiters: see holders(), or say force=True"
             )
-        await self._port.call(lambda: self._desk.engine.drop(self._desk.pool))
+        await self._bridge.call(lambda: self._own.engine.drop(self._own.pool))
 
     # --- small things ------------------------------------------------------------------------------------------
 
-    async def _send(self, command: do.Command) -> do.Reply:
-        self._desk.check_open()
-        return await self._port.send(command)
+    async def _send(self, command: commands.Command) -> commands.Reply:
+        self._own.check_open()
+        return await self._bridge.send(command)
 
     async def _ask(self, question: Question[T]) -> T:
-        self._desk.check_open()
-        return await self._port.ask(question)
+        self._own.check_open()
+        return await self._bridge.ask(question)
 
     async def _mark(self, resource: str, state: str, reason: str | None) -> None:
-        await self._change(do.Mark(_resource(resource), state, self._by, _requests.text(reason, "reason")))
+        await self._change(commands.Mark(_resource(resource), state, self._by, _arguments.text(reason, "reason")))
 
     async def _configure(self, change: Callable[[Settings], Settings], reason: str) -> None:
         settings = await self._ask(about.PoolSettings())
-        await self._send(do.Configure(change(settings), self._by, reason))
+        await self._send(commands.Configure(change(settings), self._by, reason))
 
-    async def _change(self, command: do.Command) -> do.Reply:
+    async def _change(self, command: commands.Command) -> commands.Reply:
         reply = await self._send(command)
         if reply.kind == "unknown":
-            raise _no_resource(reply.id, self._desk.pool)
+            raise _no_resource(reply.id, self._own.pool)
         return reply
 
 
 def _resource(name: object) -> str:
-    return _requests.name(name, "a resource's name")
+    return _arguments.name(name, "a resource's name")
 
 
 def _no_resource(name: str, pool: str) -> NotFound:
     return NotFound(f"there is no resource {name!r} in pool {pool!r}: see resources()")
 
 
-def _insist_on_token(reply: do.Reply, resource: str, token: int) -> None:
+def _insist_on_token(reply: commands.Reply, resource: str, token: int) -> None:
     if reply.kind in ("stale", "ended"):
         raise StaleToken(
             f"token {token} does not hold {resource!r}: {reply.detail}; nothing was changed, see holders() for the "

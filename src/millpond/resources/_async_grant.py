@@ -25,12 +25,12 @@ from millpond.errors import (
     PoolError,
     StaleToken,
 )
-from millpond.resources import _case
+from millpond.resources import _own_request
 from millpond.resources import _questions as about
-from millpond.resources._async_port import AsyncLatch, AsyncObtainable, AsyncPort, AsyncScope
-from millpond.resources._case import Case
-from millpond.resources._desk import Desk
+from millpond.resources._async_bridge import AsyncBlock, AsyncBridge, AsyncLatch, AsyncObtainable
 from millpond.resources._engine import Ticket
+from millpond.resources._own_request import OwnRequest
+from millpond.resources._own_requests import OwnRequests
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
 from millpond.resources._rules.commands import Acquire, Decline, Pass, Release, Renew, Reply
 from millpond.resources._views import ResourceView
@@ -54,35 +54,35 @@ class AsyncGrant(AsyncObtainable):
 
     __slots__ = (
         "__weakref__",
-        "_case",
+        "_block",
+        "_bridge",
         "_chooser",
-        "_desk",
         "_latch",
         "_on_lost",
+        "_own",
         "_pid",
-        "_port",
-        "_scope",
+        "_request",
         "_timeout",
     )
 
     def __init__(
         self,
-        port: AsyncPort,
-        desk: Desk,
+        bridge: AsyncBridge,
+        own: OwnRequests,
         command: Acquire,
         timeout: float | None = None,
         on_lost: OnLost = "ignore",
         chooser: Chooser | None = None,
     ) -> None:
-        self._port = port
-        self._desk = desk
+        self._bridge = bridge
+        self._own = own
         self._timeout = timeout
         self._on_lost = on_lost
         self._chooser = chooser
         self._pid = this.pid
-        self._latch: AsyncLatch[Case] | None = None
-        self._scope: AsyncScope | None = None
-        self._case = Case(command)
+        self._latch: AsyncLatch[OwnRequest] | None = None
+        self._block: AsyncBlock | None = None
+        self._request = OwnRequest(command)
 
     # --- what is held ------------------------------------------------------------------------------------------
 
@@ -109,7 +109,7 @@ class AsyncGrant(AsyncObtainable):
     @property
     def request_id(self) -> str:
         """The id of the request."""
-        return self._case.id
+        return self._request.id
 
     @property
     def deadline(self) -> float | None:
@@ -120,43 +120,43 @@ class AsyncGrant(AsyncObtainable):
     @property
     def is_held(self) -> bool:
         """Whether it is held, as far as this process knows."""
-        case = self._case
-        return case.state == _case.HELD and (case.deadline is None or elapsed() < case.deadline)
+        request = self._request
+        return request.state == _own_request.HELD and (request.deadline is None or elapsed() < request.deadline)
 
     def check(self) -> None:
         """Raise `LeaseLost` unless the grant is surely held. Call it before each effect that matters."""
-        case = self._case
-        if case.state == _case.LOST or (case.state == _case.HELD and not self.is_held):
+        request = self._request
+        if request.state == _own_request.LOST or (request.state == _own_request.HELD and not self.is_held):
             raise self._lost()
-        if case.state != _case.HELD:
-            raise not_held(self._name(), case.how or case.state)
+        if request.state != _own_request.HELD:
+            raise not_held(self._name(), request.how or request.state)
 
     async def labels(self) -> dict[str, str]:
         """Return the labels of the resource (of the first one), as they are now."""
         self._check_process()
-        return await self._port.ask(about.LabelsOf(self.resource))
+        return await self._bridge.ask(about.LabelsOf(self.resource))
 
     # --- giving it back ----------------------------------------------------------------------------------------
 
     async def release(self) -> None:
         """Give it back. Doing so again does nothing; a grant that was lost meanwhile raises `LeaseLost`."""
         self._check_process()
-        case = self._case
-        if case.state == _case.OVER:
+        request = self._request
+        if request.state == _own_request.OVER:
             return
-        if case.state == _case.LOST:
+        if request.state == _own_request.LOST:
             raise self._lost()
-        if case.state != _case.HELD:
-            raise RuntimeError(f"request {case.id!r} holds nothing yet: acquire it first")
-        command = Release(self._desk.engine.session, case.token)
-        answer, interrupt = await self._port.finish(command)
+        if request.state != _own_request.HELD:
+            raise RuntimeError(f"request {request.id!r} holds nothing yet: acquire it first")
+        command = Release(self._own.engine.session, request.token)
+        answer, interrupt = await self._bridge.finish(command)
         if isinstance(answer, Exception):
-            self._desk.give_back(case, "released")
+            self._own.give_back(request, "released")
         elif answer.kind == "stale":
-            self._desk.forget(case, answer.detail)
+            self._own.forget(request, answer.detail)
             answer = self._lost()
-        elif case.state == _case.HELD:
-            self._desk.forget(case, "released")
+        elif request.state == _own_request.HELD:
+            self._own.forget(request, "released")
         if interrupt is not None:
             raise interrupt
         if isinstance(answer, Exception):
@@ -167,8 +167,8 @@ class AsyncGrant(AsyncObtainable):
         self._check_process()
         self.check()
         sent = elapsed()
-        reply = await self._port.send(Renew(self._desk.engine.session, self._case.token))
-        self._desk.renewed(self._case, reply, sent)
+        reply = await self._bridge.send(Renew(self._own.engine.session, self._request.token))
+        self._own.renewed(self._request, reply, sent)
         self.check()
 
     async def transfer(self) -> int:
@@ -179,24 +179,24 @@ class AsyncGrant(AsyncObtainable):
         """
         self._check_process()
         self.check()
-        case = self._case
-        case.is_passed_on = True  # before it is: who adopts it at once is no thief
+        request = self._request
+        request.is_passed_on = True  # before it is: who adopts it at once is no thief
         try:
-            reply = await self._port.send(Pass(self._desk.engine.session, case.token))
+            reply = await self._bridge.send(Pass(self._own.engine.session, request.token))
             if reply.kind != "ok":
-                self._desk.lose(case, reply)
+                self._own.lose(request, reply)
                 raise self._lost()
         except BaseException:
-            case.is_passed_on = False
+            request.is_passed_on = False
             raise
-        return case.token
+        return request.token
 
     async def __aenter__(self) -> AsyncGrant:
         try:
-            if self._case.state == _case.ASKING and self._latch is None:
+            if self._request.state == _own_request.ASKING and self._latch is None:
                 await self._obtain()
             self.check()
-            self._scope = AsyncScope(self._on_lost)
+            self._block = AsyncBlock(self._on_lost)
             return self
         except BaseException:
             self._abandon()
@@ -213,14 +213,14 @@ class AsyncGrant(AsyncObtainable):
 
     def _abandon(self) -> None:
         """Give back what is still held although the block is left: a signal struck."""
-        if self._case.state == _case.HELD and not self._case.is_passed_on:
-            self._desk.give_back(self._case, "interrupted")
+        if self._request.state == _own_request.HELD and not self._request.is_passed_on:
+            self._own.give_back(self._request, "interrupted")
 
     async def _leave(self, error: BaseException | None) -> None:
-        scope, self._scope = self._scope, None
-        if self._case.is_passed_on and self._case.state == _case.HELD:
+        block, self._block = self._block, None
+        if self._request.is_passed_on and self._request.state == _own_request.HELD:
             return
-        is_lost = self._case.state == _case.LOST
+        is_lost = self._request.state == _own_request.LOST
         if not is_lost:
             try:
                 await self.release()
@@ -230,16 +230,16 @@ class AsyncGrant(AsyncObtainable):
                 if error is None:
                     raise
                 error.add_note(str(trouble))
-        if is_lost and self._on_lost != "ignore" and not self._case.is_passed_on:
-            cancelled = scope is not None and scope.absorb(error)
+        if is_lost and self._on_lost != "ignore" and not self._request.is_passed_on:
+            cancelled = block is not None and block.absorb(error)
             if error is None or cancelled:
                 raise self._lost() from None
             error.add_note(str(self._lost()))
 
     def __del__(self) -> None:
-        case = getattr(self, "_case", None)
-        if case is not None and case.state == _case.HELD:
-            self._desk.dropped(case)
+        request = getattr(self, "_request", None)
+        if request is not None and request.state == _own_request.HELD:
+            self._own.dropped(request)
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(
@@ -248,36 +248,36 @@ class AsyncGrant(AsyncObtainable):
         )
 
     def __repr__(self) -> str:
-        case = self._case
-        names = ", ".join(name for name, _ in case.shares) or "nothing yet"
-        return f"<{type(self).__name__} {case.state}: {names} of {self._desk.pool!r}, token {case.token}>"
+        request = self._request
+        names = ", ".join(name for name, _ in request.shares) or "nothing yet"
+        return f"<{type(self).__name__} {request.state}: {names} of {self._own.pool!r}, token {request.token}>"
 
     # --- getting it --------------------------------------------------------------------------------------------
 
     async def _obtain(self) -> None:
         """Ask, wait, and return when it is held; else raise, with nothing held and nothing asked for."""
-        case = self._case
-        if self._latch is not None or case.state != _case.ASKING:
+        request = self._request
+        if self._latch is not None or request.state != _own_request.ASKING:
             self.check()
             return
-        deadline = None if self._timeout is None or not case.command.wait else elapsed() + self._timeout
+        deadline = None if self._timeout is None or not request.command.wait else elapsed() + self._timeout
         if self._chooser is not None:
             await self._rank(self._chooser)
         latch = self._hang_latch()
-        case.on_lost = _forward(weakref.ref(self))
+        request.on_lost = _forward(weakref.ref(self))
         ticket: Ticket | None = None
         try:
-            ticket = self._desk.ask(case, block=self._port.blocks)
+            ticket = self._own.ask(request, block=self._bridge.blocks)
             while True:
                 left = None if deadline is None else deadline - elapsed()
-                if not await latch.wait(left) and case.state != _case.HELD:
+                if not await latch.wait(left) and request.state != _own_request.HELD:
                     error = self._unanswered(ticket) or self._asked().timed_out(await self._standing() or LOOK)
-                    if case.state != _case.HELD:  # it may have come as we looked
+                    if request.state != _own_request.HELD:  # it may have come as we looked
                         raise error
-                if case.state != _case.OFFERED:
+                if request.state != _own_request.OFFERED:
                     break
                 latch = await self._look_at_offer()
-            if case.state == _case.OVER or case.state == _case.ASKING:
+            if request.state == _own_request.OVER or request.state == _own_request.ASKING:
                 raise self._refused(await self._standing() if self._is_timed_out() else "")
         except BaseException:
             try:
@@ -289,108 +289,108 @@ class AsyncGrant(AsyncObtainable):
 
     async def _give_up(self, ticket: Ticket | None) -> None:
         """Take the request back, wherever it stands."""
-        case = self._case
+        request = self._request
         interrupt = None
-        if self._desk.knows(case) and (ticket is None or not ticket.cancel()):
-            command = self._desk.withdrawal(case)
-            interrupt = await self._port.take_back(command, lambda: self._desk.owe(command), TAKEN_BACK)
-        self._desk.forget(case, case.how or "withdrawn")
+        if self._own.knows(request) and (ticket is None or not ticket.cancel()):
+            command = self._own.withdrawal(request)
+            interrupt = await self._bridge.take_back(command, lambda: self._own.owe(command), TAKEN_BACK)
+        self._own.forget(request, request.how or "withdrawn")
         if interrupt is not None:
             raise interrupt
 
     def _unanswered(self, ticket: Ticket) -> AcquireTimeout | None:
         """Leave a request that the engine has not answered yet to be taken back later, and return what says so."""
-        case = self._case
-        if case.state != _case.ASKING:
+        request = self._request
+        if request.state != _own_request.ASKING:
             return None
         why = ticket.obstacle()
         if not ticket.cancel():
-            self._desk.owe(self._desk.withdrawal(case))
-        self._desk.forget(case, "not answered in time")
-        words = f"pool {self._desk.pool!r} on {shown(self._desk.engine.url)} did not answer within {self._timeout:g} s"
+            self._own.owe(self._own.withdrawal(request))
+        self._own.forget(request, "not answered in time")
+        words = f"pool {self._own.pool!r} on {shown(self._own.engine.url)} did not answer within {self._timeout:g} s"
         return AcquireTimeout(f"{words}: {why}" if why else words)
 
-    def _hang_latch(self) -> AsyncLatch[Case]:
+    def _hang_latch(self) -> AsyncLatch[OwnRequest]:
         """Be told of the next step."""
-        latch: AsyncLatch[Case] = AsyncLatch()
+        latch: AsyncLatch[OwnRequest] = AsyncLatch()
         self._latch = latch
-        self._case.settled = latch.set
+        self._request.settled = latch.set
         return latch
 
     async def _rank(self, chooser: Chooser) -> None:
         """Show the requester's placement what is free; what it leaves out, it will not take."""
-        candidates = await self._port.ask(about.Candidates(self._case.command.wants))
+        candidates = await self._bridge.ask(about.Candidates(self._request.command.wants))
         rank = _names(chooser(candidates))
         refused = tuple(sorted({one.name for one in candidates} - set(rank)))
-        self._case.command = msgspec.structs.replace(self._case.command, rank=rank, refused=refused)
+        self._request.command = msgspec.structs.replace(self._request.command, rank=rank, refused=refused)
 
-    async def _look_at_offer(self) -> AsyncLatch[Case]:
+    async def _look_at_offer(self) -> AsyncLatch[OwnRequest]:
         """Let the requester's placement accept or decline what was offered; return what tells how that goes on."""
-        case = self._case
-        offered = {name for name, _ in case.shares}
-        token = case.token
-        everything = await self._port.ask(about.Resources())
+        request = self._request
+        offered = {name for name, _ in request.shares}
+        token = request.token
+        everything = await self._bridge.ask(about.Resources())
         taken = _names(self._chooser([one for one in everything if one.name in offered])) if self._chooser else ()
         latch = self._hang_latch()
-        if not self._desk.wait_again(case, token):  # it was ended meanwhile, or offered something else
-            latch.set(case)
+        if not self._own.wait_again(request, token):  # it was ended meanwhile, or offered something else
+            latch.set(request)
         elif offered <= set(taken):
-            await self._port.send(self._desk.claim(case))
+            await self._bridge.send(self._own.claim(request))
         else:
-            await self._port.send(Decline(self._desk.engine.session, case.id, token))
+            await self._bridge.send(Decline(self._own.engine.session, request.id, token))
         return latch
 
     def _adopted(self, reply: Reply, sent: float) -> None:
         """Begin as held: the grant was another's until now."""
         self._hang_latch()
-        self._case.sent = sent
-        self._case.on_lost = _forward(weakref.ref(self))
-        self._desk.adopt(self._case, reply)
+        self._request.sent = sent
+        self._request.on_lost = _forward(weakref.ref(self))
+        self._own.adopt(self._request, reply)
 
     def _is_timed_out(self) -> bool:
         """Tell whether it has waited in vain. One who would not wait has no questions."""
-        case = self._case
-        answer = case.refusal
-        return case.command.wait and "timed out" in (case.how, answer.detail if isinstance(answer, Reply) else "")
+        request = self._request
+        answer = request.refusal
+        return request.command.wait and "timed out" in (request.how, answer.detail if isinstance(answer, Reply) else "")
 
     def _refused(self, standing: str = "") -> PoolError:
         """Return the error that says why there is no grant."""
-        case = self._case
-        answer = case.refusal
+        request = self._request
+        answer = request.refusal
         if isinstance(answer, PoolError):
             return answer
         if isinstance(answer, Exception):
             raise answer
-        kind = answer.kind if isinstance(answer, Reply) else case.how
-        detail = answer.detail if isinstance(answer, Reply) else case.how
+        kind = answer.kind if isinstance(answer, Reply) else request.how
+        detail = answer.detail if isinstance(answer, Reply) else request.how
         error = self._asked().refused(kind, detail, standing or LOOK)
-        if isinstance(error, StaleToken) and self._desk.is_closed:
-            return PoolClosed(f"pool {self._desk.pool!r} was closed while request {case.id!r} waited")
+        if isinstance(error, StaleToken) and self._own.is_closed:
+            return PoolClosed(f"pool {self._own.pool!r} was closed while request {request.id!r} waited")
         return error
 
     def _asked(self) -> Asked:
-        return Asked(self._desk.pool, self._case.id, self._case.command.wants, self._timeout)
+        return Asked(self._own.pool, self._request.id, self._request.command.wants, self._timeout)
 
     async def _standing(self) -> str:
         """Say who is in the way, if the pool tells at once."""
-        return await self._port.glance(about.WhyNot(self._case.command), "", GLANCE)
+        return await self._bridge.glance(about.WhyNot(self._request.command), "", GLANCE)
 
     # --- small things ------------------------------------------------------------------------------------------
 
-    def _held(self) -> Case:
-        if not self._case.shares:
-            raise RuntimeError(f"request {self._case.id!r} holds nothing yet: await it, or use it in a with block")
-        return self._case
+    def _held(self) -> OwnRequest:
+        if not self._request.shares:
+            raise RuntimeError(f"request {self._request.id!r} holds nothing yet: await it, or use it in a with block")
+        return self._request
 
     def _lost(self) -> LeaseLost:
-        case = self._case
-        how = case.how or (
-            f"its lease of {case.lease:g} s could not be renewed in time" if case.lease else "it is over"
+        request = self._request
+        how = request.how or (
+            f"its lease of {request.lease:g} s could not be renewed in time" if request.lease else "it is over"
         )
         return lost(self._name(), how)
 
     def _name(self) -> str:
-        return grant_name(self._case.token, self._case.shares, self._desk.pool)
+        return grant_name(self._request.token, self._request.shares, self._own.pool)
 
     def _check_process(self) -> None:
         if this.pid != self._pid:
@@ -403,8 +403,8 @@ class AsyncGrant(AsyncObtainable):
         """Do what was asked for when the grant is lost; called from a thread of the engine."""
         if callable(self._on_lost):  # in a thread of its own: it may take its time, and renewals must not wait for it
             threading.Thread(target=_call, args=(self._on_lost, self), name="millpond-on-lost", daemon=True).start()
-        elif self._scope is not None:
-            self._scope.interrupt()
+        elif self._block is not None:
+            self._block.interrupt()
 
 
 def _call(on_lost: Callable[[Any], object], grant: object) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from millpond._clock import elapsed
 from millpond._events import Observer, report
 from millpond.errors import AcquireTimeout
-from millpond.resources import _case
+from millpond.resources import _own_request
 from millpond.resources._async_grant import AsyncGrant
 from millpond.resources._views import wishes
 
@@ -25,35 +25,35 @@ class AsyncObservedGrant(AsyncGrant):
     _on_event: Observer
 
     async def _obtain(self) -> None:
-        case = self._case
-        if self._latch is not None or case.state != _case.ASKING:
+        request = self._request
+        if self._latch is not None or request.state != _own_request.ASKING:
             await super()._obtain()
             return
         began = elapsed()
-        about = {"request": case.id, "wants": wishes(case.command.wants)}
+        about = {"request": request.id, "wants": wishes(request.command.wants)}
         try:
             await super()._obtain()
         except BaseException as error:
             outcome = "error" if isinstance(error, Exception) else "cancelled"
             if isinstance(error, AcquireTimeout):
-                outcome = "timeout" if case.command.wait else "busy"
+                outcome = "timeout" if request.command.wait else "busy"
             data = {**about, "waited": elapsed() - began, "outcome": outcome, "error": error}
-            report(self._on_event, "acquire_failed", self._desk.pool, data)
+            report(self._on_event, "acquire_failed", self._own.pool, data)
             raise
-        names = [name for name, _ in case.shares]
-        data = {**about, "waited": elapsed() - began, "resources": names, "token": case.token}
-        report(self._on_event, "acquired", self._desk.pool, data)
+        names = [name for name, _ in request.shares]
+        data = {**about, "waited": elapsed() - began, "resources": names, "token": request.token}
+        report(self._on_event, "acquired", self._own.pool, data)
 
     async def release(self) -> None:
         """Give it back. Doing so again does nothing; a grant that was lost meanwhile raises `LeaseLost`."""
-        case = self._case
-        was_held, since = case.state == _case.HELD, case.held_since
+        request = self._request
+        was_held, since = request.state == _own_request.HELD, request.held_since
         try:
             await super().release()
         finally:
-            if was_held and case.state != _case.HELD:
-                data = {"request": case.id, "token": case.token, "held": max(0.0, elapsed() - since)}
-                report(self._on_event, "released", self._desk.pool, data)
+            if was_held and request.state != _own_request.HELD:
+                data = {"request": request.id, "token": request.token, "held": max(0.0, elapsed() - since)}
+                report(self._on_event, "released", self._own.pool, data)
 
 
 def grant_maker(on_event: Observer | None) -> Callable[..., AsyncGrant]:

@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from millpond._events import Event
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import selectors
+from millpond.resources._rules import changes, selectors
 from millpond.resources._rules.records import ACTIVE, HELD, OFFERED, Holder, Request
 from millpond.resources._rules.wire import Entry
 
-_NAMES: dict[type[to.Change], str] = {to.Left: "away", to.GroupSet: "group set", to.Undelayed: "lent again"}
+_NAMES: dict[type[changes.Change], str] = {
+    changes.Left: "away",
+    changes.GroupSet: "group set",
+    changes.Undelayed: "lent again",
+}
 
 
 class Known(NamedTuple):
@@ -37,10 +40,10 @@ class EventWriter:
             if one.state == OFFERED:
                 self._offered.add(one.id)
 
-    def of_acts(self, acts: Iterable[to.Act]) -> Iterator[Event]:
+    def of_acts(self, acts: Iterable[changes.Act]) -> Iterator[Event]:
         """Return what operators did, oldest first."""
         for act in acts:
-            if act.shares and isinstance(act.change, to.Adopted):
+            if act.shares and isinstance(act.change, changes.Adopted):
                 self._what[act.change.id] = act.shares
             yield from (event for event in self.of_entries([Entry(act.at, "", [act.change])]) if event.data.get("by"))
 
@@ -49,9 +52,9 @@ class EventWriter:
         entries = list(entries)
         for entry in entries:
             for change in entry.changes:
-                if isinstance(change, to.Asked):
+                if isinstance(change, changes.Asked):
                     self._who[change.request.id] = change.request.holder
-                elif isinstance(change, to.Ended) and change.holder is not None:
+                elif isinstance(change, changes.Ended) and change.holder is not None:
                     self._who.setdefault(change.id, change.holder)
         for entry in entries:
             for change in entry.changes:
@@ -59,51 +62,54 @@ class EventWriter:
                     known = {key: value for key, value in data.items() if value}
                     yield Event(name, self._pool, entry.at / 1_000_000, known)
 
-    def _events(self, change: to.AnyChange) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _events(self, change: changes.AnyChange) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the events of a change: what was accepted at once and given back before a claim was granted as well."""
-        if isinstance(change, to.Asked) and change.request.by:
+        if isinstance(change, changes.Asked) and change.request.by:
             request = change.request
             wanted = [name for want in request.wants if (name := selectors.only_name(selectors.parse(want.selector)))]
             about = {"request": request.id, "holder": str(request.holder), "resources": wanted}
             yield "reserved", {**about, "by": request.by, "reason": request.reason}
-        if isinstance(change, to.Offered):
+        if isinstance(change, changes.Offered):
             self._offered.add(change.id)
-        elif isinstance(change, to.Claimed | to.Left | to.Declined | to.Ended) and change.id in self._offered:
+        elif (
+            isinstance(change, changes.Claimed | changes.Left | changes.Declined | changes.Ended)
+            and change.id in self._offered
+        ):
             self._offered.discard(change.id)
-            if isinstance(change, to.Ended) and change.how == "released":
+            if isinstance(change, changes.Ended) and change.how == "released":
                 yield "granted", self._grant(change.id, change.token, change.shares)
         yield self._event(change)
 
-    def _event(self, change: to.AnyChange) -> tuple[str, dict[str, Any]]:
+    def _event(self, change: changes.AnyChange) -> tuple[str, dict[str, Any]]:
         """Return the name of the event and what belongs to it."""
-        if isinstance(change, to.Asked):
+        if isinstance(change, changes.Asked):
             request = change.request
             data = self._grant(request.id, request.token, request.shares)
             name = "granted" if request.state == HELD else "asked"
             return name, {**data, "reason": request.reason, "group": request.group, "priority": request.priority}
-        if isinstance(change, to.Offered | to.Held):
-            name = "offered" if isinstance(change, to.Offered) else "granted"
+        if isinstance(change, changes.Offered | changes.Held):
+            name = "offered" if isinstance(change, changes.Offered) else "granted"
             return name, self._grant(change.id, change.token, change.shares)
-        if isinstance(change, to.Claimed):
+        if isinstance(change, changes.Claimed):
             return "granted", self._grant(change.id, 0, self._what.get(change.id, ()))
-        if isinstance(change, to.Passed):
+        if isinstance(change, changes.Passed):
             return "passed on", self._grant(change.id, 0, self._what.get(change.id, ()))
-        if isinstance(change, to.Adopted):
+        if isinstance(change, changes.Adopted):
             self._who[change.id] = change.holder
             data = self._grant(change.id, change.token, self._what.get(change.id, ()))
             return change.how, {**data, "by": change.by, "reason": change.reason}
-        if isinstance(change, to.Ended):
+        if isinstance(change, changes.Ended):
             data = self._grant(change.id, change.token, change.shares)
             self._who.pop(change.id, None)
             self._what.pop(change.id, None)
             return change.how, {**data, "by": change.by, "reason": change.reason}
         return self._of_resource(change)
 
-    def _of_resource(self, change: to.AnyChange) -> tuple[str, dict[str, Any]]:
-        if isinstance(change, to.Added):
+    def _of_resource(self, change: changes.AnyChange) -> tuple[str, dict[str, Any]]:
+        if isinstance(change, changes.Added):
             resource = change.resource
             return "added", {"resource": resource.name, "labels": resource.labels, "by": change.by}
-        if isinstance(change, to.Marked):
+        if isinstance(change, changes.Marked):
             name = "uncordoned" if change.state == ACTIVE else change.state
             return name, {"resource": change.name, "by": change.by, "reason": change.reason}
         data: dict[str, Any] = {key: getattr(change, key) for key in change.__struct_fields__}

@@ -18,16 +18,16 @@ from millpond._fork import this
 from millpond._person import user_and_host
 from millpond._urls import shown
 from millpond.errors import AcquireTimeout, AlreadyExists, EngineUnavailable, StaleToken
-from millpond.resources import _history, _requests
+from millpond.resources import _arguments, _history
 from millpond.resources import _questions as about
 from millpond.resources._admin import Admin
-from millpond.resources._desk import Desk
+from millpond.resources._arguments import Units
+from millpond.resources._bridge import ON_LOST, Bridge, Stream, begin, check_on_lost
 from millpond.resources._engine import Question
 from millpond.resources._grant import Chooser, Grant, OnLost
 from millpond.resources._observed import grant_maker
-from millpond.resources._port import ON_LOST, Port, Stream, begin, check_on_lost
-from millpond.resources._requests import Units
-from millpond.resources._rules import commands as do
+from millpond.resources._own_requests import OwnRequests
+from millpond.resources._rules import commands
 from millpond.resources._rules.commands import Acquire, Reply
 from millpond.resources._rules.records import HELD, Want
 from millpond.resources._rules.selectors import Labels, Selector
@@ -66,17 +66,17 @@ class ResourcePool:
         on_event: Observer | None = None,
     ) -> None:
         check_on_lost(on_lost)
-        _requests.microseconds(suspect_after, "suspect_after")
-        self.name = _requests.name(name, "a pool's name")
+        _arguments.microseconds(suspect_after, "suspect_after")
+        self.name = _arguments.name(name, "a pool's name")
         self.url = url
         self._chooser = placement if callable(placement) else None
-        self._policy = "first" if callable(placement) else _requests.policy(placement, registered=has_registry(url))
+        self._policy = "first" if callable(placement) else _arguments.policy(placement, registered=has_registry(url))
         self._on_lost = on_lost
         if on_event is not None and not callable(on_event):
             raise TypeError(f"on_event must be callable, not {on_event!r}")
         self._on_event = on_event
         self._make_grant = grant_maker(on_event)
-        self._holder = _requests.text(holder, "holder")
+        self._holder = _arguments.text(holder, "holder")
         self._suspect_after = suspect_after
         self._open()
 
@@ -84,9 +84,9 @@ class ResourcePool:
         """Begin, in whatever process this is."""
         self._pid = this.pid
         self._engine = open_engine(self.url)
-        self._port = Port(self._engine, self.name)
-        self._desk = Desk(self._engine, self.name, self._holder, self._suspect_after)
-        self._admin = Admin(self._port, self._desk, _operator(), self._take)
+        self._bridge = Bridge(self._engine, self.name)
+        self._own = OwnRequests(self._engine, self.name, self._holder, self._suspect_after)
+        self._admin = Admin(self._bridge, self._own, _operator(), self._take)
         self._streams: weakref.WeakSet[Stream[Sequence[Entry]]] = weakref.WeakSet()
 
     def _check(self) -> None:
@@ -98,7 +98,7 @@ class ResourcePool:
                     f"{this.pid}: use a sqlite:/// URL to share it"
                 )
             self._open()
-        self._desk.check_open()
+        self._own.check_open()
 
     @property
     def admin(self) -> Admin:
@@ -135,7 +135,7 @@ class ResourcePool:
 
         With a `request_id`, asking again after a crash takes the old place in the line.
         """
-        want = _requests.want(selector, name=name, count=count, units=units)
+        want = _arguments.want(selector, name=name, count=count, units=units)
         return begin(
             self._grant((want,), timeout, lease, priority, group, request_id, reason, wait_for_capacity, wait=True)
         )
@@ -157,7 +157,7 @@ class ResourcePool:
 
         A part is a selector, or `want(selector, name=, count=, units=)`. `grant.resources` has them in this order.
         """
-        wants = _requests.bundle(selectors)
+        wants = _arguments.bundle(selectors)
         return begin(
             self._grant(wants, timeout, lease, priority, group, request_id, reason, wait_for_capacity, wait=True)
         )
@@ -177,7 +177,7 @@ class ResourcePool:
         reason: str | None = None,
     ) -> Grant | None:
         """Return a grant if it can be had now, else None, without waiting."""
-        want = _requests.want(selector, name=name, count=count, units=units)
+        want = _arguments.want(selector, name=name, count=count, units=units)
         grant = self._grant((want,), None, lease, priority, group, request_id, reason, False, wait=False)
         try:
             grant._obtain()
@@ -188,14 +188,14 @@ class ResourcePool:
     def adopt(self, token: int, *, lease: float | None = None, reason: str | None = None) -> Grant:
         """Take over a grant that was passed on with `transfer()`: it is yours under a new token, in one step."""
         self._check()
-        command = do.Adopt(
+        command = commands.Adopt(
             self._engine.session,
-            _requests.whole(token, "token"),
-            self._desk.holder,
+            _arguments.whole(token, "token"),
+            self._own.holder,
             "transferred",
-            _requests.text(reason, "reason"),
-            _requests.microseconds(lease, "lease", 0.05),
-            seen=self._desk.seen,
+            _arguments.text(reason, "reason"),
+            _arguments.microseconds(lease, "lease", 0.05),
+            seen=self._own.seen,
         )
         return self._take(command)
 
@@ -203,11 +203,11 @@ class ResourcePool:
 
     def add(self, name: str, *, labels: Labels | None = None, capacity: int = 1, exist_ok: bool = False) -> None:
         """Add a resource. `capacity` is how many units it has, for holders that share it."""
-        plain = _requests.name(name, "a resource's name")
-        may_exist = _requests.flag(exist_ok, "exist_ok")
+        plain = _arguments.name(name, "a resource's name")
+        may_exist = _arguments.flag(exist_ok, "exist_ok")
         self._check()
-        command = do.Add(plain, _requests.labels(labels), _requests.whole(capacity, "capacity", 1), _operator())
-        if self._port.send(command).kind == "exists" and not may_exist:
+        command = commands.Add(plain, _arguments.labels(labels), _arguments.whole(capacity, "capacity", 1), _operator())
+        if self._bridge.send(command).kind == "exists" and not may_exist:
             raise AlreadyExists(
                 f"pool {self.name!r} has a resource {name!r} already: use exist_ok=True, admin.relabel or admin.resize"
             )
@@ -243,7 +243,7 @@ class ResourcePool:
 
     def _events(self, stream: Stream[Sequence[Entry]], watching: Watching) -> Iterator[Event]:
         try:
-            writer = _history.EventWriter(self.name, self._port.ask(about.Requests()))
+            writer = _history.EventWriter(self.name, self._bridge.ask(about.Requests()))
             for entries in stream:
                 told = list(writer.of_entries(entries))
                 while told:
@@ -256,19 +256,19 @@ class ResourcePool:
 
     def close(self) -> None:
         """Give back what this object holds, withdraw what it asked for, and stop. Closing again does nothing."""
-        if self._desk.is_closed or this.pid != self._pid:
+        if self._own.is_closed or this.pid != self._pid:
             return
         for stream in list(self._streams):
             stream.close()
         interrupt: BaseException | None = None
         answer: Reply | Exception | None = None
-        for command in self._desk.close():
+        for command in self._own.close():
             if not isinstance(answer, EngineUnavailable):  # else the next one would not be answered either
-                answer, again = self._port.finish(command)
+                answer, again = self._bridge.finish(command)
                 interrupt = again or interrupt
             if isinstance(answer, Exception):
-                self._desk.owe(command)
-        self._port.call(self._engine.close)
+                self._own.owe(command)
+        self._bridge.call(self._engine.close)
         if interrupt is not None:
             raise interrupt
 
@@ -297,7 +297,7 @@ class ResourcePool:
         return again, (self.name, self.url)
 
     def __repr__(self) -> str:
-        closed = " closed" if self._desk.is_closed else ""
+        closed = " closed" if self._own.is_closed else ""
         return f"<{type(self).__name__} {self.name!r} on {shown(self.url)}{closed}>"
 
     # --- small things ------------------------------------------------------------------------------------------
@@ -316,38 +316,38 @@ class ResourcePool:
         wait: bool,
     ) -> Grant:
         self._check()
-        limit = _requests.microseconds(timeout, "timeout")
+        limit = _arguments.microseconds(timeout, "timeout")
         command = Acquire(
-            self._desk.new_id() if request_id is None else _requests.chosen_id(request_id),
+            self._own.new_id() if request_id is None else _arguments.chosen_id(request_id),
             self._engine.session,
             0,
-            self._desk.holder,
+            self._own.holder,
             wants,
-            _requests.priority(priority),
-            _requests.text(group, "group"),
-            _requests.microseconds(lease, "lease", 0.05),
-            _requests.text(reason, "reason"),
+            _arguments.priority(priority),
+            _arguments.text(group, "group"),
+            _arguments.microseconds(lease, "lease", 0.05),
+            _arguments.text(reason, "reason"),
             self._policy,
             picky=self._chooser is not None,
             chosen=request_id is not None,
-            patient=_requests.flag(patient, "wait_for_capacity"),
+            patient=_arguments.flag(patient, "wait_for_capacity"),
             wait=wait and timeout != 0,
             timeout=limit,
-            seen=self._desk.seen,
+            seen=self._own.seen,
         )
-        return self._make_grant(self._port, self._desk, command, timeout, self._on_lost, self._chooser)
+        return self._make_grant(self._bridge, self._own, command, timeout, self._on_lost, self._chooser)
 
-    def _take(self, command: do.Adopt) -> Grant:
+    def _take(self, command: commands.Adopt) -> Grant:
         self._check()
-        with self._desk.taking_over():
+        with self._own.taking_over():
             return self._adopt(command)
 
-    def _adopt(self, command: do.Adopt) -> Grant:
+    def _adopt(self, command: commands.Adopt) -> Grant:
         sent = elapsed()
-        reply, interrupt = self._port.finish(command)
+        reply, interrupt = self._bridge.finish(command)
         if interrupt is not None:
             if isinstance(reply, Reply) and reply.kind == HELD:
-                self._desk.owe(do.Release(command.session, reply.token))
+                self._own.owe(commands.Release(command.session, reply.token))
             raise interrupt
         if isinstance(reply, Exception):
             raise reply
@@ -356,13 +356,13 @@ class ResourcePool:
         acquire = Acquire(
             reply.id, command.session, 0, command.holder, (Want(),), lease=command.lease, reason=command.reason
         )
-        grant = self._make_grant(self._port, self._desk, acquire, None, self._on_lost)
+        grant = self._make_grant(self._bridge, self._own, acquire, None, self._on_lost)
         grant._adopted(reply, sent)
         return grant
 
     def _ask(self, question: Question[T]) -> T:
         self._check()
-        return self._port.ask(question)
+        return self._bridge.ask(question)
 
 
 def _operator() -> str:

@@ -56,7 +56,7 @@ class Standings(Question[list[Standing]], frozen=True):
             else:
                 found.append(Standing(one, "taken", request.token))
         if self.strays:
-            others = sorted(set(replica.state.sessions.get(self.session, ())).difference(self.ids))
+            others = sorted(set(replica.state.index.sessions.get(self.session, ())).difference(self.ids))
             found += [Standing(one, "stray", requests[one].token) for one in others]
         return found
 

@@ -187,7 +187,7 @@ def resources(replica: Replica, now: int) -> list[ResourceView]:
             one.note,
             tuple(str(request.holder) for request, _ in holders.get(one.name, ())),
         )
-        for one in replica.state.slots
+        for one in replica.state.index.slots
         if one is not None
     ]
 
@@ -197,8 +197,8 @@ def candidates(replica: Replica, now: int, wants: tuple[Want, ...]) -> list[Reso
     state = replica.state
     mask = 0
     for want in wants:
-        mask |= fitting(state, want, state.free)
-    names = {state.at(slot).name for slot in bits(mask)}
+        mask |= fitting(state, want, state.index.free)
+    names = {state.index.at(slot).name for slot in bits(mask)}
     return [one for one in resources(replica, now) if one.name in names]
 
 
@@ -247,8 +247,8 @@ def _in_order_of_service(state: State) -> list[Request]:
             lines.setdefault(one.group if state.groups else "", []).append(one)
     heap = []
     for name, line in lines.items():
-        line.sort(key=lambda one: (state.order(one), one.seq), reverse=True)
-        heap.append((state.start(name), state.order(line[-1]), line[-1].seq, name))
+        line.sort(key=lambda one: (state.index.order(one), one.seq), reverse=True)
+        heap.append((state.start(name), state.index.order(line[-1]), line[-1].seq, name))
     heapq.heapify(heap)
     order = []
     while heap:
@@ -260,7 +260,7 @@ def _in_order_of_service(state: State) -> list[Request]:
         group = state.groups.get(name)
         cost = STRIDE // (group.weight if group is not None else 1) if state.groups else 0
         head = lines[name][-1]
-        heapq.heapreplace(heap, (start + cost, state.order(head), head.seq, name))
+        heapq.heapreplace(heap, (start + cost, state.index.order(head), head.seq, name))
     return order
 
 
@@ -272,7 +272,7 @@ def statistics(replica: Replica, now: int) -> PoolStatistics:
         count[one.state] += 1
     waits = [one.asked for one in state.requests.values() if one.state in (WAITING, AWAY)]
     holds = [one.since for one in state.requests.values() if one.state == HELD]
-    free = [state.at(slot) for slot in bits(state.free)]
+    free = [state.index.at(slot) for slot in bits(state.index.free)]
     return PoolStatistics(
         resources=len(state.resources),
         units=sum(one.capacity for one in state.resources.values()),
@@ -395,8 +395,8 @@ def _in_the_way(
     """Say of the resources that would do why they are not to be had."""
     mask = 0
     for want in asking.wants:
-        mask |= state.matcher(want.selector).mask
-    suitable = [state.at(slot) for slot in bits(mask)]
+        mask |= state.index.matcher(want.selector).mask
+    suitable = [state.index.at(slot) for slot in bits(mask)]
     if not suitable:
         return ["no resource matches it" + (": it waits for one to be added" if isinstance(asking, Request) else "")]
     why_free = _why_free_is_not_enough(state, asking, suitable)
@@ -413,8 +413,8 @@ def _why_free_is_not_enough(state: State, asking: Request | Acquire, suitable: S
     if free < wanted:
         return f", but {wanted} are wanted at once and {free} {'is' if free == 1 else 'are'} free"
     names = {one.name for one in suitable}
-    exclusive = [one for name in names for one in state.exclusive.get(name, {}).values()]
-    older = [one for one in (*exclusive, *state.bundles.values()) if one.id != asking.id]
+    exclusive = [one for name in names for one in state.index.exclusive.get(name, {}).values()]
+    older = [one for one in (*exclusive, *state.index.bundles.values()) if one.id != asking.id]
     if isinstance(asking, Request):
         older = [one for one in older if one.seq < asking.seq]
     if older:

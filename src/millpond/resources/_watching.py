@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable
 
-from millpond.resources import _alarm
+from millpond.resources import _timers
 
 
 class Watching:
@@ -24,10 +24,10 @@ class Watching:
     def end_with(self, iterator: object) -> None:
         """Stop it when the iterator is gone.
 
-        It is the garbage collector who tells, maybe from within an engine: so only an appointment is made then.
+        It is the garbage collector who tells, maybe from within an engine: so only an timer is made then.
         """
         weakref.finalize(iterator, self._stop_soon).atexit = False
 
     def _stop_soon(self) -> None:
         if self._stop is not None and not sys.is_finalizing():
-            _alarm.call_at(0.0, self.stop)
+            _timers.call_at(0.0, self.stop)

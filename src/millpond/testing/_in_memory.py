@@ -33,10 +33,10 @@ class in_memory:  # noqa: N801  (it is used like a function)
         if not isinstance(pool, KeyedPool):
             raise TypeError(f"use `async with` for {pool!r}")
         with contextlib.ExitStack() as stack:
-            if not pool._home.is_closed:
+            if not pool._connection.is_closed:
                 pool.close()
-                stack.callback(pool._home.revive)
-            stack.enter_context(pool._home.living_at(self._url))
+                stack.callback(pool._connection.revive)
+            stack.enter_context(pool._connection.living_at(self._url))
             stack.enter_context(pool)
             stack.callback(self._drop)
             if self._has_worker:
@@ -62,10 +62,10 @@ class in_memory:  # noqa: N801  (it is used like a function)
         if not isinstance(pool, AsyncKeyedPool):
             raise TypeError(f"use `with` for {pool!r}")
         async with contextlib.AsyncExitStack() as stack:
-            if not pool._home.is_closed:
+            if not pool._connection.is_closed:
                 await pool.close()
-                stack.callback(pool._home.revive)
-            stack.enter_context(pool._home.living_at(self._url))
+                stack.callback(pool._connection.revive)
+            stack.enter_context(pool._connection.living_at(self._url))
             await stack.enter_async_context(pool)
             stack.push_async_callback(self._async_drop)
             if self._has_worker:

@@ -16,7 +16,7 @@ import pytest
 
 from millpond.errors import JobFailed
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
-from millpond.keyed import _records as store_records
+from millpond.keyed.rules import records as store_records
 from waiting import HANG, until
 
 
@@ -632,8 +632,8 @@ def test_a_job_that_cannot_be_read_is_buried_and_harms_no_other(pool: KeyedPool)
 
     with pool.worker():
         work.dispatch("k").result(HANG)
-        address = pool._home.address("k")
-        pool._home.store.dispatch(
+        address = pool._connection.address("k")
+        pool._connection.store.dispatch(
             store_records.Batch("nonsense", 1), [store_records.Order(*address, b"\x93\xc4\x02hi\x01\x02")]
         )
         assert work.dispatch("k").result(HANG) == "k"

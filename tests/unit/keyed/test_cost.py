@@ -11,7 +11,8 @@ from collections.abc import Callable
 import keyed_play as play
 import pytest
 
-from millpond.keyed import Job, KeyedPool, Resident, _runner
+from millpond.keyed import Job, KeyedPool, Resident
+from millpond.keyed.worker import pace
 from waiting import HANG, until
 
 
@@ -23,7 +24,7 @@ def calls_while(store: play.Tampered, seconds: float) -> tuple[Counter[str], flo
 
 
 def test_jobs_go_in_batches(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_runner, "QUICK", 1e6)  # these jobs are quick, however slow the machine is
+    monkeypatch.setattr(pace, "QUICK", 1e6)  # these jobs are quick, however slow the machine is
 
     @pool.job
     async def do(job: Job, number: int) -> int:

@@ -12,11 +12,11 @@ import keyed_play as play
 import pytest
 
 from millpond.keyed import Job, KeyedPool
-from millpond.keyed._definition import Policy, define
-from millpond.keyed._envelope import Envelope, encode, stamped
-from millpond.keyed._records import Settle, Signal, Take
-from millpond.keyed._runner import Runner
-from millpond.keyed._tenure import Tenure
+from millpond.keyed.rules.envelope import Envelope, encode, stamped
+from millpond.keyed.rules.records import Report, Signal, Take
+from millpond.keyed.shared.definition import Policy, define
+from millpond.keyed.worker.membership import Membership
+from millpond.keyed.worker.runner import Runner
 from waiting import HANG, becomes, until
 
 
@@ -54,7 +54,7 @@ def test_a_job_begins_while_the_worker_cannot_ask_the_store(made: KeyedPool):
         begun.append(job.key)
 
     store = Desert(made)
-    if not made._home.store.hands_over:
+    if not made._connection.store.hands_over:
         pytest.skip("a wake-up of this store carries nothing")
     with made.worker():
         do.dispatch("warm").result(HANG)
@@ -145,13 +145,13 @@ class Scene:
     """A runner, what it reports, and what it ran."""
 
     def __init__(self) -> None:
-        self.reports: list[Settle] = []
+        self.reports: list[Report] = []
         self.ran: list[int] = []
 
         async def do(job: Job) -> None:
             self.ran.append(job.token)
 
-        self.tenure = Tenure("a", play.LONG, 1e12)
+        self.membership = Membership("a", play.LONG, 1e12)
         definition = define(do, "do", Policy())
         self.payload = definition.shape.encode((), {})
         self.runner = Runner("p", {"do": definition}, 10, self.reports.append)
@@ -172,40 +172,42 @@ class Scene:
 @pytest.mark.asyncio
 async def test_signals_are_acted_upon_once_and_in_order_whichever_way_they_come():
     scene = Scene()
-    assert scene.runner.hear(scene.tenure, [scene.take(1)], 0)
-    assert not scene.runner.hear(scene.tenure, [scene.take(3)], 2), "the one before it was lost"
-    assert scene.runner.hear(scene.tenure, [scene.take(1), scene.take(2), scene.take(3)])
-    assert scene.runner.hear(scene.tenure, [scene.take(2)], 1) and scene.runner.hear(scene.tenure, [scene.take(3)], 2)
+    assert scene.runner.hear(scene.membership, [scene.take(1)], 0)
+    assert not scene.runner.hear(scene.membership, [scene.take(3)], 2), "the one before it was lost"
+    assert scene.runner.hear(scene.membership, [scene.take(1), scene.take(2), scene.take(3)])
+    assert scene.runner.hear(scene.membership, [scene.take(2)], 1) and scene.runner.hear(
+        scene.membership, [scene.take(3)], 2
+    )
     await scene.settle()
-    assert scene.ran == [1001, 1002, 1003] and scene.tenure.heard == 3
+    assert scene.ran == [1001, 1002, 1003] and scene.membership.heard == 3
     assert sorted(one.token for one in scene.reports if one.done) == [1001, 1002, 1003]
 
 
 @pytest.mark.asyncio
 async def test_a_take_that_is_over_is_not_begun_however_late_its_wake_up_comes():
     scene = Scene()
-    assert scene.runner.hear(scene.tenure, [scene.take(1, is_over=True)])
-    assert scene.runner.hear(scene.tenure, [scene.take(1)], 0), "the wake-up, at last"
+    assert scene.runner.hear(scene.membership, [scene.take(1, is_over=True)])
+    assert scene.runner.hear(scene.membership, [scene.take(1)], 0), "the wake-up, at last"
     await scene.settle()
-    assert scene.ran == [] and scene.tenure.heard == 1
+    assert scene.ran == [] and scene.membership.heard == 1
 
 
 @pytest.mark.asyncio
 async def test_a_job_whose_slot_was_given_away_meanwhile_is_handed_back():
     scene = Scene()
-    scene.runner.give_away(scene.tenure, [1], 1e12)
+    scene.runner.give_away(scene.membership, [1], 1e12)
     await scene.settle()
-    scene.runner.hear(scene.tenure, [scene.take(1), scene.take(2, slot=2)])
+    scene.runner.hear(scene.membership, [scene.take(1), scene.take(2, slot=2)])
     await scene.settle()
     assert scene.ran == [1002]
     assert [(one.token, one.done, one.how) for one in scene.reports] == [(1001, 0, "end"), (1002, 1, "end")]
     (late,) = (Take(one.slot, one.mailbox, one.note, (one.data,)) for one in [scene.take(4)])
-    scene.runner.admit(scene.tenure, [late])  # the store says so now: it is borrowed, or the slot is ours again
+    scene.runner.start(scene.membership, [late])  # the store says so now: it is borrowed, or the slot is ours again
     await scene.settle()
     assert scene.ran == [1002, 1004]
-    scene.runner.take_back(scene.tenure, [1])
+    scene.runner.take_back(scene.membership, [1])
     await scene.settle()
-    scene.runner.hear(scene.tenure, [scene.take(3)])
+    scene.runner.hear(scene.membership, [scene.take(3)])
     await scene.settle()
     assert scene.ran == [1002, 1004, 1003]
 
@@ -213,7 +215,7 @@ async def test_a_job_whose_slot_was_given_away_meanwhile_is_handed_back():
 @pytest.mark.asyncio
 async def test_a_job_that_comes_after_the_lease_is_not_begun():
     scene = Scene()
-    scene.tenure.end()
-    scene.runner.hear(scene.tenure, [scene.take(1)])
+    scene.membership.end()
+    scene.runner.hear(scene.membership, [scene.take(1)])
     await scene.settle()
     assert scene.ran == [] and [(one.token, one.done) for one in scene.reports] == [(1001, 0)]

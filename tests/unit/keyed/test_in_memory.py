@@ -34,7 +34,7 @@ def test_jobs_run_without_the_server_of_their_pool():
             assert same is pool and pool.statistics().dispatched_total == 0
             assert double.dispatch("k", 21).result(HANG) == 42
             assert [one.concurrency for one in pool.workers()] == [3]
-    assert pool.url == NOWHERE and pool._home.url == NOWHERE
+    assert pool.url == NOWHERE and pool._connection.url == NOWHERE
     with in_memory(pool, worker=False):
         double.dispatch("k", 1)
         assert not pool.workers() and pool.statistics().jobs == 1

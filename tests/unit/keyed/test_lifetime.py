@@ -250,7 +250,7 @@ def test_an_interrupt_while_dispatching_harms_nobody_else(pool: KeyedPool):
     assert entered.wait(HANG)
     for each in threads[1:]:
         each.start()
-    until(lambda: len(pool._port._outbox._queue) == 5)
+    until(lambda: len(pool._bridge._sender._queue) == 5)
     go.set()  # the next call has the jobs of four threads, and is interrupted
     for each in threads:
         each.join(HANG)

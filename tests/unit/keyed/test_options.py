@@ -13,7 +13,8 @@ import keyed_play as play
 import pytest
 
 from millpond.errors import AlreadyExists, PoolFull
-from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, _lane
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+from millpond.keyed.worker import feed
 from waiting import HANG, until
 
 
@@ -43,7 +44,7 @@ def test_a_delayed_job_does_not_come_too_early(pool: KeyedPool):
 
 
 def test_a_delayed_job_wakes_a_worker_that_sleeps(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_lane, "LOOK", play.LONG)  # it does not look by itself meanwhile
+    monkeypatch.setattr(feed, "LOOK", play.LONG)  # it does not look by itself meanwhile
 
     @pool.job
     async def do(job: Job) -> str:

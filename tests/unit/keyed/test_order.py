@@ -14,7 +14,7 @@ import keyed_play as play
 import pytest
 
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
-from millpond.keyed._outbox import Parcel
+from millpond.keyed.client.sender import Pending
 from waiting import HANG, auntil, until
 
 
@@ -271,12 +271,12 @@ class Growing(deque[Any]):
     def __iter__(self) -> Iterator[Any]:
         found = super().__iter__()
         if len(self) < 3:
-            self.append(Parcel([]))
+            self.append(Pending([]))
         return found
 
 
 def test_a_dispatch_bears_that_others_come_while_it_gathers_them(pool: KeyedPool):
     pool.declare_job("do").dispatch("k")
-    outbox = pool._port._outbox
-    outbox._queue = Growing([Parcel([])])
+    outbox = pool._bridge._sender
+    outbox._queue = Growing([Pending([])])
     assert len(outbox._first(10)) == 3

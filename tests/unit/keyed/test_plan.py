@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millpond.keyed._core import Rendezvous
-from millpond.keyed._plan import ROUND, Sightings, farewell, plan
-from millpond.keyed._records import SECOND, Member
+from millpond.keyed.rules.placement import Rendezvous
+from millpond.keyed.rules.plan import ROUND, Sightings, farewell, plan
+from millpond.keyed.rules.records import SECOND, Member
 
 NOW = 1_000 * SECOND
 

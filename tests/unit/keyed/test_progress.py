@@ -103,7 +103,7 @@ def test_a_job_that_keeps_no_result_tells_nobody(pool: KeyedPool):
 
 
 def test_a_job_made_by_hand_tells_nobody_either():
-    from millpond.keyed._job import Lost
+    from millpond.keyed.jobs import Lost
 
     Job("k", "id", "n", 1, 1, 0.0, "p", Lost()).progress(1)
 

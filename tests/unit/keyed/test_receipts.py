@@ -11,7 +11,8 @@ import keyed_play as play
 import pytest
 
 from millpond.errors import JobFailed, NotFound
-from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, _replies
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+from millpond.keyed.client import results
 from waiting import HANG, until
 
 
@@ -184,7 +185,7 @@ def test_a_job_that_was_taken_but_has_not_begun_is_taken_back(pool: KeyedPool):
 
 
 def test_results_are_kept_for_as_long_as_is_said(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_replies, "LOOK", 0.05)
+    monkeypatch.setattr(results, "LOOK", 0.05)
 
     @pool.job(keep_result=100)
     async def short(job: Job) -> int:
@@ -308,13 +309,13 @@ async def test_the_other_colour_waits_and_cancels(apool: AsyncKeyedPool):
 def test_a_result_that_nobody_waits_for_any_more_is_not_asked_for(
     pool: KeyedPool, monkeypatch: pytest.MonkeyPatch, many: int
 ):
-    monkeypatch.setattr(_replies, "LOOK", 0.01)
+    monkeypatch.setattr(results, "LOOK", 0.01)
     store = play.tamper(pool)
     receipts = pool.declare_job("do").dispatch_many([(f"k{number}",) for number in range(many)])
     for receipt in receipts:
         with pytest.raises(TimeoutError):
             receipt.result(0.001)
-    assert pool._port.replies._waits == {}
+    assert pool._bridge.results._waits == {}
     before = len(store.calls)
     time.sleep(0.1)  # ten times as long as it takes to look: nothing is to happen
     assert len(store.calls) - before <= 2
@@ -329,7 +330,7 @@ def test_one_who_gives_up_takes_nothing_from_those_who_still_wait(pool: KeyedPoo
     found: list[str] = []
     waiter = threading.Thread(target=lambda: found.append(receipt.result(HANG)))
     waiter.start()
-    until(lambda: pool._port.replies._waits)
+    until(lambda: pool._bridge.results._waits)
     with pytest.raises(TimeoutError):
         receipt.result(0.001)
     with pool.worker():
@@ -339,15 +340,15 @@ def test_one_who_gives_up_takes_nothing_from_those_who_still_wait(pool: KeyedPoo
 
 def test_those_who_wait_long_cost_the_store_little(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
     """Looking for a job makes the store search: that is done for few at a time, and ever more rarely."""
-    monkeypatch.setattr(_replies, "LOOK", 0.01)
+    monkeypatch.setattr(results, "LOOK", 0.01)
     store = play.tamper(pool)
     receipts = pool.declare_job("do").dispatch_many([("k",)] * 200)
-    replies = pool._port.replies
+    replies = pool._bridge.results
     for receipt in receipts:
-        replies.expect(receipt.id, *pool._home.address("k"))
-    until(lambda: store.calls.count("Where") >= 3 * _replies.DOUBTS)
+        replies.expect(receipt.id, *pool._connection.address("k"))
+    until(lambda: store.calls.count("Where") >= 3 * results.DOUBTS)
     looks = store.calls.count("Outcomes")
-    assert store.calls.count("Where") <= _replies.DOUBTS * (looks + 1)
+    assert store.calls.count("Where") <= results.DOUBTS * (looks + 1)
     assert len(replies._waits) == 200
 
 
@@ -356,7 +357,7 @@ def test_a_store_searches_for_those_who_wait_for_a_small_part_of_its_time(
 ):
     """Where a mailbox is deep, a search takes long: then fewer are made."""
     now = 1000.0
-    monkeypatch.setattr(_replies, "elapsed", lambda: now)
+    monkeypatch.setattr(results, "elapsed", lambda: now)
     store = play.tamper(pool)
 
     def search(*_: object) -> None:
@@ -364,19 +365,19 @@ def test_a_store_searches_for_those_who_wait_for_a_small_part_of_its_time(
         now += 0.1
 
     store.before["Where"] = search
-    replies = _replies.Replies(pool._home)
+    replies = results.Results(pool._connection)
     for receipt in pool.declare_job("do").dispatch_many([("k",)] * 200):
-        replies._waits[receipt.id] = _replies._Wait(*pool._home.address("k"))
+        replies._waits[receipt.id] = results._Wait(*pool._connection.address("k"))
     for _ in range(100):
-        now += _replies.LOOK
+        now += results.LOOK
         replies._look()
     searched = store.calls.count("Where") * 0.1
-    assert 0 < searched <= 2 * _replies.SEARCHING * (now - 1000)
+    assert 0 < searched <= 2 * results.SEARCHING * (now - 1000)
 
 
 def test_results_that_are_fetched_ahead_take_little_memory(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(_replies, "FETCHED", 1 << 20)
-    replies = pool._port.replies
+    monkeypatch.setattr(results, "FETCHED", 1 << 20)
+    replies = pool._bridge.results
     most = 0
 
     @pool.job

@@ -15,8 +15,10 @@ from typing import Any
 import keyed_play as play
 import pytest
 
-from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident, _schedule, _times
-from millpond.keyed._definition import Policy, define
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
+from millpond.keyed.client import schedule
+from millpond.keyed.rules import times
+from millpond.keyed.shared.definition import Policy, define
 from waiting import HANG, auntil, until
 
 
@@ -25,8 +27,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float) -> None:
         self.now = now
-        monkeypatch.setattr("millpond.keyed._schedule.time.time", lambda: self.now)
-        monkeypatch.setattr(_schedule, "STEP", 0.01)
+        monkeypatch.setattr("millpond.keyed.client.schedule.time.time", lambda: self.now)
+        monkeypatch.setattr(schedule, "STEP", 0.01)
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_times_at_which_no_worker_was_there(pool: KeyedPool, clock: Clock, misse
     with pool.worker():
         until(lambda: [one.state for one in pool.residents()] == ["running"])
     before = len(ran)
-    clock.now = next(_times.Cron("0 * * * *").back(clock.now)) + 5 * 3600 + 120  # two minutes past
+    clock.now = next(times.Cron("0 * * * *").back(clock.now)) + 5 * 3600 + 120  # two minutes past
     with pool.worker():
         until(lambda: [one.state for one in pool.residents()] == ["running"])
         until(lambda: len(ran) >= before + made_up)
@@ -213,20 +215,20 @@ def test_a_worker_joins_although_its_schedules_cannot_be_started(
     pool.every(0.05, name="a schedule with a name that is longer than that")(lambda job: ran.append(job.key))
     with pool.worker():
         until(lambda: ran, "what we start ourselves is not limited")
-    monkeypatch.setattr(pool._home, "envelope", lambda *args: 1 / 0)
+    monkeypatch.setattr(pool._connection, "envelope", lambda *args: 1 / 0)
     with pool.worker():
         assert len(pool.workers()) == 1
     assert "could not be started" in caplog.text and pool.workers() == []
 
 
 def test_ids_are_remembered_as_long_as_they_are_needed(pool: KeyedPool):
-    def memory(missed: Any, times: _times.Times) -> float:
+    def memory(missed: Any, when: times.Times) -> float:
         job = define(lambda job: None, "j", Policy())
-        return _schedule.Schedule(pool._home, job, times, None, missed)._memory(next(times.back(1.7e9)))
+        return schedule.Schedule(pool._connection, job, when, None, missed)._memory(next(when.back(1.7e9)))
 
-    assert memory("once", _times.Every(1)) < 1000, "a thousand keys each second are not kept for a day"
-    assert memory("all", _times.Every(1)) > 86400
-    assert memory("once", _times.Cron("0 0 29 2 *")) > 3 * 366 * 86400
+    assert memory("once", times.Every(1)) < 1000, "a thousand keys each second are not kept for a day"
+    assert memory("all", times.Every(1)) > 86400
+    assert memory("once", times.Cron("0 0 29 2 *")) > 3 * 366 * 86400
 
 
 def test_a_function_that_is_asked_ends_before_anybody_else_asks_it(make: Callable[..., KeyedPool]):
@@ -321,7 +323,7 @@ async def test_what_a_function_returns_to_one_who_was_cancelled_is_closed():
         made.append(keys())
         return made[0]
 
-    task = asyncio.create_task(_schedule.answer(give))
+    task = asyncio.create_task(schedule.answer(give))
     await auntil(begun.is_set)
     task.cancel()
     await asyncio.sleep(0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from millpond.keyed._times import DAY, LATE, MOST, Cron, Every, due_between
+from millpond.keyed.rules.times import DAY, LATE, MOST, Cron, Every, due_between
 
 NOON = datetime.datetime(2026, 11, 16, 12, 0, tzinfo=datetime.UTC).timestamp()
 MOMENTS = st.floats(0, 4e9, allow_nan=False)

@@ -14,9 +14,10 @@ import pytest
 
 from millpond import Event
 from millpond.errors import EngineError, EngineUnavailable, JobFailed, NotFound
-from millpond.keyed import Job, KeyedPool, Resident, _heart
-from millpond.keyed._lane import Lane
-from millpond.keyed._records import SECOND
+from millpond.keyed import Job, KeyedPool, Resident
+from millpond.keyed.rules.records import SECOND
+from millpond.keyed.worker import heartbeat
+from millpond.keyed.worker.rebalancer import Rebalancer
 from waiting import HANG, becomes, never, until
 
 
@@ -147,7 +148,7 @@ def end_the_thread(*args: Any, **kwargs: Any) -> None:
 def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, trouble: Callable[..., None]
 ):
-    monkeypatch.setattr(_heart, "STUCK", 0.0)  # two leases then
+    monkeypatch.setattr(heartbeat, "STUCK", 0.0)  # two leases then
     lost: list[str] = []
     one = make(
         lease=0.3, on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None
@@ -193,7 +194,7 @@ def test_a_turn_that_takes_long_costs_no_lease(make: Callable[..., KeyedPool], m
         was = worker.id
         store.before["work"] = work
         assert hangs.wait(HANG)
-        clock.let_pass(2 + _heart.STUCK / 0.3, worker)
+        clock.let_pass(2 + heartbeat.STUCK / 0.3, worker)
         hang.set()
         assert do.dispatch("k").result(HANG) == 1
         assert worker.id == was
@@ -383,9 +384,9 @@ def test_dispatches_whose_answers_are_lost_are_in_once_and_in_order(make: Callab
 
 
 def test_a_dispatch_that_is_never_answered_says_that_nothing_is_known(pool: KeyedPool, monkeypatch: pytest.MonkeyPatch):
-    from millpond.keyed import _outbox
+    from millpond.keyed.client import sender
 
-    monkeypatch.setattr(_outbox, "PATIENCE", 0.2)
+    monkeypatch.setattr(sender, "PATIENCE", 0.2)
 
     @pool.job
     async def do(job: Job) -> int:
@@ -532,10 +533,10 @@ def test_the_room_of_handlers_that_were_cut_off_is_free_again(
         receipts = do.dispatch_many([("a",), ("b",)])
         until(lambda: all(one.status() == "running" for one in receipts))
         store.always_before = play.cut
-        assert worker._worker is not None and worker._worker._tenure is not None
-        tenure = worker._worker._tenure
+        assert worker._worker is not None and worker._worker._membership is not None
+        membership = worker._worker._membership
         clock.advance(0.9)
-        until(lambda: tenure.is_over)
+        until(lambda: membership.is_over)
         store.always_before = None
         block.set()
         until(lambda: worker.is_member and worker.id != before)
@@ -552,11 +553,11 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
     @pool.job
     def do(job: Job) -> None: ...
 
-    from millpond.keyed._commands import Gone
-    from millpond.keyed._records import Joiner
+    from millpond.keyed.rules.commands import Gone
+    from millpond.keyed.rules.records import Joiner
 
     receipt = do.dispatch("k")
-    store = lookout._home.store
+    store = lookout._connection.store
     behind = do.dispatch("k")
     for number in range(2):  # a worker that takes it and is never seen again
         ghost = f"ghost{number}"
@@ -589,7 +590,7 @@ def test_the_clock_of_the_store_jumps(make: Callable[..., KeyedPool]):
             return number
 
     first, _ = pool.job(keep_result=1e6)(do), other.job(do)
-    store: Any = pool._home.store
+    store: Any = pool._connection.store
     with pool.worker() as one_worker, other.worker() as other_worker:
         play.beat_often(one_worker), play.beat_often(other_worker)
         until(lambda: play.settled(pool, 2, play.SLOTS))
@@ -683,7 +684,7 @@ def test_a_worker_that_cannot_listen_leaves_no_member_behind(pool: KeyedPool, mo
 def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Callable[..., KeyedPool]):
     """Its lease is a fraction of what it was: a worker that beat by the old one would lose it each time."""
     maker, pool = make(lease=play.LONG), make()
-    maker._home.open()
+    maker._connection.open()
 
     @pool.job
     def do(job: Job) -> str:
@@ -691,13 +692,13 @@ def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Cal
 
     with pool.worker() as working:
         worker, before = working._worker, working.id
-        assert worker is not None and worker._lane._settings.lease == play.LONG * SECOND
+        assert worker is not None and worker._feed.rebalancer._settings.lease == play.LONG * SECOND
         pool.admin.drop(force=True)  # it is made anew by the worker, which asks for the defaults
-        worker._heart.stir()
+        worker._heartbeat.wake()
         until(lambda: working.is_member and working.id != before)
-        assert worker._lane._settings.lease == 5 * SECOND
-        assert worker._lane._sightings.lease == 5.0
-        assert worker._heart._period() == 5.0 / 3
+        assert worker._feed.rebalancer._settings.lease == 5 * SECOND
+        assert worker._feed.rebalancer._sightings.lease == 5.0
+        assert worker._heartbeat._period() == 5.0 / 3
         assert do.dispatch("k").result(HANG) == "k"
 
 
@@ -706,14 +707,14 @@ def test_a_worker_that_takes_up_its_slots_while_the_pool_is_made_anew_serves_the
 ):
     """Both pools count their members from the beginning: what was seen of the old one must not pass for the new."""
     pool = make(lease=play.LONG)
-    claim, claims, may_go_on = Lane._claim, threading.Event(), threading.Event()
+    claim, claims, may_go_on = Rebalancer._claim, threading.Event(), threading.Event()
 
-    def slow_claim(self: Lane, *args: Any) -> list[int]:
+    def slow_claim(self: Rebalancer, *args: Any) -> list[int]:
         claims.set()
         may_go_on.wait(HANG)
         return claim(self, *args)
 
-    monkeypatch.setattr(Lane, "_claim", slow_claim)
+    monkeypatch.setattr(Rebalancer, "_claim", slow_claim)
 
     @pool.job
     def do(job: Job) -> str:
@@ -723,7 +724,7 @@ def test_a_worker_that_takes_up_its_slots_while_the_pool_is_made_anew_serves_the
         worker, before = working._worker, working.id
         assert worker is not None and claims.wait(HANG)
         pool.admin.drop(force=True)
-        worker._heart.stir()
+        worker._heartbeat.wake()
         until(lambda: working.is_member and working.id != before)
         may_go_on.set()
         assert do.dispatch("k").result(HANG) == "k"

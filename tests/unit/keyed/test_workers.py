@@ -15,9 +15,10 @@ import pytest
 from millpond import Event
 from millpond._clock import elapsed
 from millpond.errors import PoolClosed
-from millpond.keyed import AsyncKeyedPool, Job, Jump, KeyedPool, _worker
-from millpond.keyed._core import Member
-from millpond.keyed._runner import Runner
+from millpond.keyed import AsyncKeyedPool, Job, Jump, KeyedPool
+from millpond.keyed.rules.placement import Member
+from millpond.keyed.worker import worker as worker_module
+from millpond.keyed.worker.runner import Runner
 from waiting import HANG, auntil, until
 
 
@@ -345,7 +346,7 @@ def test_a_coroutine_that_outlasts_the_grace_is_cancelled_and_run_again_elsewher
 def test_a_function_that_outlasts_the_grace_keeps_its_key_while_it_runs(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(_worker, "CANCELLED", 0.05)
+    monkeypatch.setattr(worker_module, "CANCELLED", 0.05)
     one, two = make(lease=0.3, drain=play.LONG), make()
     clock = play.Clock(monkeypatch, one)
     log, gate = play.Log(), play.Gate()
@@ -427,9 +428,9 @@ def test_a_handler_is_told_before_its_drain_is_over(make: Callable[..., KeyedPoo
     told: list[float] = []
     give_away = Runner.give_away
 
-    def noting(runner: Runner, tenure: Any, slots: Any, when: float) -> None:
+    def noting(runner: Runner, membership: Any, slots: Any, when: float) -> None:
         told.append(when)
-        give_away(runner, tenure, slots, when)
+        give_away(runner, membership, slots, when)
 
     monkeypatch.setattr(Runner, "give_away", noting)
     store = play.tamper(one)
@@ -456,12 +457,12 @@ def test_a_slot_that_comes_back_is_not_drained_any_more(make: Callable[..., Keye
         receipts = first.dispatch_many([(f"k{number}",) for number in range(20)])
         until(lambda: len(log.begun) == 20)
         assert worker._worker is not None
-        visits = list(worker._worker._runner.visits)
+        runs = worker._worker._runner.takes.all()
         with two.worker():
             until(lambda: play.settled(one, 2, play.SLOTS))
-            until(lambda: any(visit.drained for visit in visits))
-        until(lambda: not any(visit.is_moved for visit in visits))
-        assert all(visit.drained.cancelled() for visit in visits if visit.drained)
+            until(lambda: any(run.drained for run in runs))
+        until(lambda: not any(run.is_moved for run in runs))
+        assert all(run.drained.cancelled() for run in runs if run.drained)
         gate.open()
         assert [receipt.result(HANG) for receipt in receipts] == [1] * 20
     assert len(log.begun) == 20 and not log.overlaps

@@ -135,6 +135,15 @@ def test_dropping_the_oldest_task_never_drops_a_map(tmp_path):
         assert tasks[2].result(HANG) == 2
 
 
+@pytest.mark.parametrize("kind", [ThreadPool, ProcessPool])
+@pytest.mark.parametrize("keys", [(None, "k", None), ("k", None, "k"), ("j", "k", None), (None, None, "k")])
+def test_the_oldest_task_is_dropped_first_with_a_key_or_without(kind, keys):
+    with ended(kind(1, max_queued=3, when_full="drop_oldest")) as pool:
+        pool.pause()
+        tasks = [pool.options(key=key).submit(int) for key in (*keys, "k", None, "k")]
+        assert [task.cancelled() for task in tasks] == [True] * 3 + [False] * 3
+
+
 def test_dropping_the_oldest_task_never_drops_a_subpools_turn(tmp_path):
     with (
         ended(ThreadPool(1, max_queued=1, when_full="drop_oldest")) as pool,

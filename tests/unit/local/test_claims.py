@@ -287,3 +287,53 @@ def test_a_task_that_is_cancelled_at_any_line_of_a_helping_worker_is_cancelled_o
     assert ran == [number for number, task in enumerate(tasks) if not task.cancelled()]
     assert {number: task.cancelled() for number, task in enumerate(tasks) if number in said} == said
     assert pool.statistics().cancelled == sum(said.values())
+
+
+# -- signals -----------------------------------------------------------------------------------------------------------
+
+
+class Alarm(Exception):
+    """What a program's own signal handler raises."""
+
+
+@contextmanager
+def alarm_at(moment: int) -> Iterator[None]:
+    """Raise in this thread where a signal handler may: at the n-th start of a function, or end of one of C."""
+    left = moment
+
+    def strike(frame: Any, event: str, argument: Any) -> None:
+        nonlocal left
+        if event in ("call", "c_return") and "/millpond/" in frame.f_code.co_filename:
+            left -= 1
+            if left == 0:
+                sys.setprofile(None)
+                raise Alarm
+
+    sys.setprofile(strike)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"key": "k"}, {"timeout": 60.0}], ids=str)
+@pytest.mark.parametrize("verb", ["submit", "try_submit", "go"])
+def test_a_submit_that_a_signal_interrupts_costs_no_place(kind, options, verb):
+    """As do Ctrl-C and alarms, at every moment at which Python runs their handlers."""
+    with ended(kind(1, max_queued=3, when_full="raise")) as pool:
+        pool.pause()  # so that the bound is 3, and what is queued stays
+        submit = getattr(pool.options(**options) if options else pool, verb)
+        moments = 0
+        while True:
+            moments += 1
+            try:
+                with alarm_at(moments):
+                    submit(int)
+            except Alarm:
+                pool.purge()
+                assert [pool.try_submit(int) is not None for _ in range(4)] == [True, True, True, False], moments
+                assert pool.purge() == 3
+            else:
+                break  # later than the submit took
+        assert moments > 10

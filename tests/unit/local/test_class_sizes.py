@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 import millpond.local
+from millpond import ProcessPool, ThreadPool
 
 MOST_METHODS = 30
 MOST_LINES = 520
+MOST_ATTRIBUTES = 29
 
 
 def classes() -> Iterator[type[Any]]:
@@ -46,6 +48,13 @@ def test_a_class_is_small_enough_to_be_read(kind: type[Any]):
     found = methods(kind)
     assert len(found) <= MOST_METHODS, sorted(found)
     assert sum(len(inspect.getsourcelines(each)[0]) for each in ours(kind)) <= MOST_LINES
+
+
+def test_what_submit_looks_at_is_found_without_a_hash():
+    """An object with more attributes than these keeps them in a dict, which makes `submit` a tenth slower."""
+    with ThreadPool(1) as threads, ProcessPool(1) as processes:
+        for runner in (threads._runner, threads.subpool(1)._runner, processes._runner):
+            assert len(vars(runner)) <= MOST_ATTRIBUTES, sorted(vars(runner))
 
 
 def test_inherited_methods_count_and_overridden_ones_count_once():

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from millpond.resources import _alarm
+from millpond.resources import _timers
 
 sys.path.insert(0, str(Path(__file__).parent))
 import faces
 
-_alarm.LINGER = 0.05  # the alarm's thread ends soon after its last appointment, so that no test waits for it
+_timers.LINGER = 0.05  # the timers' thread ends soon after its last timer, so that no test waits for it
 
 
 @pytest_asyncio.fixture(params=["async-memory", "sync-memory", "async-sqlite", "sync-sqlite"])

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from millpond._clock import elapsed
-from millpond.resources import AsyncGrant, AsyncResourcePool, Grant, ResourcePool, _alarm
+from millpond.resources import AsyncGrant, AsyncResourcePool, Grant, ResourcePool, _timers
 from waiting import auntil
 
 _AT_ONCE = {"check"}
@@ -34,7 +34,7 @@ async def eventually(question: Callable[[], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def early_alarm(seconds: float) -> Iterator[None]:
+def early_timers(seconds: float) -> Iterator[None]:
     """Let what is due within so many seconds be done now.
 
     So a lease that no slow machine can lose is renewed all the same while a test looks.
@@ -43,9 +43,9 @@ def early_alarm(seconds: float) -> Iterator[None]:
     def ahead() -> float:
         return elapsed() + seconds
 
-    with mock.patch.object(_alarm, "elapsed", ahead):
-        with _alarm._clockwork.condition:
-            _alarm._clockwork.condition.notify()
+    with mock.patch.object(_timers, "elapsed", ahead):
+        with _timers._timer_thread.condition:
+            _timers._timer_thread.condition.notify()
         yield
 
 
@@ -147,7 +147,7 @@ def raw(grant: Any) -> Grant | AsyncGrant:
 
 async def is_renewed(grant: Any) -> None:
     """Wait until a lease has been renewed once more; it is of 60 s."""
-    case = raw(grant)._case
-    before = case.sent
-    with early_alarm(21):
-        await eventually(lambda: case.sent > before)
+    request = raw(grant)._request
+    before = request.sent
+    with early_timers(21):
+        await eventually(lambda: request.sent > before)

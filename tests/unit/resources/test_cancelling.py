@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 
 
 async def clean(pool: AsyncResourcePool) -> bool:
-    return not await pool.holders() and not await pool.waiters() and not pool._desk._cases
+    return not await pool.holders() and not await pool.waiters() and not pool._own._requests
 
 
 async def turns(count: int) -> None:
@@ -215,7 +215,7 @@ async def test_what_the_engine_could_not_take_is_sent_again(url, verb):
     async with AsyncResourcePool("p", url) as pool:
         await pool.add("a")
         held = await pool.acquire()
-        engine = pool._desk.engine
+        engine = pool._own.engine
         apply, failures = engine.apply, [2]
 
         def broken(name, command, done, *, block):
@@ -271,4 +271,4 @@ async def test_threads_that_give_up_and_those_that_are_granted_do_not_meet(url):
             await asyncio.to_thread(thread.join)
         assert inside[1] <= 2
         # what was not answered in time is taken back by the engine's own thread, a moment later
-        await auntil(lambda: not pool.holders() and not pool.waiters() and not pool._desk._cases)
+        await auntil(lambda: not pool.holders() and not pool.waiters() and not pool._own._requests)

@@ -260,4 +260,4 @@ def test_a_bundle_is_adopted_and_given_back_as_a_whole():
     reply = pool.tell(do.Adopt("t", token, Holder(id="t"), "transferred"))
     assert names(reply.shares) == ["a", "b"]
     pool.release("1")
-    assert pool.state.free == 0b11
+    assert pool.state.index.free == 0b11

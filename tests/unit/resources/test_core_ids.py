@@ -97,7 +97,7 @@ def test_who_lapses_again_and_again_keeps_its_place():
         pool.release("3")
         assert pool.of("2") == "offered a"
         pool.ask("3", session="u")
-    assert all(len(line.heap) < 10 for line in pool.state.lines.values())
+    assert all(len(line.heap) < 10 for line in pool.state.index.lines.values())
 
 
 def test_a_claim_too_late_gets_what_is_free_all_the_same():

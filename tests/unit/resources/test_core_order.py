@@ -12,8 +12,8 @@ from millpond_conformance._stage import Stage
 def serve_all(pool: Stage) -> list[str]:
     """Release again and again; return who was served, in order."""
     served = []
-    while pool.state.tokens:
-        token = min(pool.state.tokens)
+    while pool.state.index.tokens:
+        token = min(pool.state.index.tokens)
         pool.tell(do.Release("s", token))
         served += pool.served()
     return served
@@ -135,7 +135,7 @@ def test_a_group_that_was_idle_has_no_credit():
     for index in range(20):
         pool.ask(f"x{index}", group="x")
     for _ in range(10):
-        pool.tell(do.Release("s", min(pool.state.tokens)))
+        pool.tell(do.Release("s", min(pool.state.index.tokens)))
     for index in range(4):
         pool.ask(f"y{index}", group="y")
     assert [name[0] for name in serve_all(pool)][:6] == ["y", "x", "y", "x", "y", "x"]

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from millpond.resources._rules import commands as do
+from millpond.resources._rules import index as indexes
 from millpond.resources._rules import state as states
 from millpond.resources._rules.records import Holder, Settings, Want
 from millpond.resources._rules.state import State
@@ -89,17 +90,17 @@ def test_groups_are_forgotten_when_they_are_idle(monkeypatch):
 
 
 def test_matchers_are_forgotten_but_never_one_that_somebody_waits_for(monkeypatch):
-    monkeypatch.setattr(states, "MATCHERS", 2)
+    monkeypatch.setattr(indexes, "MATCHERS", 2)
     pool = Stage("a")
-    pool.state._most = 2
-    pool.judge.twin._most = 2
+    pool.state.index._most = 2
+    pool.judge.twin.index._most = 2
     pool.ask("0")
     pool.ask("1", "k0", "k1", "k2", patient=True)
     for index in range(10):
         pool.ask(f"w{index}", f"w{index} | *")
     for index in range(30):
         assert pool.ask("try", f"t{index}", wait=False).kind == "unsatisfiable"
-    assert len(pool.state.matchers) < 35
+    assert len(pool.state.index.matchers) < 35
     for index in range(3):
         pool.tell(do.Add(f"k{index}", {f"k{index}": ""}))
     assert [pool.of(f"w{index}") for index in range(4)] == ["offered k0", "offered k1", "offered k2", "waiting"]
@@ -118,12 +119,12 @@ def test_lines_and_their_entries_do_not_pile_up():
     for index in range(500):
         ask(state, f"x{index}", 2 + index, Want(f"k{index} | *"))
         step(state, do.Withdraw("s", f"x{index}"), 2 + index)
-    assert not state.lines
+    assert not state.index.lines
     ask(state, "first", 1000)
     for index in range(500):
         ask(state, f"y{index}", 1000)
         step(state, do.Withdraw("s", f"y{index}"), 1000)
-    [line] = state.lines.values()
+    [line] = state.index.lines.values()
     assert line.size == 1 and len(line.heap) < 70
 
 
@@ -139,10 +140,10 @@ def test_a_replica_that_only_follows_does_not_pile_up():
     both(do.Acquire("always", "s", 0, ME, (Want(),), priority=-1), 1)
     for index in range(1, 300):
         both(do.Acquire(str(index), "s", 0, ME, (Want(),), lease=5), index)
-        both(do.Release("s", next(iter(state.tokens))), index)
-    [line] = replica.lines.values()
+        both(do.Release("s", next(iter(state.index.tokens))), index)
+    [line] = replica.index.lines.values()
     assert len(line.heap) < 70
-    assert len(replica._due) < 300
+    assert len(replica.index._due) < 300
     check_state(replica, 299)
 
 
@@ -152,7 +153,7 @@ def test_times_that_no_longer_count_do_not_pile_up():
     token = ask(pool, "1", 1, lease=1000).token
     for now in range(2, 2000):
         step(pool, do.Renew("s", token), now)
-    assert len(pool._due) <= 257
+    assert len(pool.index._due) <= 257
     assert pool.due() == 1999 + 1000
 
 
@@ -179,4 +180,4 @@ def test_no_step_runs_for_ever_however_short_the_claim(claim):
     for now in range(4, 20):
         step(state, do.Tick(), now)
     assert all(one.state == "away" for one in state.requests.values())
-    assert state.free == 1
+    assert state.index.free == 1

@@ -11,7 +11,7 @@ import time
 import warnings
 
 import pytest
-from faces import Faces, early_alarm, eventually, is_renewed, raw, url_of
+from faces import Faces, early_timers, eventually, is_renewed, raw, url_of
 
 from millpond._clock import elapsed
 from millpond.errors import LeaseLost
@@ -24,7 +24,7 @@ asynchronous = pytest.mark.asyncio
 
 def cut_off(pool) -> None:
     """Let no renewal of this pool's grants reach the engine."""
-    engine = pool._desk.engine
+    engine = pool._own.engine
     apply = engine.apply
 
     def deaf(name, command, done, *, block):
@@ -32,7 +32,7 @@ def cut_off(pool) -> None:
             return None
         return apply(name, command, done, block=block)
 
-    pool._desk.engine = _Wrapped(engine, deaf)
+    pool._own.engine = _Wrapped(engine, deaf)
 
 
 class _Wrapped:
@@ -75,7 +75,7 @@ async def test_a_lease_that_waited_longer_than_it_lasts_is_whole_when_it_comes(l
     await held.release()
     grant = await waiting
     grant.check()
-    assert raw(grant)._case.sent > waited
+    assert raw(grant)._request.sent > waited
     await is_renewed(grant)
     await grant.release()
 
@@ -84,9 +84,9 @@ async def test_a_lease_that_waited_longer_than_it_lasts_is_whole_when_it_comes(l
 async def test_a_lease_can_be_renewed_by_hand(lab):
     pool = await one(lab)
     async with pool.acquire(lease=60) as grant:
-        before = raw(grant)._case.sent
+        before = raw(grant)._request.sent
         await grant.renew()
-        assert raw(grant)._case.sent > before
+        assert raw(grant)._request.sent > before
     with pytest.raises(LeaseLost):
         await grant.renew()
     async with pool.acquire() as lock:
@@ -98,13 +98,13 @@ async def test_a_lease_can_be_renewed_by_hand(lab):
 async def test_a_holder_that_is_cut_off_knows_before_the_engine_can_lend_it_again(lab):
     pool, other = await one(lab, on_lost="ignore"), lab.open("lab")
     grant = await pool.acquire(lease=0.3)
-    knows = raw(grant)._case.deadline
+    knows = raw(grant)._request.deadline
     cut_off(getattr(pool, "inner", pool))
     async with other.acquire(timeout=HANG):
         assert knows is not None and knows < elapsed()
         with pytest.raises(LeaseLost):
             grant.check()
-    await eventually(lambda: raw(grant)._case.state != "held")
+    await eventually(lambda: raw(grant)._request.state != "held")
     with pytest.raises(LeaseLost, match="could not be renewed in time; stop using it|expired"):
         grant.check()
 
@@ -127,7 +127,7 @@ async def test_an_engine_that_does_not_answer_in_time_loses_the_lease(lab):
         pytest.skip("a memory engine always answers")
     pool = await one(lab, on_lost="ignore")
     grant = await pool.acquire(lease=0.3)
-    gate = pool._desk.engine._gate
+    gate = pool._own.engine._gate
     entered, leave = threading.Event(), threading.Event()
 
     def block() -> None:
@@ -233,8 +233,8 @@ async def test_a_released_grant_is_not_lost(lab):
     pool = await one(lab, on_lost=called.append)
     for _ in range(20):
         async with pool.acquire(lease=60) as grant:
-            appointments = list(raw(grant)._case._appointments)
-        assert appointments and not any(one.call for one in appointments)
+            timers = list(raw(grant)._request._timers)
+        assert timers and not any(one.call for one in timers)
     assert not called
 
 
@@ -390,10 +390,10 @@ def test_a_renewal_that_was_under_way_does_not_revive_a_lease_that_was_dropped()
         warnings.simplefilter("ignore")
         pool.add("a")
         grant = pool.acquire(lease=0.3)
-        case, token = grant._case, grant.token
+        request, token = grant._request, grant.token
         del grant
         gc.collect()
-        pool._desk.renewed(case, do.Reply("held", case.id, token), elapsed())
+        pool._own.renewed(request, do.Reply("held", request.id, token), elapsed())
         with pool.acquire(timeout=HANG):
             pass
 
@@ -418,7 +418,7 @@ async def test_a_grant_that_is_given_back_in_time_is_not_suspect(lab):
     pool = await one(lab, suspect_after=60)
     async with pool.acquire():
         pass
-    with early_alarm(61):
+    with early_timers(61):
         await asyncio.sleep(0.05)
     assert "suspected" not in [event.name for event in await pool.admin.history()]
 

@@ -250,7 +250,9 @@ def test_a_grant_cannot_be_pickled_and_says_what_to_do(url):
 
 def our_threads() -> list[str]:
     return [
-        thread.name for thread in threading.enumerate() if thread.name.startswith(("millpond-sqlite", "millpond-alarm"))
+        thread.name
+        for thread in threading.enumerate()
+        if thread.name.startswith(("millpond-sqlite", "millpond-timers"))
     ]
 
 
@@ -346,7 +348,7 @@ def test_memory_does_not_grow_with_the_number_of_grants(url):
         finally:
             tracemalloc.stop()
         assert grown < 1_000_000, f"{grown} bytes more after 8000 grants"
-        assert not pool._desk._cases
+        assert not pool._own._requests
 
 
 def test_a_pool_keeps_no_closed_event_loop(url):
@@ -371,7 +373,7 @@ async def test_a_closed_pool_leaves_the_event_loop_its_descriptors(tmp_path):
     pool = AsyncResourcePool("p", url_of("sqlite", tmp_path))
     await pool.add("a")
     async with pool.acquire():
-        bell = pool._engine._peers.bell.fileno()  # type: ignore[attr-defined]
+        bell = pool._engine._sessions.bell.fileno()  # type: ignore[attr-defined]
     await pool.close()
     reader, writer = os.pipe()
     os.dup2(reader, bell)

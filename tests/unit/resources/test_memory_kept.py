@@ -1,4 +1,4 @@
-"""What is over is not kept: appointments, watchers that nobody reads, entries that nobody will read."""
+"""What is over is not kept: timers, watchers that nobody reads, entries that nobody will read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from millpond import AcquireTimeout, AsyncResourcePool, PoolError, ResourcePool
-from millpond.resources import _alarm, _async_port, _port
+from millpond.resources import _async_bridge, _bridge, _timers
 from millpond.resources.engines.memory import MemoryEngine
 from waiting import auntil, until
 
@@ -22,14 +22,14 @@ def test_appointments_of_grants_that_are_over_do_not_stay():
         pool.add("a")
         for _ in range(2000):
             pool.acquire(lease=3600.0).release()
-        assert len(_alarm._clockwork.heap) < 500
+        assert len(_timers._timer_thread.heap) < 500
 
 
 def test_an_appointment_survives_the_tidying_of_others():
     called: list[int] = []
-    keep = [_alarm.call_later(0.3, lambda: called.append(1)) for _ in range(3)]
-    for _ in range(10 * _alarm.MANY):
-        _alarm.call_later(3600.0, lambda: called.append(2)).cancel()
+    keep = [_timers.call_later(0.3, lambda: called.append(1)) for _ in range(3)]
+    for _ in range(10 * _timers.MANY):
+        _timers.call_later(3600.0, lambda: called.append(2)).cancel()
     until(lambda: called == [1, 1, 1])
     assert all(one.call is None for one in keep)
 
@@ -73,7 +73,7 @@ def test_a_watch_of_a_loop_that_is_never_iterated_ends_with_its_iterator():
 
 
 def test_who_reads_too_slowly_gets_what_is_kept_and_then_an_error():
-    stream: _port.Stream[int] = _port.Stream(limit=3)
+    stream: _bridge.Stream[int] = _bridge.Stream(limit=3)
     for number in range(5):
         stream.put(number)
     assert [next(stream) for _ in range(3)] == [0, 1, 2]
@@ -84,7 +84,7 @@ def test_who_reads_too_slowly_gets_what_is_kept_and_then_an_error():
 
 def test_a_loop_that_reads_too_slowly_gets_what_is_kept_and_then_an_error():
     async def main() -> None:
-        stream: _async_port.AsyncStream[int] = _async_port.AsyncStream(limit=3)
+        stream: _async_bridge.AsyncStream[int] = _async_bridge.AsyncStream(limit=3)
         for number in range(5):
             stream.put(number)
         assert [await anext(stream) for _ in range(3)] == [0, 1, 2]
@@ -97,8 +97,8 @@ def test_a_loop_that_reads_too_slowly_gets_what_is_kept_and_then_an_error():
 def test_an_engine_that_is_dear_to_ask_is_asked_rarely_how_waiters_stand(monkeypatch):
     monkeypatch.setattr(MemoryEngine, "audit_every", 3600.0, raising=False)
     audits: list[float] = []
-    later = _alarm.call_later
-    monkeypatch.setattr(_alarm, "call_later", lambda delay, call: (audits.append(delay), later(delay, call))[1])
+    later = _timers.call_later
+    monkeypatch.setattr(_timers, "call_later", lambda delay, call: (audits.append(delay), later(delay, call))[1])
     with ResourcePool("p", "memory:rarely") as pool:
         pool.add("a")
         with pool.acquire(), pytest.raises(AcquireTimeout):

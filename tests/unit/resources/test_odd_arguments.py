@@ -17,7 +17,7 @@ import pytest
 from millpond import ResourcePool
 from millpond._sqlite import Database
 from millpond.errors import PoolError
-from millpond.resources import Admin, AsyncAdmin, AsyncResourcePool, _requests, want
+from millpond.resources import Admin, AsyncAdmin, AsyncResourcePool, _arguments, want
 from millpond.resources.engines.sqlite import _log
 from millpond.resources.fences import FileFence, RedisFence, SqlFence
 from odd_arguments import ARGUMENTS, ODD, PLAIN, Awaited, Number, Size, Text, check, methods, prepare, use
@@ -111,7 +111,7 @@ def test_an_argument_that_is_not_checked_is_noticed(
     """Here the check is taken away, so that the two tests above must find what comes of it."""
     with ResourcePool("odd", f"sqlite:///{tmp_path}/pools.db") as pool, decoder(tmp_path / "pools.db") as decode:
         prepare(pool)
-        monkeypatch.setattr(_requests, rule, as_it_is)
+        monkeypatch.setattr(_arguments, rule, as_it_is)
         with pytest.raises(AssertionError, match=rf"{argument}={value!r}\) made the pool unreadable"):
             check(pool, method, argument, [value], decode)
         with pytest.raises(_log.UnreadablePool):

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from millpond._interrupts import shielded
-from millpond.resources import ResourcePool, _grant, _port
+from millpond.resources import ResourcePool, _bridge, _grant
 from millpond.resources._rules.commands import Acquire
 from waiting import HANG, until
 
-STRUCK = (_grant.__file__, _port.__file__)
+STRUCK = (_grant.__file__, _bridge.__file__)
 
 
 class Alarm(Exception):

@@ -7,25 +7,25 @@ from collections import deque
 
 from millpond.errors import EngineUnavailable
 from millpond.resources._rules import commands as do
-from millpond.resources.engines.sqlite._calls import Call, Calls
+from millpond.resources.engines.sqlite._queue import Call, CallQueue
 
 
 def test_a_call_that_comes_while_others_fail_is_answered_too():
     """Whoever has a call appends it with no lock."""
-    calls, heard = Calls(threading.RLock(), str), []
+    queue, heard = CallQueue(threading.RLock(), str), []
 
     def call(name: str) -> Call:
-        return Call(calls, "pool", do.Tick(), lambda answer: heard.append((name, type(answer))))
+        return Call(queue, "pool", do.Tick(), lambda answer: heard.append((name, type(answer))))
 
     class Answers(deque[Call]):
         def append(self, call: Call) -> None:
             super().append(call)
             if len(self) == 2:
-                calls.waiting.append(late)  # another thread
+                queue.waiting.append(late)  # another thread
 
     late = call("late")
-    calls.answers = Answers()
-    calls.waiting.append(call("waiting"))
-    calls.fail([call("taken")], EngineUnavailable("away"))
-    calls.give_answers()
-    assert heard == [(name, EngineUnavailable) for name in ("taken", "waiting", "late")] and not calls.waiting
+    queue.answers = Answers()
+    queue.waiting.append(call("waiting"))
+    queue.fail([call("taken")], EngineUnavailable("away"))
+    queue.give_answers()
+    assert heard == [(name, EngineUnavailable) for name in ("taken", "waiting", "late")] and not queue.waiting

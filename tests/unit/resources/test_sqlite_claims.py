@@ -12,8 +12,10 @@ import pytest
 
 from millpond import ResourcePool
 from millpond._sqlite._url import Place
+from millpond.resources._questions import PoolCopy, WholePool
 from millpond.resources._rules import commands as do
 from millpond.resources._rules.records import HELD, Holder, Settings, Want
+from millpond.resources._rules.wire import thaw
 from millpond.resources.engines.sqlite._engine import SqliteEngine
 from waiting import HANG, until
 
@@ -42,16 +44,17 @@ def test_offers_that_end_together_are_all_spared_whatever_their_order(engine, mo
         run(engine, do.Add(name, {}))
         tokens[name] = run(engine, do.Acquire(f"first {name}", "77", 0, Holder(), (Want(f"@{name}"),))).token
         run(engine, do.Acquire(f"then {name}", "78", 0, Holder(), (Want(f"@{name}"),)))
-    monkeypatch.setattr(engine._claims, "is_accepted", lambda token: True)
+    monkeypatch.setattr(engine._accepted, "is_accepted", lambda token: True)
     run(engine, do.Release("77", tokens["b"]))
     run(engine, do.Release("77", tokens["a"]))
     time.sleep(0.08)
     run(engine, do.Tick())
-    states: list[object] = []
-    engine.read(
-        "lab", lambda replica, now: {k: v.state for k, v in replica.state.requests.items()}, states.append, block=True
-    )
-    assert states == [{"then a": HELD, "then b": HELD}]
+    found: list[PoolCopy | Exception] = []
+    engine.ask("lab", WholePool(), found.append, block=True)
+    [pool] = found
+    assert isinstance(pool, PoolCopy)
+    requests = thaw(pool.image).requests
+    assert {each: one.state for each, one in requests.items()} == {"then a": HELD, "then b": HELD}
 
 
 def test_a_deleted_live_file_is_mended_and_frees_nothing(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""A workflow's grant when letters and answers overtake one another, which a server does too seldom to test with."""
+"""A workflow's grant when notices and answers overtake one another, which a server does too seldom to test with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from millpond.resources.engines.temporal._hosted_pool import HostedPool
 SHARES = (("a", 1),)
 
 
-class Desk:
+class OwnGrants:
     """Answers as it is told to, and does something first."""
 
     session = "w:flow/chain"
@@ -60,8 +60,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(workflow, "info", lambda: SimpleNamespace(workflow_id="flow", run_id="run"))
     monkeypatch.setattr(workflow, "wait_condition", wait_condition)
 
-    def run(grant: _in_workflow.WorkflowGrant, desk: Desk) -> None:
-        monkeypatch.setattr(_in_workflow, "_desk", lambda: desk)
+    def run(grant: _in_workflow.WorkflowGrant, own: OwnGrants) -> None:
+        monkeypatch.setattr(_in_workflow, "_own_grants", lambda: own)
 
         async def main() -> None:
             await grant
@@ -71,8 +71,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
-def kinds(desk: Desk) -> list[str]:
-    return [type(one).__name__ for one in desk.sent]
+def kinds(own: OwnGrants) -> list[str]:
+    return [type(one).__name__ for one in own.sent]
 
 
 def test_a_grant_that_was_ended_before_its_answer_came_is_not_held(run):
@@ -82,10 +82,10 @@ def test_a_grant_that_was_ended_before_its_answer_came_is_not_held(run):
         grant.ended(7, "revoked by an operator")
         return Reply("held", command.id, 7, SHARES)
 
-    desk = Desk(revoked)
+    own = OwnGrants(revoked)
     with pytest.raises(StaleToken, match="revoked by an operator"):
-        run(grant, desk)
-    assert kinds(desk) == ["Acquire", "Withdraw"] and not desk.known and not grant.is_held
+        run(grant, own)
+    assert kinds(own) == ["Acquire", "Withdraw"] and not own.known and not grant.is_held
 
 
 def test_a_letter_that_is_quicker_than_the_answer_counts(run):
@@ -95,35 +95,35 @@ def test_a_letter_that_is_quicker_than_the_answer_counts(run):
         grant.granted(7, SHARES)
         return Reply("waiting", command.id)
 
-    desk = Desk(granted)
-    run(grant, desk)
-    assert grant.is_held and grant.token == 7 and kinds(desk) == ["Acquire"]
+    own = OwnGrants(granted)
+    run(grant, own)
+    assert grant.is_held and grant.token == 7 and kinds(own) == ["Acquire"]
 
 
 def test_a_request_that_the_pool_has_forgotten_is_made_again_under_its_id(run):
     grant = _in_workflow.acquire("pool")
-    desk = Desk(Reply("waiting"), Reply("held", "", 9, SHARES))
-    run(grant, desk)
-    first, second = desk.sent
+    own = OwnGrants(Reply("waiting"), Reply("held", "", 9, SHARES))
+    run(grant, own)
+    first, second = own.sent
     assert first == second and grant.token == 9
 
 
 def test_a_cancellation_that_comes_with_the_grant_gives_it_back(run):
-    desk = Desk((Reply("held", "", 7, SHARES), asyncio.CancelledError()))
+    own = OwnGrants((Reply("held", "", 7, SHARES), asyncio.CancelledError()))
     with pytest.raises(asyncio.CancelledError):
-        run(_in_workflow.acquire("pool"), desk)
-    assert kinds(desk) == ["Acquire", "Withdraw"] and not desk.known
+        run(_in_workflow.acquire("pool"), own)
+    assert kinds(own) == ["Acquire", "Withdraw"] and not own.known
 
 
 def test_a_pool_that_does_not_answer_in_time_is_told_later(run):
-    desk = Desk((None, None), (None, None))
+    own = OwnGrants((None, None), (None, None))
     with pytest.raises(AcquireTimeout, match="did not answer"):
-        run(_in_workflow.acquire("pool", timeout=5), desk)
-    assert kinds(desk) == ["Acquire", "Withdraw"] and not desk.known
+        run(_in_workflow.acquire("pool", timeout=5), own)
+    assert kinds(own) == ["Acquire", "Withdraw"] and not own.known
 
 
 def test_what_is_taken_up_may_be_lost_before_the_answer_comes(run):
-    detached = _in_workflow.Detached("pool", "#1", 7, Desk.session)
+    detached = _in_workflow.Detached("pool", "#1", 7, OwnGrants.session)
     grant = _in_workflow.acquire("pool", reattach=detached)
 
     def revoked(command: do.Renew) -> Reply:
@@ -131,19 +131,22 @@ def test_what_is_taken_up_may_be_lost_before_the_answer_comes(run):
         return Reply("held", "#1", 7, SHARES)
 
     with pytest.raises(LeaseLost, match="revoked by an operator"):
-        run(grant, Desk(revoked))
+        run(grant, OwnGrants(revoked))
     assert not grant.is_held
 
 
 @pytest.mark.parametrize(
     "detached",
-    [_in_workflow.Detached("other", "#1", 7, Desk.session), _in_workflow.Detached("pool", "#1", 7, "w:other/chain")],
+    [
+        _in_workflow.Detached("other", "#1", 7, OwnGrants.session),
+        _in_workflow.Detached("pool", "#1", 7, "w:other/chain"),
+    ],
 )
 def test_what_belongs_to_others_is_not_taken_up(run, detached):
-    desk = Desk()
+    own = OwnGrants()
     with pytest.raises(LeaseLost):
-        run(_in_workflow.acquire("pool", reattach=detached), desk)
-    assert desk.sent == []
+        run(_in_workflow.acquire("pool", reattach=detached), own)
+    assert own.sent == []
 
 
 def test_outside_of_workflows_it_says_what_to_use_instead():
@@ -156,12 +159,12 @@ def test_outside_of_workflows_it_says_what_to_use_instead():
 
 @pytest.mark.parametrize("grace", [0, 5_000_000], ids=["at once", "when its work had time to end"])
 def test_what_an_earlier_run_left_goes_back_when_a_later_one_asks(grace):
-    keeper = HostedPool("pool", "incarnation")
+    hosted = HostedPool("pool", "incarnation")
     session = "w:flow/chain"
 
     def send(now: int, *commands: do.Command, deaths: tuple[say.Death, ...] = (), number: int = 0) -> list[Reply]:
         graces = {session: grace} if grace else {}
-        return keeper.take(say.Batch("lane", number, list(commands), "", graces, list(deaths)), now).replies
+        return hosted.take(say.Batch("lane", number, list(commands), "", graces, list(deaths)), now).replies
 
     def ask(name: str, run: str) -> do.Acquire:
         return do.Acquire(name, session, 0, Holder("workflow", "flow", run), (Want(),), sure=True)
@@ -171,7 +174,7 @@ def test_what_an_earlier_run_left_goes_back_when_a_later_one_asks(grace):
     later = say.Death(session, 4_000_000, "an earlier run left it", ("#kept", "#new"))
     zombie = say.Death(session, 1_500_000, "an earlier run left it", ())
     send(5_000_000, ask("#new", "2"), deaths=(later, zombie))
-    held = {one.id: one.session for one in keeper.replica.state.requests.values()}
+    held = {one.id: one.session for one in hosted.replica.state.requests.values()}
     assert held == {"#kept": session, "#new": session} | ({"#left": ""} if grace else {})
-    keeper.tick(5_000_000 + grace)
-    assert set(keeper.replica.state.requests) == {"#kept", "#new"}
+    hosted.tick(5_000_000 + grace)
+    assert set(hosted.replica.state.requests) == {"#kept", "#new"}

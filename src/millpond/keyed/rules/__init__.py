@@ -5,12 +5,12 @@
     takes      what a worker is handed
     mailboxes  where every job stands: enter, report, recover, and what is due
     tables     what a pool consists of, as tables which a store keeps in memory or in rows
+    plan       who is dead, what a worker gives away and claims
+    placement  which worker should own which slot, which slot a key has
+
+and what they are about, as data: `records` (orders, takes, reports, members), `commands` and `questions` (what a store
+is asked to do and to tell), `envelope` (a job as it is stored), `settings`, `times` (of schedules), `page`, `checks`.
 
 `stores.memory` runs them over dictionaries, `stores.sqlite` over rows within a transaction. Redis has a twin of them in
 Lua, which a differential test keeps equal.
 """
-
-from millpond.keyed.rules.pool import Rules
-from millpond.keyed.rules.tables import Mailbox, Numbers, Tables
-
-__all__ = ["Mailbox", "Numbers", "Rules", "Tables"]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic
 
-from millpond.keyed._envelope import Envelope, opened, stamped
-from millpond.keyed._records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Settle
+from millpond.keyed.rules.envelope import Envelope, opened, stamped
+from millpond.keyed.rules.records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Report
 from millpond.keyed.rules.tables import NOWHERE, PARKED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 
@@ -41,13 +41,13 @@ class MailboxRules(Generic[M]):
             self.make_ready(box)
 
     def make_ready(self, box: M, *, first: bool = False) -> None:
-        """Let the owner of its slot take a mailbox."""
+        """Make a mailbox ready, for the owner of its slot to take."""
         queue = SUSPECTS if box.losses and self._is_lost(box, 1) else box.lane
         if self._boxes.make_ready(box, queue, first=first):
             self.activate(queue, box.slot)
 
     def activate(self, queue: str, slot: int) -> None:
-        """Tell the owner of a slot that something is ready there."""
+        """Notify the owner of a slot that something is ready there."""
         owner = self.owner_of(slot)
         if owner and self._tables.active.push(queue, owner, slot):
             self._hint(owner)
@@ -82,12 +82,12 @@ class MailboxRules(Generic[M]):
         return tables.due.next()
 
     def add_due(self, due: int, what: str, name: str) -> None:
-        """Let something happen at a time; of what is due at the same time, what was added first is first."""
+        """Schedule something; of what is due at the same time, what was added first is first."""
         self._numbers.last_due += 1
         self._tables.due.add(due, self._numbers.last_due, what, name)
 
     def _enter_delayed(self, now: int, job: str, due: int) -> None:
-        """Let a delayed job enter its mailbox; not at the time of another one of that id, which was taken back."""
+        """Put a delayed job into its mailbox; not at the time of another one of that id, which was taken back."""
         delayed = self._tables.delayed.get(job)
         if delayed is not None and delayed.due == due:
             self.drop_delayed(job)
@@ -99,7 +99,7 @@ class MailboxRules(Generic[M]):
         self._numbers.delayed -= 1
 
     def try_again(self, now: int, box: M) -> None:
-        """Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room."""
+        """Make a mailbox ready whose retry is due, unless its first job is to be dead as soon as there is room."""
         if self._is_lost(box):
             self._boxes.move(box, NOWHERE)
             if self._give_up_lost(now, box):
@@ -108,7 +108,7 @@ class MailboxRules(Generic[M]):
             self.make_ready(box)
 
     def _give_up_parked(self, now: int, box: M) -> None:
-        """Let a job be dead that no worker has known for long enough."""
+        """Move a job to the dead letters that no worker has known for long enough."""
         if self._are_dead_letters_full():
             self.add_due(now + DEAD_RETRY, "shelf", box.name)
             return
@@ -118,13 +118,13 @@ class MailboxRules(Generic[M]):
 
     # -- a worker's report --------------------------------------------------------------------------------------------
 
-    def report(self, now: int, one: Settle) -> bool:
+    def report(self, now: int, one: Report) -> bool:
         """Record what became of a take; False: it is not running any more, and nothing changes."""
         box = self._boxes.get(one.mailbox)
         if box is None or box.state != RUNNING or box.slot != one.slot or box.token != one.token:
             return False
         count = min(one.done, box.taken) - box.done
-        is_refused = one.how == "bury" and self._are_dead_letters_full()
+        is_refused = one.how == "to_dead_letters" and self._are_dead_letters_full()
         for outcome in one.outcomes:
             if not (is_refused and outcome.status == "dead"):
                 self._keep_outcome(now, outcome)
@@ -144,23 +144,23 @@ class MailboxRules(Generic[M]):
             self._end_take(now, box, one, is_refused=is_refused)
         return True
 
-    def _end_take(self, now: int, box: M, one: Settle, *, is_refused: bool) -> None:
+    def _end_take(self, now: int, box: M, one: Report, *, is_refused: bool) -> None:
         """Do what is to happen to the first job of a mailbox that does not run any more."""
         how, delay = one.how, one.delay
         if is_refused:
             how, delay = "retry", DEAD_RETRY
-        if how in ("retry", "shelve") and self._tables.cancelled and self.first(box).id in self._tables.cancelled:
+        if how in ("retry", "park") and self._tables.cancelled and self.first(box).id in self._tables.cancelled:
             how = "end"  # it will not be tried again, so nothing waits for that
         if how == "retry":
             self._numbers.retried += 1
             box.failures, box.error = one.failures, one.reason[:LONGEST_ERROR]
             self._retry_at(now + delay, box)
-        elif how == "shelve":
+        elif how == "park":
             box.unknown, box.since = one.reason.decode(), now
             self._boxes.move(box, PARKED)
             self.add_due(now + self._tables.settings.unknown, "shelf", box.name)
         else:
-            if how == "bury":
+            if how == "to_dead_letters":
                 self._to_dead_letters(now, box, one.reason, tried=1)
             self.go_on(box)
 
@@ -170,7 +170,7 @@ class MailboxRules(Generic[M]):
         self.add_due(due, "later", box.name)
 
     def go_on(self, box: M) -> None:
-        """Let the next job of a mailbox that stands nowhere have its turn, if there is one."""
+        """Make a mailbox that stands nowhere ready for its next job, if there is one."""
         if box.depth:
             self.make_ready(box)
         elif self._tables.messages:
@@ -256,7 +256,7 @@ class MailboxRules(Generic[M]):
         return box.deaths + more >= most or box.losses + more >= UNPROVEN * most
 
     def _give_up_lost(self, now: int, box: M) -> bool:
-        """Let a job be dead that has lost too many workers; False: the dead letters are full, so it waits."""
+        """Move a job to the dead letters that has lost too many workers; False: they are full, so it waits."""
         if self._are_dead_letters_full():
             self._retry_at(now + DEAD_RETRY, box)
             return False

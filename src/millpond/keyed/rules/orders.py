@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Generic
 
-from millpond.keyed._envelope import opened, stamped
-from millpond.keyed._records import STAMP, Delayed, Order, Paused, Signal, Special, key_of
+from millpond.keyed.rules.envelope import opened, stamped
 from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.records import STAMP, Delayed, Order, OrderOptions, Paused, Signal, key_of
 from millpond.keyed.rules.tables import (
     NOWHERE,
     PARKED,
@@ -40,24 +40,24 @@ class OrderRules(Generic[M]):
 
     def dispatch(self, now: int, order: Order, *, is_small: bool) -> str:
         """Dispatch one order, or say why not. Orders of a small batch may be handed to workers at once."""
-        special, replaced = order.special, 0
-        if special is not None:
-            is_known = special.unique_for and self._tables.unique.get(now, special.id)
-            if is_known or self._tables.delayed.get(special.id) is not None:
+        options, replaced = order.options, 0
+        if options is not None:
+            is_known = options.unique_for and self._tables.unique.get(now, options.id)
+            if is_known or self._tables.delayed.get(options.id) is not None:
                 return "same"
-            if special.on_busy != "queue":
-                answer, replaced = self._on_busy(now, order, special)
+            if options.on_busy != "queue":
+                answer, replaced = self._on_busy(now, order, options)
                 if answer:
                     return answer
         if not replaced and (answer := self._fullness(order)):  # where something was replaced, there is room
             return answer
         self._numbers.dispatched += 1
-        if special is not None:
-            if special.unique_for:
-                self._tables.unique.put(now + special.unique_for, special.id, True)
-            due = special.at or now + special.delay
+        if options is not None:
+            if options.unique_for:
+                self._tables.unique.put(now + options.unique_for, options.id, True)
+            due = options.at or now + options.delay
             if due > now:
-                self._delay(due, order, special.id)
+                self._delay(due, order, options.id)
                 return ""
         raw = stamped(now, order.body)
         if is_small:
@@ -66,18 +66,18 @@ class OrderRules(Generic[M]):
             self._rules.enter(order.slot, order.mailbox, raw)
         return ""
 
-    def _on_busy(self, now: int, order: Order, special: Special) -> tuple[str, int]:
+    def _on_busy(self, now: int, order: Order, options: OrderOptions) -> tuple[str, int]:
         """Return a verdict, or how many jobs were dropped to be replaced."""
         box = self._boxes.get(order.mailbox)
         if box is None:
             return "", 0
-        if special.on_busy == "reject":
+        if options.on_busy == "reject":
             return "busy", 0
         cancelled = self._tables.cancelled
-        waiting = self._boxes.waiting(box, taken_of(box, order.slot), special.name)
+        waiting = self._boxes.waiting(box, taken_of(box, order.slot), options.name)
         named = [(position, raw, opened(raw)) for position, raw in waiting]
-        alike = [one for one in named if one[2].name == special.name and one[2].id not in cancelled]
-        if special.on_busy == "coalesce":
+        alike = [one for one in named if one[2].name == options.name and one[2].id not in cancelled]
+        if options.on_busy == "coalesce":
             return (f"into:{alike[-1][2].id}" if alike else ""), 0
         for position, raw, _ in reversed(alike):  # replace; from the end, so that positions stay valid
             self._remove(now, box, position, raw, "replaced")
@@ -150,7 +150,7 @@ class OrderRules(Generic[M]):
         return len(waiting) + len(delayed)
 
     def pause(self, now: int, slot: int, key: str, by: str, reason: str) -> None:
-        """Let nothing of a key begin; residents of it that run are asked to stop, and wait."""
+        """Pause a key: nothing of it begins; residents of it that run are asked to stop, and wait."""
         self._tables.pauses.put(Paused(key, now, by, reason))
         for box in self._boxes.running([slot]).get(slot, ()):
             if box.lane == "r" and key_of(box.name) == key:
@@ -190,7 +190,7 @@ class OrderRules(Generic[M]):
     # -- residents ----------------------------------------------------------------------------------------------------
 
     def start(self, now: int, slot: int, mailbox: str, body: bytes) -> str:
-        """Let a resident run with these arguments."""
+        """Start a resident with these arguments."""
         raw, boxes = stamped(now, body), self._boxes
         box = boxes.get(mailbox)
         if box is None:
@@ -222,7 +222,7 @@ class OrderRules(Generic[M]):
         return "stopped"
 
     def _cancel_running(self, box: M) -> None:
-        """Tell the worker of a resident to end it, and drop what waits behind it."""
+        """Signal the worker of a resident to end it, and drop what waits behind it."""
         self._boxes.cut(box, 1)
         running = self._rules.first(box).id
         self._tables.cancelled.add(running)

@@ -17,27 +17,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
-from millpond.keyed import _commands as do
-from millpond.keyed._records import (
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.orders import OrderRules
+from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     DEATH_RETENTION,
     HANDED,
     Act,
     Batch,
-    Beat,
     Claimed,
     Joiner,
     Member,
     Moves,
     Order,
-    Settle,
+    PoolState,
+    Report,
     Slot,
     Take,
     Verdicts,
     Work,
 )
-from millpond.keyed.rules.mailboxes import MailboxRules
-from millpond.keyed.rules.orders import OrderRules
 from millpond.keyed.rules.tables import QUEUES, RUNNING, SUSPECTS, M, Tables
 from millpond.keyed.rules.takes import Hand, TakeRules
 
@@ -93,13 +93,13 @@ class Rules(Generic[M]):
 
     # -- members ------------------------------------------------------------------------------------------------------
 
-    def join(self, now: int, joiner: Joiner) -> Beat:
-        """Let a worker take part."""
+    def join(self, now: int, joiner: Joiner) -> PoolState:
+        """Add a worker to the members."""
         self.tables.members.put(joiner, now, now + self.tables.settings.lease)
         self._changed()
         return self.beat(now)
 
-    def renew(self, now: int, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+    def renew(self, now: int, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
         """Prolong the lease of a worker; None: it is no member (any more).
 
         One that knows the members of this `version` is told briefly: else N workers would tell one another, at each
@@ -115,23 +115,23 @@ class Rules(Generic[M]):
         return self.beat(now, is_brief=version == self._numbers.version)
 
     def leave(self, now: int, worker: str) -> None:
-        """Let a worker go: its slots are free."""
+        """Remove a worker from the members: its slots are free."""
         owned = self.tables.slots.owned(worker)
         for slot in owned:
             self._set_owner(now, slot, "", "left")
         if not self._dismiss(now, worker) and owned:
             self._changed()
 
-    def beat(self, now: int, *, is_brief: bool = False) -> Beat:
+    def beat(self, now: int, *, is_brief: bool = False) -> PoolState:
         """Return the members and how the pool stands."""
         tables, numbers = self.tables, self._numbers
         members = tuple(tables.members.all())
         if is_brief:
             members = tuple(Member(one.id, "", 0, 0, (), *one[5:]) for one in members)
-        return Beat(now, tables.incarnation, numbers.version, bool(numbers.is_shut), members, is_brief)
+        return PoolState(now, tables.incarnation, numbers.version, bool(numbers.is_shut), members, is_brief)
 
     def _dismiss(self, now: int, worker: str) -> bool:
-        """Let a worker be no member any more; return whether it was one."""
+        """Remove a worker from the members; return whether it was one."""
         if self.tables.members.is_proven_dead(worker):
             self.tables.died.put(now + DEATH_RETENTION, worker, True)
         if not self.tables.members.drop(worker):
@@ -275,7 +275,7 @@ class Rules(Generic[M]):
         now: int,
         worker: str,
         call: int,
-        settles: Sequence[Settle],
+        settles: Sequence[Report],
         want: int,
         per: int,
         want_residents: int = 0,
@@ -291,7 +291,7 @@ class Rules(Generic[M]):
         tables, numbers = self.tables, self._numbers
         tables.mailboxes.preload([one.mailbox for one in settles])
         stale = tuple([index for index, one in enumerate(settles) if not self.mailboxes.report(now, one)])
-        if any(one.how == "shelve" for one in settles):
+        if any(one.how == "park" for one in settles):
             self._hint_members()  # somebody may know it
         due = self.mailboxes.process_due(now)
         member = tables.members.get(worker)
@@ -373,7 +373,7 @@ class Rules(Generic[M]):
         return "noted"
 
     def _configure(self, changes: Iterable[tuple[str, Any]]) -> str:
-        """Let other settings hold. Workers go by the lease and the drain that they joined with, so those stay."""
+        """Change settings. Workers go by the lease and the drain that they joined with, so those stay."""
         was = self.tables.settings
         settings = was._replace(**dict(changes))
         if (was.lease, was.drain) != (settings.lease, settings.drain) and any(True for _ in self.tables.members):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from millpond.keyed._records import Act, DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
+from millpond.keyed.rules.records import Act, DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
 
 NOWHERE: Final = -1
 READY: Final = 0
@@ -120,10 +120,10 @@ class Mailboxes(Protocol[M]):
         """Take note that fields of a mailbox are others now."""
 
     def move(self, box: M, state: int) -> None:
-        """Let a mailbox stand elsewhere, behind those that are there. Not for `READY`. One that is empty is gone."""
+        """Move a mailbox to another state, behind those that are there. Not for `READY`. An empty one is removed."""
 
     def make_ready(self, box: M, queue: str, *, first: bool = False) -> bool:
-        """Let a mailbox be ready, behind (or before) the others; return whether it is alone in its queue and slot."""
+        """Make a mailbox ready, behind (or before) the others; return whether it is alone in its queue and slot."""
 
     def has_ready(self, queue: str, slot: int) -> bool: ...
     def ready(self, queue: str, slot: int, most: int) -> tuple[Sequence[M], bool]:

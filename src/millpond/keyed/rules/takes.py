@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeAlias
 
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import HANDED_BYTES, HEAVY, VISIT, Signal, Take, key_of
+from millpond.keyed.rules.envelope import opened
 from millpond.keyed.rules.mailboxes import MailboxRules
+from millpond.keyed.rules.records import HANDED_BYTES, HEAVY, VISIT, Signal, Take, key_of
 from millpond.keyed.rules.tables import NOWHERE, PAUSED, RUNNING, SUSPECTS, M, Tables
 
 Hand: TypeAlias = Callable[[str, int, Signal], bool]
@@ -34,7 +34,7 @@ class TakeRules(Generic[M]):
         return token
 
     def hand_over(self, now: int, box: M, raw: bytes) -> bool:
-        """Let the owner of its slot have the only job of a mailbox at once; return whether it has."""
+        """Hand the only job of a mailbox to the owner of its slot at once; return whether that was done."""
         tables, numbers = self._tables, self._tables.numbers
         if box.lane != "j" or len(raw) > HANDED_BYTES or numbers.is_paused or tables.cancelled:
             return False

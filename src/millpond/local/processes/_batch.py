@@ -12,7 +12,8 @@ from __future__ import annotations
 import pickle
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from millpond._events import Observer, emit
 from millpond.local._task import Task
@@ -22,9 +23,6 @@ from millpond.local.processes._child import name_of
 from millpond.local.processes._journal import FAILED, SKIPPED, UNLOADABLE
 from millpond.local.processes._pickling import Encoder, load_error, unreadable
 from millpond.local.processes._task_records import TaskRecords
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
 
 Specials: TypeAlias = dict[int, tuple[Any, ...]]
 """Outcomes other than plain values, by position: see `_journal`."""

@@ -13,14 +13,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond._events import Event, Observer, logger
 from millpond.local._watchers import here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 
 class CallbackThread:

@@ -11,20 +11,18 @@ A task with a time limit or a token goes alone to an idle worker, and nothing is
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond.local._atomic import FREE_THREADED, claim, length_now
 from millpond.local._map import MapPlace
+from millpond.local._queues import Queue
 from millpond.local._task import OptionTask, Task
 from millpond.local.processes._batch import Batch, MapBatch, TaskBatch
 from millpond.local.processes._journal import STARTED
 from millpond.local.processes._map import ProcessMap
-
-if TYPE_CHECKING:
-    from millpond.local._queues import Queue
-    from millpond.local.processes._run_times import RunTime
-    from millpond.local.processes._runner import ProcessRunner
-    from millpond.local.processes._worker import ProcessWorker
+from millpond.local.processes._run_times import RunTime
+from millpond.local.processes._runner import ProcessRunner
+from millpond.local.processes._worker import ProcessWorker
 
 TARGET = 0.004  # how long a batch should last, in seconds
 MOST = 4096  # the most calls of a batch, however quick

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from millpond.local._task import Task
 from millpond.local.processes._callback_thread import join_thread
 from millpond.local.processes._workers import Runner, is_importing_main
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable
-
-    from millpond.local._task import Task
 
 
 class IoThread(Protocol):

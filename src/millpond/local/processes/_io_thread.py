@@ -18,22 +18,20 @@ import socket
 import threading
 import time
 from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond._events import emit, logger
 from millpond.errors import TaskTimeout
 from millpond.local._atomic import FREE_THREADED
+from millpond.local._task import Task
 from millpond.local._watchers import CANCELLED, OPEN, here
 from millpond.local.processes._child import text_of
 from millpond.local.processes._dispatch import Dispatcher
 from millpond.local.processes._frames import BROKEN, READY
 from millpond.local.processes._pickling import load_error
 from millpond.local.processes._recovery import conclude_recall, recover_calls, take_back
+from millpond.local.processes._runner import ProcessRunner
 from millpond.local.processes._worker import ProcessWorker, how_it_ended
-
-if TYPE_CHECKING:
-    from millpond.local._task import Task
-    from millpond.local.processes._runner import ProcessRunner
 
 RECALL_TAKES = 0.002  # seconds until a worker is sure to have seen a recall (see `_journal`)
 LONGEST_SLEEP = 3600.0  # seconds after which it looks at the deadlines: no selector can wait for centuries

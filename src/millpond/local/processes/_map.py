@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from millpond.local._map import Map, MapPlace, start_map
-
-if TYPE_CHECKING:
-    from millpond.local.processes._runner import ProcessRunner
+from millpond.local.processes._runner import ProcessRunner
 
 T = TypeVar("T")
 

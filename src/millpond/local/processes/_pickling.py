@@ -15,13 +15,11 @@ whatever it raises, even SystemExit, is the error of that one task, and no error
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond.local.processes._child import cloudpickle, dumps, load_by_value, name_of, text_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 BY_NAME, BY_VALUE, SINGLY = 0, 1, 2  # how calls are encoded; each is tried when the one before has failed
 

@@ -7,15 +7,13 @@ back to its place in its queue). A stuck worker keeps the call it runs; the rest
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond.errors import WorkerDied
+from millpond.local.processes._batch import Batch, Specials
 from millpond.local.processes._journal import SKIPPED, STARTED
-
-if TYPE_CHECKING:
-    from millpond.local.processes._batch import Batch, Specials
-    from millpond.local.processes._runner import ProcessRunner
-    from millpond.local.processes._worker import ProcessWorker
+from millpond.local.processes._runner import ProcessRunner
+from millpond.local.processes._worker import ProcessWorker
 
 
 def recover_calls(runner: ProcessRunner, worker: ProcessWorker, how: str) -> None:

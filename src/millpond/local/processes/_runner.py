@@ -16,11 +16,12 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond._events import Observer, emit, logger
 from millpond.errors import PoolClosed
@@ -29,6 +30,7 @@ from millpond.local._atomic import claim
 from millpond.local._backlog import Backlog
 from millpond.local._calls import ObservedCall, run
 from millpond.local._drainers import Drainers
+from millpond.local._queues import Queue
 from millpond.local._statistics import Statistics
 from millpond.local._task import OptionTask, Task
 from millpond.local._task_owner import TaskOwner
@@ -41,11 +43,6 @@ from millpond.local.processes._pickling import Encoder
 from millpond.local.processes._run_times import RunTimes
 from millpond.local.processes._task_records import TaskRecords
 from millpond.local.processes._workers import WorkerRules, Workers, usable_context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millpond.local._queues import Queue
 
 
 class ProcessRunner:
@@ -125,10 +122,14 @@ class ProcessRunner:
 
     def admit_bounded(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` and `place`, written out."""
-        if not self.admission.enter():
-            return self.admission.admit(task)
-        self.records.admitted.add(task)
-        self.put(task)
+        try:
+            if not self.admission.enter(task):
+                return self.admission.admit(task)
+            self.records.admitted.add(task)
+            self.put(task)
+        except BaseException:
+            self.admission.step_out(task)
+            raise
         if self.io.is_waiting:
             self.wake(task)
         return task

@@ -6,18 +6,15 @@ in a bounded pool, its key, its token and its tries are kept here, and released 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
+from millpond.local._backlog import Backlog
+from millpond.local._queues import Queue
 from millpond.local._task import OptionTask, Task
 
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Hashable, Iterable
-
-    from millpond.local._backlog import Backlog
-    from millpond.local._queues import Queue
-
-    EndRunning = Callable[[Task[Any]], None]
+EndRunning = Callable[[Task[Any]], None]
 
 
 class TokenLink:
@@ -56,7 +53,7 @@ class TaskRecords:
         self.admitted: set[Task[Any]] = set()  # those that have a place in a bounded pool
         self.tries: dict[Hashable, int] = {}  # how often calls were tried again whose worker died
 
-    def hold_place(self, task: Task[Any], _: Callable[[], None]) -> None:
+    def hold_place(self, task: Task[Any], _: Callable[[Any], None]) -> None:
         """Have the place of an admitted task given back once, when it has ended or was cancelled."""
         self.admitted.add(task)
 
@@ -76,9 +73,13 @@ class TaskRecords:
             queue = task.queue.keyed
         return queue
 
-    def forget(self, task: Task[Any]) -> None:
-        """Release what is kept for a task that has ended or will not run; a second time there is nothing left."""
-        if task in self.admitted:
+    def forget(self, task: Task[Any]) -> bool:
+        """Release what is kept for a task that has ended or will not run; a second time there is nothing left.
+
+        Returns whether it had a place in a bounded pool.
+        """
+        had_place = task in self.admitted
+        if had_place:
             try:
                 self.admitted.remove(task)
             except KeyError:
@@ -94,6 +95,7 @@ class TaskRecords:
                     queues.forget(task.key)
             if task.link is not None:
                 task.link.unlink()
+        return had_place
 
     def count_ended(self, number: int, failed: int) -> None:
         with self._lock:

@@ -13,18 +13,15 @@ import socket
 import sys
 import time
 from collections import deque
+from multiprocessing.context import BaseContext
 from multiprocessing.heap import BufferWrapper
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from millpond.local._worker_queues import WorkerQueue
+from millpond.local.processes._batch import Batch
 from millpond.local.processes._child import main
 from millpond.local.processes._frames import BATCH, Inbox, frame
 from millpond.local.processes._journal import SIZE, SKIP, Journal
-
-if TYPE_CHECKING:
-    from multiprocessing.context import BaseContext
-
-    from millpond.local._worker_queues import WorkerQueue
-    from millpond.local.processes._batch import Batch
 
 
 class ProcessWorker:

@@ -9,20 +9,17 @@ import itertools
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from multiprocessing.context import BaseContext
+from typing import Protocol
 
 from millpond._events import logger
+from millpond.local._backlog import Backlog
+from millpond.local._worker_queues import WorkerQueues
 from millpond.local.processes._worker import ProcessWorker, how_it_ended
-
-if TYPE_CHECKING:
-    import threading
-    from multiprocessing.context import BaseContext
-
-    from millpond.local._backlog import Backlog
-    from millpond.local._worker_queues import WorkerQueues
 
 FALSE_STARTS = 3  # when so many workers in a row end before they are ready, the pool is broken
 KILLED_STARTS = 10  # the same, where some were killed by a signal: that may have come from outside

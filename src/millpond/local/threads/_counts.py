@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from millpond.local.threads._worker import Runner, Worker
+from millpond.local.threads._worker import Runner, Worker
 
 
 class Workers(Protocol):

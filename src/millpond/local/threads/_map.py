@@ -21,16 +21,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from millpond.local._calls import clean_trace, hide_frame
 from millpond.local._map import Items, Map, MapPlace, start_map
 from millpond.local._timer import timer
 from millpond.local._watchers import here
-
-if TYPE_CHECKING:
-    from millpond.local.threads._runner import ThreadRunner
-    from millpond.local.threads._worker import Worker
+from millpond.local.threads._runner import ThreadRunner
+from millpond.local.threads._worker import Worker
 
 T = TypeVar("T")
 

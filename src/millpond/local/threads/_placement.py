@@ -5,16 +5,13 @@ Tasks with a key wait for the worker of their key; with `queues="dedicated"` pla
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond.local._calls import hold
 from millpond.local._task import OptionTask, Task
 from millpond.local._worker_queues import WorkerQueue, WorkerQueues
-
-if TYPE_CHECKING:
-    from millpond.local.threads._worker import Runner
-    from millpond.local.threads._workers import Workers
+from millpond.local.threads._worker import Runner
+from millpond.local.threads._workers import Workers
 
 
 class Placement:
@@ -23,6 +20,7 @@ class Placement:
     def __init__(self, runner: Runner, workers: Workers, *, is_dedicated: bool) -> None:
         self._runner = runner
         self._workers = workers
+        self._release = self._release_key  # made once: what every task with a key holds
         self.is_dedicated = is_dedicated  # plain tasks wait in queues of single workers
         if is_dedicated:
             self._use_worker_queues()
@@ -59,7 +57,7 @@ class Placement:
         workers, runner = self._workers, self._runner
         with runner.lock:
             queues = runner.backlog.worker_queues or self._use_worker_queues()
-            hold(task, partial(self._release_key, task))
+            hold(task, self._release)
             queue = queues.put(task)
             if queue.worker is None:
                 if runner.is_paused:
@@ -69,11 +67,12 @@ class Placement:
                 if adopter is None:
                     return
                 queue = adopter
-            try:
-                workers.idle.remove(queue.worker)
-            except ValueError:
-                return  # it is awake, and looks here before it waits
-            queue.worker.lock.release()
+            if queue.worker in workers.idle:  # else it is awake, and looks here before it waits
+                try:
+                    workers.idle.remove(queue.worker)
+                except ValueError:
+                    return  # somebody else has just woken it
+                queue.worker.lock.release()
 
     def _release_key(self, task: OptionTask[Any]) -> None:
         queues = self._runner.backlog.worker_queues

@@ -140,7 +140,12 @@ class BaseThreadPool(Pool):
         task._args = args
         task._context = (copy_context() or None) if runner.carries_context else None
         awaited = await_from_the_start(task)
-        runner.queue_plain(task)
+        runner.put(task)
+        workers = runner.workers
+        if workers.idle:
+            workers.wake(1, task)
+        elif workers.count < workers.max_workers:
+            workers.grow(task)
         return awaited
 
     def go(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -160,7 +165,7 @@ class BaseThreadPool(Pool):
         task._fn = partial(fn, **kwargs) if kwargs else fn
         task._args = args
         task._context = (copy_context() or None) if runner.carries_context else None
-        runner.queue_plain(task)
+        runner.placement.queue_plain(task)
 
     def group(self) -> Group:
         """Return a group: `with pool.group() as g: g.submit(...)` waits for all; the first error cancels the rest.
@@ -175,7 +180,9 @@ class BaseThreadPool(Pool):
         return SubPool(self, max_workers, name=name)
 
     def _leave_at_once(self, why: str) -> None:
-        runners = self._runner.interrupt()  # first: a second Ctrl-C may come at any time
+        runners = [self._runner, *self._runner.descendants()]
+        for each in runners:  # first: a second Ctrl-C may come at any time
+            each.is_interrupted = True
         super()._leave_at_once(why)
         for each in runners:
             each.token.cancel(f"the pool was left by {why}")

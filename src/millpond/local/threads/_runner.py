@@ -24,11 +24,12 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures.thread import BrokenThreadPool
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond._events import Observer, emit
 from millpond.errors import PoolClosed
@@ -38,6 +39,7 @@ from millpond.local._backlog import Backlog
 from millpond.local._calls import hold, release_all, run_apart, run_observed
 from millpond.local._cancel import CancelToken
 from millpond.local._drainers import Drainers
+from millpond.local._queues import Queue
 from millpond.local._statistics import Statistics
 from millpond.local._task import OptionTask, Task
 from millpond.local._task_owner import TaskOwner
@@ -46,13 +48,7 @@ from millpond.local._watchers import RAISED, here
 from millpond.local._when_full import Admission, WhenFull
 from millpond.local.threads._placement import Placement
 from millpond.local.threads._worker import Worker
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from millpond.local._queues import Queue
-    from millpond.local.threads._workers import Workers
-
+from millpond.local.threads._workers import Workers
 
 NO_THREAD_AT_EXIT = sys.version_info[:2] == (3, 12)
 LOOK = 0.05
@@ -60,7 +56,12 @@ LOOK = 0.05
 
 
 class ThreadRunner:
-    """The state that a pool and its threads share. The threads keep it alive, never the pool itself."""
+    """The state that a pool and its threads share. The threads keep it alive, never the pool itself.
+
+    It has at most 29 attributes of its own: CPython finds more than that by their hash only, which `submit` would feel.
+    """
+
+    hold_place = staticmethod(hold)
 
     def __init__(
         self,
@@ -89,12 +90,10 @@ class ThreadRunner:
         self.admission = Admission(self, max_queued, when_full)
         self.drainers = Drainers(self.is_idle)
         self.has_left = self.drainers.wake
-        self.hold_place = hold
         self.workers = make_workers(self)
         self.sweep_soon = self.workers.sweep
         self.placement = Placement(self, self.workers, is_dedicated=is_dedicated)
         self.place = self.placement.place
-        self.queue_plain = self.placement.queue_plain
         self.hand_over = self.placement.hand_over
         self.carries_context: bool = self.workers.rules.carries_context
         self.maps: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -124,7 +123,7 @@ class ThreadRunner:
             admit = self.admit_bounded
         if self.on_event is not None:
             observed = partial(run_observed, self.on_event, self.name)
-            admit = partial(self.admit_observed, observed, admit or self.queue_plain)
+            admit = partial(self.admit_observed, observed, admit or self.placement.queue_plain)
         self.admit = self.refuse if self.is_closed else admit
 
     def admit_observed(
@@ -138,11 +137,15 @@ class ThreadRunner:
     def admit_bounded(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` for a plain task, written out."""
         admission = self.admission
-        if not admission.enter():
-            return admission.admit(task)
-        task._args = (task._fn, *task._args)
-        task._fn = admission.run
-        return self.queue_plain(task)
+        try:
+            if not admission.enter(task):
+                return admission.admit(task)
+            task._args = (task._fn, *task._args)
+            task._fn = admission.run
+            return self.placement.queue_plain(task)
+        except BaseException:
+            admission.step_out(task)
+            raise
 
     def refuse(self, task: Task[Any]) -> Task[Any]:
         raise self.refusal()
@@ -188,8 +191,9 @@ class ThreadRunner:
     def watch_token(self, task: OptionTask[Any]) -> None:
         task.token._watch(task)
 
-    def forget(self, task: Task[Any]) -> None:
+    def forget(self, task: Task[Any]) -> bool:
         """Release what is kept for a task that will not run: its wrappers have done so."""
+        return False
 
     def purge(self) -> int:
         with self.lock:
@@ -317,13 +321,6 @@ class ThreadRunner:
             return self.workers.backend.join(deadline)
         with self.root.workers.extra_worker():  # the caller's thread may be the one that its tasks wait for
             return self.workers.backend.join(deadline)
-
-    def interrupt(self) -> list[ThreadRunner]:
-        """Let nobody wait for what runs, here and in subpools; return the runners of all of them."""
-        runners = [self, *self.descendants()]
-        for each in runners:
-            each.is_interrupted = True
-        return runners
 
     def descendants(self) -> list[ThreadRunner]:
         """Return the runners of subpools, and of theirs."""

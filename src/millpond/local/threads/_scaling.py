@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from millpond._events import logger
 from millpond.local._sizing import RULES, Reaper, Sizing, Snapshot, clamp, starved, surplus
 from millpond.local._timer import timer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millpond.local.threads._workers import Workers
+from millpond.local.threads._workers import Workers
 
 TICK = 0.05
 SMOOTH = 0.3

@@ -8,14 +8,11 @@ import sys
 import threading
 import time
 from contextvars import Context
-from typing import TYPE_CHECKING
 
 from millpond._events import emit, logger
 from millpond.local._watchers import here
 from millpond.local.threads._worker import Worker, work
-
-if TYPE_CHECKING:
-    from millpond.local.threads._workers import Workers
+from millpond.local.threads._workers import Workers
 
 
 class Threads:

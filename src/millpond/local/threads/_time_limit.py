@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from millpond._events import logger
 from millpond.errors import TaskTimeout
 from millpond.local._calls import GivenUp, TimedCall, give_up_observed, hide_frame, name_of, release_all
 from millpond.local._cancel import CancelToken
+from millpond.local._task import Task
 from millpond.local._timer import timer
 from millpond.local._watchers import CANCELLED, OPEN, RAISED, here
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from millpond.local._task import Task
 
 
 class LimitedCall(TimedCall):

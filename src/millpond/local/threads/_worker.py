@@ -7,24 +7,21 @@ right in it (saving 0.4 µs); if it leaves one set behind, the worker moves to a
 from __future__ import annotations
 
 import _thread
+import threading
+from collections.abc import Callable, Iterable
+from contextvars import Context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from millpond._events import Observer
 from millpond.local._atomic import FREE_THREADED, claim, pass_lock_of
+from millpond.local._backlog import Backlog
 from millpond.local._calls import GivenUp, hide_frame, run_apart, store_error
+from millpond.local._cancel import CancelToken
+from millpond.local._drainers import Drainers
 from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED, RAISED, RETURNED
-
-if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable
-    from contextvars import Context
-
-    from millpond._events import Observer
-    from millpond.local._backlog import Backlog
-    from millpond.local._cancel import CancelToken
-    from millpond.local._drainers import Drainers
-    from millpond.local._worker_queues import WorkerQueue
+from millpond.local._worker_queues import WorkerQueue
 
 DEEPEST = 40
 """How many tasks a worker runs inside one another before it asks for another thread instead."""

@@ -7,20 +7,17 @@ steps that makes this safe is told in `_runner.py`.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from millpond._events import emit
 from millpond.local._atomic import length_now
 from millpond.local._calls import release_all
+from millpond.local._task import Task
 from millpond.local.threads._counts import Counts
 from millpond.local.threads._worker import Runner, Worker, take_nothing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from millpond.local._task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def pick(state: State, request: Request, matcher: Matcher, candidates: int) -> i
     policy = POLICIES.get(request.placement)
     if policy is None:
         return (best & -best).bit_length() - 1
-    return min((policy(state.at(slot), request), slot) for slot in bits(best))[1]
+    return min((policy(state.index.at(slot), request), slot) for slot in bits(best))[1]
 
 
 def preferences(state: State, request: Request, matcher: Matcher, candidates: int) -> Iterator[int]:
@@ -97,7 +97,7 @@ def preferences(state: State, request: Request, matcher: Matcher, candidates: in
         if policy is None:
             yield from bits(best)
         else:
-            yield from sorted(bits(best), key=lambda slot: policy(state.at(slot), request))
+            yield from sorted(bits(best), key=lambda slot: policy(state.index.at(slot), request))
 
 
 def needed(want: Want, resource: Resource) -> int:
@@ -115,12 +115,12 @@ def fitting(state: State, want: Want, mask: int, most: int | None = None, *, idl
 
     `most` is how large one may be that is wanted as a whole.
     """
-    mask &= state.matcher(want.selector).mask
+    mask &= state.index.matcher(want.selector).mask
     if want.units == 1:
         return mask
     fit = 0
     for slot in bits(mask):
-        resource = state.at(slot)
+        resource = state.index.at(slot)
         too_large = want.units == ALL and most is not None and resource.capacity > most
         if not too_large and lacking(want, resource) <= (resource.used if idle else 0):
             fit |= 1 << slot
@@ -162,7 +162,7 @@ class Plan:
         for want, slots in zip(self._request.wants, self._slots, strict=True):
             if len(slots) < want.count:
                 return None
-            found += [(resource.name, needed(want, resource)) for resource in map(self._state.at, slots)]
+            found += [(resource.name, needed(want, resource)) for resource in map(self._state.index.at, slots)]
         if self._room is not None and sum(units for _, units in found) > self._room:
             return None
         return tuple(found)
@@ -178,7 +178,7 @@ class Plan:
         for want, slots in zip(self._request.wants, self._slots, strict=True):
             if len(slots) < want.count and want.units != 1:
                 rest = bits(fitting(state, want, self._mask & ~kept, self._spare, idle=True))
-                closest = sorted((lacking(want, state.at(slot)), slot) for slot in rest)
+                closest = sorted((lacking(want, state.index.at(slot)), slot) for slot in rest)
                 for _, slot in closest[: want.count - len(slots)]:
                     kept |= 1 << slot
         return kept
@@ -186,8 +186,8 @@ class Plan:
     def _order(self, want: Want, fit: int) -> Iterator[int]:
         state = self._state
         if self._room is not None and want.units == ALL:
-            return iter(sorted(bits(fit), key=lambda slot: (state.at(slot).capacity, slot)))
-        return preferences(state, self._request, state.matcher(want.selector), fit)
+            return iter(sorted(bits(fit), key=lambda slot: (state.index.at(slot).capacity, slot)))
+        return preferences(state, self._request, state.index.matcher(want.selector), fit)
 
     def _extend(self, first: int) -> bool:
         """Give a want one resource more, and move others if that helps; return False when nothing does."""
@@ -245,7 +245,7 @@ def cost(state: State, request: Request, mask: int, room: int | None) -> int | N
 def _enough(state: State, request: Request, mask: int) -> bool:
     """Tell whether each want, taken by itself, finds as many resources as it wants."""
     for want in request.wants:
-        fit = mask & state.matcher(want.selector).mask
+        fit = mask & state.index.matcher(want.selector).mask
         if not fit or fit.bit_count() < want.count:
             return False
     return True

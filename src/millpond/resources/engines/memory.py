@@ -1,7 +1,7 @@
 """`memory:`: pools of this process, for threads, tasks and tests.
 
 Pools of one name are one pool; `memory:lab` is another world than `memory:`. When the last pool object of a world is
-closed, the world is gone. Everything is done in the caller's thread, under one lock; an appointment ends what is over.
+closed, the world is gone. Everything is done in the caller's thread, under one lock; an timer ends what is over.
 
 Ctrl-C may strike anywhere in the main thread, also in the middle of a step. So what counts is the journal: a step
 that is not in it did not happen, and a state that was left half-changed is built again from it. What the journal
@@ -21,7 +21,7 @@ from typing import TypeVar
 from millpond._clock import EngineTime, elapsed
 from millpond._events import logger
 from millpond._interrupts import shielded
-from millpond.resources import _alarm
+from millpond.resources import _timers
 from millpond.resources._engine import AUDIT, DONE, Question, Ticket, Watcher
 from millpond.resources._rules.commands import Command, Reply, Tick
 from millpond.resources._rules.records import Holder
@@ -99,8 +99,8 @@ class MemoryEngine:
         self._clock = clock or EngineTime()
         self._lock = threading.RLock()
         self._pools: dict[str, _Pool] = {}
-        self._alarm: _alarm.Appointment | None = None
-        self._alarm_at: float | None = None
+        self._timer: _timers.Timer | None = None
+        self._timer_at: float | None = None
 
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Run a command, here and now."""
@@ -108,10 +108,10 @@ class MemoryEngine:
             with self._lock:
                 here = self._pool(pool)
                 here.decide(command, self._clock(), done)
-                self._set_alarm(here.replica)
+                self._set_timer(here.replica)
             self._tell(here)
         except BaseException:
-            _alarm.call_at(0.0, self.tick)
+            _timers.call_at(0.0, self.tick)
             raise
         return DONE
 
@@ -164,18 +164,18 @@ class MemoryEngine:
             if _open.get(self.url) is self:
                 del _open[self.url]
         with self._lock:
-            if self._alarm is not None:
-                self._alarm.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._pools.clear()
 
     def tick(self) -> None:
         """End what is over, in all pools."""
         with self._lock:
-            self._alarm_at = None
+            self._timer_at = None
             pools = list(self._pools.values())
             for pool in pools:
                 pool.decide(Tick(), self._clock(), lambda reply: None)
-                self._set_alarm(pool.replica)
+                self._set_timer(pool.replica)
         for pool in pools:
             self._tell(pool)
 
@@ -204,19 +204,19 @@ class MemoryEngine:
         finally:
             if mine:  # interrupted: others may wait for what is still to be told
                 pool.is_telling = False
-                _alarm.call_at(0.0, lambda: self._tell(pool))
+                _timers.call_at(0.0, lambda: self._tell(pool))
 
-    def _set_alarm(self, replica: Replica) -> None:
+    def _set_timer(self, replica: Replica) -> None:
         due = replica.state.due()
         if due is None:
             return
         at = elapsed() + max(0, due - self._clock()) / 1_000_000
-        if self._alarm_at is not None and self._alarm_at <= at:
+        if self._timer_at is not None and self._timer_at <= at:
             return
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm_at = at
-        self._alarm = _alarm.call_at(at, self.tick)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = _timers.call_at(at, self.tick)
 
 
 def _tell_one(pool: _Pool, watchers: Sequence[Watcher], entry: Entry | None, answer: Callable[[], None]) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import key_of
+from millpond.keyed.rules.envelope import opened
+from millpond.keyed.rules.records import key_of
 from millpond.keyed.rules.tables import PARKED, PAUSED, READY, RUNNING, SUSPECTS, Mailbox
 
 K = TypeVar("K")

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import came, opened
-from millpond.keyed._page import Page, page_of
-from millpond.keyed._questions import Question
-from millpond.keyed._records import HEAVY, LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused
-from millpond.keyed.rules import Rules
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import came, opened
 from millpond.keyed.rules.orders import taken_of
+from millpond.keyed.rules.page import Page, page_of
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.questions import Question
+from millpond.keyed.rules.records import HEAVY, LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused
 from millpond.keyed.rules.tables import RETRY, RUNNING, STATES
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
 from millpond.keyed.stores.memory._tables import MemoryTables

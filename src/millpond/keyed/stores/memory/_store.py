@@ -14,29 +14,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from millpond._clock import EngineTime
 from millpond.errors import EngineError
-from millpond.keyed._commands import Command
-from millpond.keyed._questions import A, Question
-from millpond.keyed._records import (
+from millpond.keyed.rules.commands import Command
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.questions import A, Question
+from millpond.keyed.rules.records import (
     Batch,
-    Beat,
     Claimed,
     Joiner,
     Moves,
     Order,
+    PoolState,
+    Report,
     Settings,
-    Settle,
     Signal,
     Verdicts,
     Work,
 )
-from millpond.keyed._store import Ear, Opened, PoolGone
-from millpond.keyed.rules import Rules
+from millpond.keyed.stores.base import Opened, PoolGone, Subscription
 from millpond.keyed.stores.memory import _reads
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
 from millpond.keyed.stores.memory._tables import MemoryTables
 
 
-class _Ear:
+class _Subscription:
     def __init__(
         self,
         store: MemoryStore,
@@ -47,7 +47,7 @@ class _Ear:
         self._store, self.name, self.heard, self.handed = store, name, heard, handed
 
     def close(self) -> None:
-        self._store._deafen(self)
+        self._store._unsubscribe(self)
 
 
 class MemoryStore:
@@ -66,7 +66,7 @@ class MemoryStore:
         self._lock = threading.Lock()
         self.tables: MemoryTables | None = None
         self._rules: Rules[MemoryMailbox] | None = None
-        self._ears: dict[str, list[_Ear]] = {}
+        self._subscriptions: dict[str, list[_Subscription]] = {}
         self._hints: set[str] = set()
         self._handed: list[tuple[Callable[[int, Signal], None], int, Signal]] = []
         self._pid = os.getpid()
@@ -78,17 +78,21 @@ class MemoryStore:
             if self._rules is None:
                 raise PoolGone(f"the pool at {self.url!r} was dropped; open it again")
             yield self._rules, self._clock() + self.skew
-            ears = [ear for name in self._hints for ear in self._ears.get(name, ())]
+            subscriptions = [subscription for name in self._hints for subscription in self._subscriptions.get(name, ())]
             self._hints.clear()
             handed, self._handed = self._handed, []
         for call, before, signal in handed:
             call(before, signal)
-        for ear in ears:
-            ear.heard()
+        for subscription in subscriptions:
+            subscription.heard()
 
     def _hand(self, worker: str, before: int, signal: Signal) -> bool:
-        """Let a worker that listens have a job as soon as the lock is free."""
-        calls = [ear.handed for ear in self._ears.get(worker, ()) if ear.handed is not None]
+        """Hand a job to a worker that listens, as soon as the lock is free."""
+        calls = [
+            subscription.handed
+            for subscription in self._subscriptions.get(worker, ())
+            if subscription.handed is not None
+        ]
         self._handed += [(call, before, signal) for call in calls]
         return bool(calls)
 
@@ -118,11 +122,11 @@ class MemoryStore:
         with self._working() as (rules, now):
             return rules.apply(now, command)
 
-    def join(self, joiner: Joiner) -> Beat:
+    def join(self, joiner: Joiner) -> PoolState:
         with self._working() as (rules, now):
             return rules.join(now, joiner)
 
-    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
         with self._working() as (rules, now):
             return rules.renew(now, worker, leaving=leaving, version=version)
 
@@ -153,7 +157,7 @@ class MemoryStore:
         self,
         worker: str,
         call: int,
-        settles: Sequence[Settle],
+        settles: Sequence[Report],
         want: int,
         per: int,
         want_residents: int = 0,
@@ -170,19 +174,21 @@ class MemoryStore:
             answer: A = _reads.answer(self.tables, self._clock() + self.skew, question)
             return answer
 
-    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
-        ear = _Ear(self, name, heard, handed)
+    def listen(
+        self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None
+    ) -> Subscription:
+        subscription = _Subscription(self, name, heard, handed)
         with self._lock:
-            self._ears.setdefault(name, []).append(ear)
-        return ear
+            self._subscriptions.setdefault(name, []).append(subscription)
+        return subscription
 
-    def _deafen(self, ear: _Ear) -> None:
+    def _unsubscribe(self, subscription: _Subscription) -> None:
         with self._lock:
-            ears = self._ears.get(ear.name, [])
-            if ear in ears:
-                ears.remove(ear)
-            if not ears:
-                self._ears.pop(ear.name, None)
+            subscriptions = self._subscriptions.get(subscription.name, [])
+            if subscription in subscriptions:
+                subscriptions.remove(subscription)
+            if not subscriptions:
+                self._subscriptions.pop(subscription.name, None)
 
     def drop(self) -> None:
         with self._lock:

@@ -7,7 +7,18 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-from millpond.keyed._records import KEPT_ACTS, Act, DeadLetter, Delayed, Joiner, Member, Paused, Settings, Signal, Slot
+from millpond.keyed.rules.records import (
+    KEPT_ACTS,
+    Act,
+    DeadLetter,
+    Delayed,
+    Joiner,
+    Member,
+    Paused,
+    Settings,
+    Signal,
+    Slot,
+)
 from millpond.keyed.rules.tables import QUEUES, Numbers
 from millpond.keyed.stores.memory._mailboxes import MemoryMailboxes
 

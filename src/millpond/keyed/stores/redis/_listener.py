@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from millpond._fork import this
 from millpond._redis import Address, Connection, ServerError, connected
-from millpond.keyed._records import Signal
+from millpond.keyed.rules.records import Signal
 
 _PATIENCE: Final = 5.0
 """Seconds of silence after which the connection is tried, and after which it is given up."""

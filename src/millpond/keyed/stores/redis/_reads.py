@@ -12,20 +12,20 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from millpond.keyed import _questions as about
-from millpond.keyed._page import Page, page_of
-from millpond.keyed._questions import Question
-from millpond.keyed._records import (
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.page import Page, page_of
+from millpond.keyed.rules.questions import Question
+from millpond.keyed.rules.records import (
     HEAVY,
     LOOKED_AT,
     Act,
-    Beat,
     Counts,
     DeadLetter,
     Delayed,
     KeyView,
     Member,
     Paused,
+    PoolState,
     Slot,
 )
 
@@ -98,7 +98,7 @@ def chunks(things: Sequence[Any]) -> list[Sequence[Any]]:
     return [things[first : first + CHUNK] for first in range(0, len(things), CHUNK)]
 
 
-def beat_of(answer: list[Any]) -> Beat:
+def beat_of(answer: list[Any]) -> PoolState:
     """Return a beat, as scripts answer it."""
     now, incarnation, version, shut, found = answer
     members = []
@@ -117,7 +117,7 @@ def beat_of(answer: list[Any]) -> Beat:
                 is_dead=gone == b"1",
             )
         )
-    return Beat(int(now), incarnation.decode(), int(version), shut == b"1", tuple(members), _is_brief(found))
+    return PoolState(int(now), incarnation.decode(), int(version), shut == b"1", tuple(members), _is_brief(found))
 
 
 def _is_brief(found: list[Any]) -> bool:

@@ -15,26 +15,26 @@ import msgspec
 from millpond._clock import elapsed
 from millpond._redis import Address
 from millpond.errors import EngineError
-from millpond.keyed import _commands as commands
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import Command
-from millpond.keyed._questions import A, Question
-from millpond.keyed._records import (
+from millpond.keyed.rules import commands
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import Command
+from millpond.keyed.rules.questions import A, Question
+from millpond.keyed.rules.records import (
     KEPT_ACTS,
     Batch,
-    Beat,
     Claimed,
     Joiner,
     Moves,
     Order,
+    PoolState,
+    Report,
     Settings,
-    Settle,
     Signal,
     Take,
     Verdicts,
     Work,
 )
-from millpond.keyed._store import Ear, Opened, PoolGone
+from millpond.keyed.stores.base import Opened, PoolGone, Subscription
 from millpond.keyed.stores.redis._connection import Link, forbidden
 from millpond.keyed.stores.redis._listener import Listener
 from millpond.keyed.stores.redis._outer_heart import OuterHeart
@@ -209,11 +209,11 @@ class RedisStore:
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
-    def join(self, joiner: Joiner) -> Beat:
+    def join(self, joiner: Joiner) -> PoolState:
         about = _pack((joiner.label, joiner.weight, joiner.concurrency, joiner.names))
         return beat_of(self._run(self._pulse, "join", [joiner.id, about]))
 
-    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
         answer = self._run(self._pulse, "renew", [worker, int(leaving), version])
         return beat_of(answer) if answer else None
 
@@ -276,7 +276,7 @@ class RedisStore:
         self,
         worker: str,
         call: int,
-        settles: Sequence[Settle],
+        settles: Sequence[Report],
         want: int,
         per: int,
         want_residents: int = 0,
@@ -312,7 +312,9 @@ class RedisStore:
 
     # -- hints --------------------------------------------------------------------------------------------------------
 
-    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
+    def listen(
+        self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None
+    ) -> Subscription:
         return self._listener.listen(name, heard, handed)
 
 

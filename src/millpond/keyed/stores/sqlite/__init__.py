@@ -1,12 +1,12 @@
 """`sqlite:///pools.db`: keyed pools of all processes of this machine, in a file, with no server and no leader.
 
     _store      SqliteStore: the verbs, each one transaction
-    _homes      the files that this process has open, one `Home` each
-    _home       Home: connection and session of this process; its thread, which hears hints and buries the dead
-    _desk       Desk: all writing of this process: threads that wait share a transaction
+    _files      the files that this process has open, one `SharedFile` each
+    _file       SharedFile: connection and session of this process; its thread, which hears hints and buries the dead
+    _writer       Writer: all writing of this process: threads that wait share a transaction
     _sessions   Sessions: our session and those of the others; who has died
     _witness    Witness: vouches for workers whose process computes without a sign of life
-    _ears       who listens here, and how others are called
+    _subscriptions       who listens here, and how others are called
     _reads      answers to questions, which change nothing
     _tables     SqlTables: a pool as the rules of `keyed.rules` want it, within one transaction
     _mailboxes  SqlMailboxes: its mailboxes and their jobs
@@ -30,7 +30,7 @@ every process would hold all of them in memory, and read all of them when it sta
 
 from __future__ import annotations
 
-from millpond.keyed.stores.sqlite._homes import homes
+from millpond.keyed.stores.sqlite._files import files
 from millpond.keyed.stores.sqlite._store import SqliteStore
 
 __all__ = ["SqliteStore", "open", "pools"]
@@ -38,11 +38,11 @@ __all__ = ["SqliteStore", "open", "pools"]
 
 def pools(url: str) -> list[str]:
     """Return the pools of a file, by name."""
-    home = homes.open(url)
+    file = files.open(url)
     try:
-        return home.read(lambda file: [name for (name,) in file.execute("SELECT name FROM keyed_pool ORDER BY name")])
+        return file.read(lambda file: [name for (name,) in file.execute("SELECT name FROM keyed_pool ORDER BY name")])
     finally:
-        homes.close(home)
+        files.close(file)
 
 
 def open(url: str, pool: str) -> SqliteStore:  # noqa: A001

@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from millpond._sqlite import Transaction
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import key_of
+from millpond.keyed.rules.envelope import opened
+from millpond.keyed.rules.records import key_of
 from millpond.keyed.rules.tables import NOWHERE, PARKED, READY, RUNNING, Mailbox
 from millpond.keyed.stores.sqlite._pool import Pool
 

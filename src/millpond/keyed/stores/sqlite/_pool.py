@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from millpond._sqlite import Transaction
-from millpond.keyed._records import Settings
+from millpond.keyed.rules.records import Settings
 from millpond.keyed.rules.tables import Numbers
 from millpond.keyed.stores.sqlite._schema import OF_A_POOL
 
@@ -42,7 +42,7 @@ class Pool(NamedTuple):
             transaction.execute(_WRITE, (*now, self.id))
 
     def configure(self, transaction: Transaction, settings: Settings) -> None:
-        """Let other settings hold from the next transaction on."""
+        """Use other settings from the next transaction on."""
         if settings != self.origin.settings:
             transaction.execute("UPDATE keyed_pool SET settings = ? WHERE id = ?", (_freeze(settings), self.id))
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from millpond._sqlite import Transaction
-from millpond.keyed import _questions as about
-from millpond.keyed._envelope import came, opened
-from millpond.keyed._page import Page, page_of
-from millpond.keyed._questions import Question
-from millpond.keyed._records import HEAVY, LOOKED_AT, Act, Counts, DeadLetter, Delayed, KeyView, Paused, Slot
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.envelope import came, opened
+from millpond.keyed.rules.page import Page, page_of
+from millpond.keyed.rules.questions import Question
+from millpond.keyed.rules.records import HEAVY, LOOKED_AT, Act, Counts, DeadLetter, Delayed, KeyView, Paused, Slot
 from millpond.keyed.rules.tables import STATES
 from millpond.keyed.stores.sqlite._pool import Pool
 

@@ -48,7 +48,7 @@ class Sessions:
         return number
 
     def is_dead(self, transaction: Transaction, number: int) -> bool:
-        """Tell whether the process of a session is gone, by the kernel's word and now."""
+        """Return whether the process of a session is gone now, as the kernel says."""
         if number == self.number:
             return False
         with self._lock:
@@ -131,7 +131,7 @@ class Sessions:
             self._strike(transaction, self.number)
 
     def close(self) -> None:
-        """Let go of bell, watch and lock."""
+        """Close bell, watch and lock."""
         self.bell.close()
         with self._lock:
             self.deaths.close()

@@ -11,28 +11,28 @@ from typing import Any, TypeVar
 from millpond import _fork
 from millpond._sqlite import DiskFull, FileReplaced, Transaction
 from millpond.errors import PoolClosed
-from millpond.keyed import _questions as about
-from millpond.keyed._commands import Command
-from millpond.keyed._questions import A, Question
-from millpond.keyed._records import (
+from millpond.keyed.rules import questions as about
+from millpond.keyed.rules.commands import Command
+from millpond.keyed.rules.pool import Rules
+from millpond.keyed.rules.questions import A, Question
+from millpond.keyed.rules.records import (
     Batch,
-    Beat,
     Claimed,
     Joiner,
     Moves,
     Order,
+    PoolState,
+    Report,
     Settings,
-    Settle,
     Signal,
     Verdicts,
     Work,
 )
-from millpond.keyed._store import NothingChanged, Opened, PoolGone
-from millpond.keyed.rules import Rules
+from millpond.keyed.stores.base import NothingChanged, Opened, PoolGone
 from millpond.keyed.stores.sqlite import _reads
-from millpond.keyed.stores.sqlite._ears import Ear, ring
-from millpond.keyed.stores.sqlite._home import Home
-from millpond.keyed.stores.sqlite._homes import homes
+from millpond.keyed.stores.sqlite._file import SharedFile
+from millpond.keyed.stores.sqlite._files import files
+from millpond.keyed.stores.sqlite._listeners import Subscription, ring
 from millpond.keyed.stores.sqlite._mailboxes import SqlMailbox
 from millpond.keyed.stores.sqlite._pool import Origin, Pool
 from millpond.keyed.stores.sqlite._tables import SqlTables
@@ -53,8 +53,8 @@ class SqliteStore:
         self.skew = 0
         self._pool = pool
         self._is_closed = False
-        self._ears: list[Ear] = []
-        self._home = homes.open(url)
+        self._subscriptions: list[Subscription] = []
+        self._file = files.open(url)
         self._witness = Witness()
 
     # -- transactions -------------------------------------------------------------------------------------------------
@@ -63,52 +63,52 @@ class SqliteStore:
         self, verb: Callable[[Rules[SqlMailbox], int], T], first: Callable[[Transaction, Pool, int], None] | None = None
     ) -> T:
         """Carry out a verb, and tell those for whom there is news; `first` is done in the same transaction."""
-        home = self._at_home()
+        file = self._open_file()
         hints: set[str] = set()
         rung: set[int] = set()
 
         def step(transaction: Transaction) -> T:
             hints.clear()
-            pool, now = self._found(home, transaction), home.clock.now() + self.skew
+            pool, now = self._found(file, transaction), file.clock.now() + self.skew
             if first is not None:
                 first(transaction, pool, now)
-            tables = self._tables(home, transaction, pool)
+            tables = self._tables(file, transaction, pool)
             answer = verb(Rules(tables, hints.add), now)
             tables.flush()
             rung.clear()
-            rung.update(ring(transaction, home.sessions.number, self._pool, hints))
+            rung.update(ring(transaction, file.sessions.number, self._pool, hints))
             return answer
 
         with self._gone():
-            answer = home.write(step)
+            answer = file.write(step)
         if hints:
-            home.sessions.bell.ring(rung)
-            home.ears.call(self._pool, hints)
+            file.sessions.bell.ring(rung)
+            file.listeners.call(self._pool, hints)
         return answer
 
-    def _tables(self, home: Home, transaction: Transaction, pool: Pool) -> SqlTables:
-        return SqlTables(transaction, pool, lambda session: home.sessions.is_dead(transaction, session))
+    def _tables(self, file: SharedFile, transaction: Transaction, pool: Pool) -> SqlTables:
+        return SqlTables(transaction, pool, lambda session: file.sessions.is_dead(transaction, session))
 
-    def _found(self, home: Home, transaction: Transaction) -> Pool:
-        pool = home.pools.find(transaction, self._pool)
+    def _found(self, file: SharedFile, transaction: Transaction) -> Pool:
+        pool = file.pools.find(transaction, self._pool)
         if pool is None:
             raise PoolGone(f"there is no pool {self._pool!r} at {self.url!r} (any more); open it again")
         return pool
 
-    def _at_home(self) -> Home:
-        home = self._home
-        if home.pid != _fork.this.pid:
-            self._ears.clear()  # the parent's
-            home = self._home = homes.open(self.url)
+    def _open_file(self) -> SharedFile:
+        file = self._file
+        if file.pid != _fork.this.pid:
+            self._subscriptions.clear()  # the parent's
+            file = self._file = files.open(self.url)
         if self._is_closed:
             raise PoolClosed(f"the pool {self._pool!r} at {self.url!r} is closed in this process: open it again")
-        if home.is_void:
+        if file.is_void:
             raise PoolGone(f"the file of {self.url!r} was deleted or replaced; open the pool again")
-        return home
+        return file
 
     @contextlib.contextmanager
     def _gone(self) -> Iterator[None]:
-        """Say in the words of a store that the file was replaced, or cannot grow."""
+        """Raise as a store does when the file was replaced, or cannot grow."""
         try:
             yield
         except FileReplaced as error:
@@ -119,26 +119,26 @@ class SqliteStore:
     # -- the verbs ----------------------------------------------------------------------------------------------------
 
     def open(self, settings: Settings) -> Opened:
-        if self._home.is_void and not self._is_closed and self._home.pid == _fork.this.pid:
-            homes.close(self._home)
-            self._home = homes.open(self.url)
-            for ear in self._ears:
-                self._home.listen(ear)
-        home = self._at_home()
+        if self._file.is_void and not self._is_closed and self._file.pid == _fork.this.pid:
+            files.close(self._file)
+            self._file = files.open(self.url)
+            for subscription in self._subscriptions:
+                self._file.listen(subscription)
+        file = self._open_file()
 
         def find(transaction: Transaction) -> Pool | None:
-            return home.pools.find(transaction, self._pool)
+            return file.pools.find(transaction, self._pool)
 
         def make(transaction: Transaction) -> Pool:
             if find(transaction) is None:
-                home.pools.make(transaction, self._pool, Origin(settings, secrets.token_hex(8)))
-            return self._found(home, transaction)
+                file.pools.make(transaction, self._pool, Origin(settings, secrets.token_hex(8)))
+            return self._found(file, transaction)
 
         with self._gone():
-            return Opened(*(home.read(find) or home.write(make)).origin)
+            return Opened(*(file.read(find) or file.write(make)).origin)
 
     def time_at(self, moment: int) -> int:
-        return self._at_home().clock.now() + self.skew + moment - time.time_ns() // 1000
+        return self._open_file().clock.now() + self.skew + moment - time.time_ns() // 1000
 
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         return self._write(lambda rules, now: rules.dispatch(now, batch, orders))
@@ -146,15 +146,15 @@ class SqliteStore:
     def apply(self, command: Command) -> str:
         return self._write(lambda rules, now: rules.apply(now, command))
 
-    def join(self, joiner: Joiner) -> Beat:
-        mine = joiner._replace(session=self._at_home().sessions.number)
+    def join(self, joiner: Joiner) -> PoolState:
+        mine = joiner._replace(session=self._open_file().sessions.number)
         return self._write(lambda rules, now: rules.join(now, mine))
 
-    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> Beat | None:
+    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
         return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving, version=version), self._vouch)
 
     def _vouch(self, transaction: Transaction, pool: Pool, now: int) -> None:
-        session = self._at_home().sessions.number
+        session = self._open_file().sessions.number
         self._witness.vouch(transaction, pool.id, session, now, pool.origin.settings.lease)
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
@@ -184,7 +184,7 @@ class SqliteStore:
         self,
         worker: str,
         call: int,
-        settles: Sequence[Settle],
+        settles: Sequence[Report],
         want: int,
         per: int,
         want_residents: int = 0,
@@ -198,42 +198,44 @@ class SqliteStore:
     # -- looking in ---------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question[A]) -> A:
-        home = self._at_home()
+        file = self._open_file()
 
         def look(transaction: Transaction) -> Any:
-            pool, now = self._found(home, transaction), home.clock.now() + self.skew
+            pool, now = self._found(file, transaction), file.clock.now() + self.skew
             if isinstance(question, about.Members):
-                return Rules(self._tables(home, transaction, pool)).beat(now)
+                return Rules(self._tables(file, transaction, pool)).beat(now)
             return _reads.answer(transaction, pool, now, question)
 
         with self._gone():
-            answer: A = home.read(look)
+            answer: A = file.read(look)
             return answer
 
     # -- hints, end ---------------------------------------------------------------------------------------------------
 
-    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
-        home = self._at_home()
-        ear = Ear(self._pool, name, heard, self._deafen)
-        self._ears.append(ear)
+    def listen(
+        self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None
+    ) -> Subscription:
+        file = self._open_file()
+        subscription = Subscription(self._pool, name, heard, self._unsubscribe)
+        self._subscriptions.append(subscription)
         with self._gone():
-            home.listen(ear)
-        return ear
+            file.listen(subscription)
+        return subscription
 
-    def _deafen(self, ear: Ear) -> None:
-        if ear in self._ears:
-            self._ears.remove(ear)
-            if self._home.pid == _fork.this.pid:
-                self._home.deafen(ear)
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            if self._file.pid == _fork.this.pid:
+                self._file.unsubscribe(subscription)
 
     def drop(self) -> None:
-        home = self._at_home()
+        file = self._open_file()
         with self._gone():
-            home.write(lambda transaction: home.pools.drop(transaction, self._pool))
+            file.write(lambda transaction: file.pools.drop(transaction, self._pool))
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            for ear in list(self._ears):
-                self._deafen(ear)
-            homes.close(self._home)
+            for subscription in list(self._subscriptions):
+                self._unsubscribe(subscription)
+            files.close(self._file)

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import msgspec
 
 from millpond._sqlite import Transaction
-from millpond.keyed._envelope import opened
-from millpond.keyed._records import KEPT_ACTS, Act, DeadLetter, Delayed, Joiner, Member, Paused, Signal, Slot
+from millpond.keyed.rules.envelope import opened
+from millpond.keyed.rules.records import KEPT_ACTS, Act, DeadLetter, Delayed, Joiner, Member, Paused, Signal, Slot
 from millpond.keyed.stores.sqlite._mailboxes import SqlMailboxes
 from millpond.keyed.stores.sqlite._pool import Pool
 

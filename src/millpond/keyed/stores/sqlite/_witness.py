@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from millpond._sqlite import Passport, Transaction, read_stat
-from millpond.keyed._records import SECOND
+from millpond.keyed.rules.records import SECOND
 
 STALL: Final = 60 * SECOND
 """For so long others vouch for a worker that gives no sign of life."""
@@ -56,7 +56,7 @@ class Witness:
         self._looks = {passport: look for passport, look in self._looks.items() if passport in computing}
 
     def _computes(self, text: str, now: int) -> bool:
-        """Tell whether a process has used a processor since this was asked last."""
+        """Return whether a process has used a processor since this was asked last."""
         passport = Passport.decode(text)
         stat = read_stat(passport.pid) if passport.is_visible else None
         if stat is None or stat.start != passport.start or stat.is_stopped or stat.is_remains:

@@ -35,7 +35,7 @@ from millpond.resources._questions import Standings as StandingsQuestion
 from millpond.resources._rules.commands import Bury, Command, Reply, Suspect
 from millpond.resources._rules.records import HELD
 from millpond.resources._rules.wire import Entry, freeze, pack
-from millpond.resources.engines.log import _messages as say
+from millpond.resources.engines.log import _messages
 from millpond.resources.engines.log._hosted import HostedPool, Listener, StoreClock
 from millpond.resources.engines.log._log import LOST_WORDS, Log, Orphan, Witness
 from millpond.resources.engines.log._stores import open_log
@@ -77,17 +77,17 @@ class Session(Listener):
     def news(self, pool: str, entries: list[Entry], everything: bool) -> None:
         """Send entries."""
         if self.connection is not None:
-            self.connection.tell_news(say.News(pool, tuple(entries)))
+            self.connection.tell_news(_messages.News(pool, tuple(entries)))
 
     def missed(self, pool: str) -> None:
         """Send the word that something may have been missed."""
         if self.connection is not None:
-            self.connection.tell(say.Missed(pool))
+            self.connection.tell(_messages.Missed(pool))
 
     def replied(self, number: int, reply: Reply) -> None:
         """Send a reply."""
         if self.connection is not None and self.connection.calls.pop(number, None) is not None:
-            self.connection.tell(say.Replied(number, reply))
+            self.connection.tell(_messages.Replied(number, reply))
 
 
 class Connection:
@@ -95,18 +95,18 @@ class Connection:
 
     def __init__(self, made: socket.socket) -> None:
         self.socket = made
-        self.frames = say.Frames()
+        self.frames = _messages.Frames()
         self.session: Session | None = None
         self.calls: dict[int, tuple[float, str]] = {}  # unanswered, since when, and of which pool
-        self.out: list[say.Message] = []
+        self.out: list[_messages.Message] = []
         self.rest = b""
         self.missed: set[str] = set()
 
-    def tell(self, message: say.Message) -> None:
+    def tell(self, message: _messages.Message) -> None:
         """Send a message at the end of this turn."""
         self.out.append(message)
 
-    def tell_news(self, message: say.News) -> None:
+    def tell_news(self, message: _messages.News) -> None:
         """Send news, unless the process does not read: then it is told later that it missed something."""
         if len(self.rest) > FULL:
             self.missed.add(message.pool)
@@ -116,7 +116,7 @@ class Connection:
     def flush(self) -> bool:
         """Write as much as can be written now; tell whether something is left."""
         if self.out:
-            self.rest += say.frame(self.out)
+            self.rest += _messages.frame(self.out)
             self.out = []
         while self.rest:
             try:
@@ -125,7 +125,7 @@ class Connection:
                 return True
             self.rest = self.rest[sent:]
             if not self.rest and self.missed:
-                self.rest = say.frame([say.Missed(pool) for pool in sorted(self.missed)])
+                self.rest = _messages.frame([_messages.Missed(pool) for pool in sorted(self.missed)])
                 self.missed.clear()
         return False
 
@@ -283,7 +283,7 @@ class Companion:
         for connection in self._connections:
             for number in [number for number, (_, pool) in connection.calls.items() if pool == name]:
                 del connection.calls[number]
-                connection.tell(say.Failed(number, text, False))
+                connection.tell(_messages.Failed(number, text, False))
         self._questions.pop(name, None)
         if name in self._pools:
             self._pools[name].give_up()
@@ -305,7 +305,7 @@ class Companion:
             pool.went_back = False
         if name not in self._looked_over:
             self._look_over(pool)
-            if pool.replica.state.sessions.keys() - self._sessions.keys():
+            if pool.replica.state.index.sessions.keys() - self._sessions.keys():
                 self._suspect_silent(pool)
             self._looked_over.add(name)
             pool.turn()
@@ -318,45 +318,45 @@ class Companion:
 
     def _drop(self, pool: HostedPool, questions: list[Question]) -> None:
         """Delete a pool for those who want that: first of all, since it may be one that cannot be read."""
-        for question in [one for one in questions if isinstance(one.ask, say.Drop)]:
+        for question in [one for one in questions if isinstance(one.ask, _messages.Drop)]:
             self._log.drop(pool.name)
             pool.read_anew()
             questions.remove(question)
-            question.connection.tell(say.Names(question.ask.number, ()))
+            question.connection.tell(_messages.Names(question.ask.number, ()))
             question.connection.calls.pop(question.ask.number, None)
 
     def _answer(self, pool: HostedPool, question: Question) -> None:
         ask, connection = question.ask, question.connection
         now = max(self._clock.now(), pool.last_time)
         match ask:
-            case say.Look():
+            case _messages.Look():
                 session = connection.session.session if connection.session is not None else ""
                 found = StandingsQuestion(session, ask.ids, ask.strays).answer(pool.replica, now)
-                connection.tell(say.Standings(ask.number, tuple(found)))
-            case say.GetImage():
+                connection.tell(_messages.Standings(ask.number, tuple(found)))
+            case _messages.GetImage():
                 replica = pool.replica
                 history = pack(tuple(replica.history))
-                connection.tell(say.PoolImage(ask.number, replica.version, now, freeze(replica.state), history))
-            case say.Watch():
-                connection.tell(say.Names(ask.number, ()))
+                connection.tell(_messages.PoolImage(ask.number, replica.version, now, freeze(replica.state), history))
+            case _messages.Watch():
+                connection.tell(_messages.Names(ask.number, ()))
             case _Leaving():
                 ask.pools.discard(pool.name)
                 if ask.pools:
                     return
-                connection.tell(say.Names(ask.number, ()))
+                connection.tell(_messages.Names(ask.number, ()))
         connection.calls.pop(ask.number, None)
 
     def _fail_lists(self, text: str) -> None:
         for question in self._lists:
             question.connection.calls.pop(question.ask.number, None)
-            question.connection.tell(say.Failed(question.ask.number, text, True))
+            question.connection.tell(_messages.Failed(question.ask.number, text, True))
         self._lists.clear()
 
     def _answer_lists(self) -> None:
         if self._lists:
             names = tuple(self._log.pools())
             for question in self._lists:
-                question.connection.tell(say.Names(question.ask.number, names))
+                question.connection.tell(_messages.Names(question.ask.number, names))
                 question.connection.calls.pop(question.ask.number, None)
             self._lists.clear()
 
@@ -492,7 +492,7 @@ class Companion:
             self._adopt(pool, orphan)
         elif silence >= LOST and free_after and silence >= free_after:
             words = f"{LOST_WORDS} for {silence:.0f} s, and the pool frees such after {free_after:g} s: a guess"
-            if orphan.session in pool.replica.state.sessions:
+            if orphan.session in pool.replica.state.index.sessions:
                 pool.send(Bury(orphan.session, words))
             else:
                 pool.retire(orphan.session)  # if it lives, its own companion registers it again
@@ -542,30 +542,30 @@ class Companion:
             return
         try:
             for body in connection.frames.feed(data):
-                for ask in say.decode_asks(body):
+                for ask in _messages.decode_asks(body):
                     self._take(connection, ask)
         except (msgspec.DecodeError, msgspec.ValidationError):  # somebody who speaks another language
             self._disconnect(connection)
 
-    def _take(self, connection: Connection, ask: say.Ask) -> None:
+    def _take(self, connection: Connection, ask: _messages.Ask) -> None:
         match ask:
-            case say.Apply():
+            case _messages.Apply():
                 self._apply(connection, ask)
-            case say.Hello():
+            case _messages.Hello():
                 self._greet(connection, ask)
-            case say.Look() | say.GetImage() | say.Drop():
+            case _messages.Look() | _messages.GetImage() | _messages.Drop():
                 self._ask(connection, ask.pool, ask)
-            case say.Watch():
+            case _messages.Watch():
                 self._watch(connection, ask)
-            case say.GetPools():
+            case _messages.GetPools():
                 connection.calls[ask.number] = (elapsed(), "")
                 self._lists.append(Question(connection, ask))
-            case say.Bye():
+            case _messages.Bye():
                 self._leave(connection, ask)
-            case say.Ping():
-                connection.tell(say.Names(ask.number, ()))
+            case _messages.Ping():
+                connection.tell(_messages.Names(ask.number, ()))
 
-    def _greet(self, connection: Connection, ask: say.Hello) -> None:
+    def _greet(self, connection: Connection, ask: _messages.Hello) -> None:
         """Begin with a process, or go on with it."""
         pid, uid, _ = _credentials.unpack(connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.getuid() or pid != ask.process.pid:  # of another user, or of another pid namespace
@@ -581,7 +581,7 @@ class Companion:
             old.session = None
             self._disconnect(old)
         session.connection, connection.session = connection, session
-        connection.tell(say.Welcome(os.getpid(), own_start()))
+        connection.tell(_messages.Welcome(os.getpid(), own_start()))
         for name in ask.pools:
             self._enter(session, name)
             session.missed(name)
@@ -601,7 +601,7 @@ class Companion:
             pool.admit(session)
         return pool
 
-    def _apply(self, connection: Connection, ask: say.Apply) -> None:
+    def _apply(self, connection: Connection, ask: _messages.Apply) -> None:
         if connection.session is None:
             self._disconnect(connection)
             return
@@ -613,7 +613,7 @@ class Companion:
         connection.calls[ask.number] = (elapsed(), pool)
         self._questions.setdefault(pool, []).insert(0, Question(connection, ask))
 
-    def _watch(self, connection: Connection, ask: say.Watch) -> None:
+    def _watch(self, connection: Connection, ask: _messages.Watch) -> None:
         if connection.session is None:
             self._disconnect(connection)
             return
@@ -625,7 +625,7 @@ class Companion:
             pool.curious.discard(connection.session.session)
         self._ask(connection, ask.pool, ask)
 
-    def _leave(self, connection: Connection, ask: say.Bye) -> None:
+    def _leave(self, connection: Connection, ask: _messages.Bye) -> None:
         session = connection.session
         if session is not None and self._sessions.get(session.session) is session:
             connection.session = session.connection = None
@@ -635,7 +635,7 @@ class Companion:
             self._end(session, "its pool was closed")
             if leaving.pools:
                 return
-        connection.tell(say.Names(ask.number, ()))
+        connection.tell(_messages.Names(ask.number, ()))
 
     def _disconnect(self, connection: Connection) -> None:
         """Let a connection go. The process may live on: as another program, or with another companion."""
@@ -672,7 +672,7 @@ class Companion:
         for connection in self._connections:
             for number in [number for number, (since, _) in connection.calls.items() if since < before]:
                 del connection.calls[number]
-                connection.tell(say.Failed(number, str(self._trouble), True))
+                connection.tell(_messages.Failed(number, str(self._trouble), True))
         for questions in self._questions.values():
             questions[:] = [one for one in questions if one.ask.number in one.connection.calls]
 
@@ -687,7 +687,7 @@ def _suspicions(pool: HostedPool, session: str, why: str) -> list[Command]:
     """Return what marks the locks of a session; with no reason, what takes the mark away again."""
     state = pool.replica.state
     found: list[Command] = []
-    for known in state.sessions.get(session, ()):
+    for known in state.index.sessions.get(session, ()):
         request = state.requests[known]
         is_marked = request.suspect.startswith(LOST_WORDS)
         if request.state == HELD and is_marked != bool(why) and (is_marked or not request.suspect):

@@ -32,7 +32,7 @@ from millpond.resources._rules.commands import Command, Reply
 from millpond.resources._rules.records import Holder
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.wire import Entry, thaw, unpack
-from millpond.resources.engines.log import _messages as say
+from millpond.resources.engines.log import _messages
 from millpond.resources.engines.log._machine import witness_of_this_process
 from millpond.resources.engines.log._rendezvous import meet, written_pid
 
@@ -102,15 +102,15 @@ class LogEngine:
 
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Send a command to the companion."""
-        return self._ask(lambda number, acked: say.Apply(number, acked, pool, command), done)
+        return self._ask(lambda number, acked: _messages.Apply(number, acked, pool, command), done)
 
     def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask how requests stand, which the companion can tell; for another question, get the pool and ask it here."""
         if isinstance(question, StandingsQuestion):
-            return self._ask(lambda number, acked: say.Look(number, pool, question.ids, question.strays), done)
+            return self._ask(lambda number, acked: _messages.Look(number, pool, question.ids, question.strays), done)
 
         def answered(answer: Any) -> None:
-            if isinstance(answer, say.PoolImage):
+            if isinstance(answer, _messages.PoolImage):
                 replica = Replica(thaw(answer.image), answer.version)
                 replica.history.extend(unpack(answer.history))
                 try:
@@ -119,7 +119,7 @@ class LogEngine:
                     answer = error
             done(answer)
 
-        return self._ask(lambda number, acked: say.GetImage(number, pool), answered)
+        return self._ask(lambda number, acked: _messages.GetImage(number, pool), answered)
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
         """Call a watcher for every entry from now on; with `own`, for those that concern this session."""
@@ -156,11 +156,11 @@ class LogEngine:
 
     def pools(self, timeout: float = OPEN) -> list[str]:
         """Return the names of all pools."""
-        return list(self._wait(say.GetPools, timeout))
+        return list(self._wait(_messages.GetPools, timeout))
 
     def drop(self, pool: str) -> None:
         """Delete a pool."""
-        self._wait(lambda number: say.Drop(number, pool), OPEN)
+        self._wait(lambda number: _messages.Drop(number, pool), OPEN)
 
     def close(self) -> None:
         """Give up one use; the last one ends the session."""
@@ -173,13 +173,13 @@ class LogEngine:
             return
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             try:
-                self._wait(say.Bye, SILENCE)
+                self._wait(_messages.Bye, SILENCE)
             except EngineError as error:  # the companion will see that we are gone
                 logger.warning("a session could not be ended", extra={"millpond": {"error": str(error)}})
             except PoolClosed:
                 pass
         elif self._thread.is_alive():
-            self._ask(lambda number, acked: say.Bye(number), _nobody)  # from within a callback: nobody can wait
+            self._ask(lambda number, acked: _messages.Bye(number), _nobody)  # from within a callback: nobody can wait
         with self._lock:
             self._is_closed = True
             left, self._calls = list(self._calls.values()), {}
@@ -202,10 +202,10 @@ class LogEngine:
 
     # --- sending -----------------------------------------------------------------------------------------------
 
-    def _ask(self, make: Callable[[int, int], say.Message], done: Callable[[Any], None]) -> Call:
+    def _ask(self, make: Callable[[int, int], _messages.Message], done: Callable[[Any], None]) -> Call:
         return shielded(lambda: self._ask_now(make, done))
 
-    def _ask_now(self, make: Callable[[int, int], say.Message], done: Callable[[Any], None]) -> Call:
+    def _ask_now(self, make: Callable[[int, int], _messages.Message], done: Callable[[Any], None]) -> Call:
         with self._lock:
             self._check_open()
             number = next(self._numbers)
@@ -219,7 +219,7 @@ class LogEngine:
         """Send a call if there is a connection; else it is sent when there is one. The lock is held."""
         if self._socket is not None:
             call.is_sent = True
-            self._write(say.frame((call.ask,)))
+            self._write(_messages.frame((call.ask,)))
 
     def _write(self, data: bytes) -> None:
         made = self._socket
@@ -240,7 +240,7 @@ class LogEngine:
 
     def _send_watch(self, pool: str, done: Callable[[Any], None] | None = None) -> None:
         everything = any(not own for _, own in self._watchers.get(pool, ()))
-        self._ask_now(lambda number, acked: say.Watch(number, pool, everything), done or _nobody)
+        self._ask_now(lambda number, acked: _messages.Watch(number, pool, everything), done or _nobody)
 
     def take_back(self, call: Call) -> bool:
         """Take back a call that was not sent."""
@@ -250,7 +250,7 @@ class LogEngine:
             del self._calls[call.ask.number]
             return True
 
-    def _wait(self, make: Callable[[int], say.Message], timeout: float) -> tuple[str, ...]:
+    def _wait(self, make: Callable[[int], _messages.Message], timeout: float) -> tuple[str, ...]:
         came = threading.Event()
         answers: list[Any] = []
 
@@ -286,7 +286,7 @@ class LogEngine:
         made = self._socket
         if made is None:
             return
-        frames = say.Frames()
+        frames = _messages.Frames()
         heard = elapsed()
         poll = select.poll()
         poll.register(self._wake_reader, select.POLLIN)
@@ -305,7 +305,7 @@ class LogEngine:
                     return
                 heard = elapsed()
                 for body in frames.feed(data):
-                    for message in say.decode_tells(body):
+                    for message in _messages.decode_tells(body):
                         self._take(message)
             elif not self._calls:
                 heard = elapsed()
@@ -319,7 +319,7 @@ class LogEngine:
             return False
         if silence > SILENCE:
             with self._lock:
-                self._ask_now(lambda number, acked: say.Ping(number), _nobody)
+                self._ask_now(lambda number, acked: _messages.Ping(number), _nobody)
         return True
 
     def _flush(self, made: socket.socket) -> None:
@@ -381,7 +381,7 @@ class LogEngine:
         with self._lock:
             self._socket = made
             pools = tuple(self._watchers)
-            self._write(say.frame((say.Hello(self.session, self._here, pools),)))
+            self._write(_messages.frame((_messages.Hello(self.session, self._here, pools),)))
             for pool in pools:
                 self._send_watch(pool)
             for call in list(self._calls.values()):
@@ -393,27 +393,27 @@ class LogEngine:
 
     # --- hearing -----------------------------------------------------------------------------------------------
 
-    def _take(self, message: say.Tell) -> None:
+    def _take(self, message: _messages.Tell) -> None:
         match message:
-            case say.News():
+            case _messages.News():
                 self._tell(message.pool, message.entries)
-            case say.Replied():
+            case _messages.Replied():
                 reply: Any = message.reply
                 if reply.kind in ("failed", "forgotten"):
                     reply = EngineError(f"{self.url}: {reply.detail or 'the call came too late to be answered'}")
                 self._answer(message.number, reply)
-            case say.Standings():
+            case _messages.Standings():
                 self._answer(message.number, list(message.standings))
-            case say.PoolImage():
+            case _messages.PoolImage():
                 self._answer(message.number, message)
-            case say.Names():
+            case _messages.Names():
                 self._answer(message.number, message.names)
-            case say.Failed():
+            case _messages.Failed():
                 kind = EngineUnavailable if message.is_away else EngineError
                 self._answer(message.number, kind(message.text))
-            case say.Missed():
+            case _messages.Missed():
                 self._tell(message.pool, ())
-            case say.Welcome():
+            case _messages.Welcome():
                 self.companion = (message.pid, message.start)
 
     def _tell(self, pool: str, entries: Sequence[Entry]) -> None:

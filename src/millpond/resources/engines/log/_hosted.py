@@ -21,7 +21,7 @@ import msgspec
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.commands import Bury, Command, Reply, Tick
 from millpond.resources._rules.records import HELD
 from millpond.resources._rules.replica import Replica
@@ -178,7 +178,7 @@ class HostedPool:
     def is_idle(self, session: str, seconds: float) -> bool:
         """Tell whether a session has nothing here, wants to hear nothing, and has not called for so long."""
         return not (
-            self.replica.state.sessions.get(session)
+            self.replica.state.index.sessions.get(session)
             or session in self.curious
             or any(one.session == session for one in self._queue)
             or any(key[0] == session for key in self._posted)
@@ -339,7 +339,9 @@ class HostedPool:
             return True
         state = self.replica.state
         return any(
-            state.requests[request].state != HELD for one in self.listeners for request in state.sessions.get(one, ())
+            state.requests[request].state != HELD
+            for one in self.listeners
+            for request in state.index.sessions.get(one, ())
         )
 
     def _post_again(self) -> None:
@@ -412,7 +414,7 @@ class HostedPool:
         # The store may have forgotten what was posted.
         self._queue.extendleft([one for one, _ in reversed(self._posted.values())])
         self._posted.clear()
-        for session in [one for one in self._over if one not in self.replica.state.sessions]:
+        for session in [one for one in self._over if one not in self.replica.state.index.sessions]:
             self._write_off(session)
         self._bury_again(elapsed())
         return True
@@ -585,7 +587,7 @@ class HostedPool:
                 found.add(step.answer.session)
             if step.entry is not None:
                 for change in step.entry.changes:
-                    if type(change) is to.Asked:
+                    if type(change) is changes.Asked:
                         owners[change.request.id] = change.request.session
                     elif type(change) in _ABOUT_A_REQUEST:
                         found.add(owners.get(change.id, ""))  # type: ignore[union-attr]
@@ -628,15 +630,15 @@ class HostedPool:
         found = {author}
         for change in entry.changes:
             kind = type(change)
-            if kind is to.Asked:
+            if kind is changes.Asked:
                 owners[change.request.id] = change.request.session  # type: ignore[union-attr]
                 found.add(change.request.session)  # type: ignore[union-attr]
             elif kind in _ABOUT_A_REQUEST:
                 known = change.id  # type: ignore[union-attr]
                 found.add(owners.get(known, ""))
-                if kind is to.Ended:
+                if kind is changes.Ended:
                     owners.pop(known, None)
-                elif kind is to.Adopted or kind is to.Returned:
+                elif kind is changes.Adopted or kind is changes.Returned:
                     owners[known] = change.session  # type: ignore[union-attr]
                     found.add(change.session)  # type: ignore[union-attr]
         return found
@@ -651,17 +653,17 @@ class HostedPool:
 
 _ABOUT_A_REQUEST: Final = frozenset(
     {
-        to.Offered,
-        to.Held,
-        to.Claimed,
-        to.Left,
-        to.Returned,
-        to.Declined,
-        to.Renewed,
-        to.Adopted,
-        to.Ended,
-        to.Suspected,
-        to.Passed,
+        changes.Offered,
+        changes.Held,
+        changes.Claimed,
+        changes.Left,
+        changes.Returned,
+        changes.Declined,
+        changes.Renewed,
+        changes.Adopted,
+        changes.Ended,
+        changes.Suspected,
+        changes.Passed,
     }
 )
 

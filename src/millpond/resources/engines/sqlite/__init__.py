@@ -2,11 +2,11 @@
 
     _engine    SqliteEngine: the verbs; when a batch is made, and its news and answers given; its one thread
     _batch     Batch: one transaction: follow, bury, claim, decide, append
-    _calls     Calls: commands and questions on their way, and their answers
-    _claims    Claims: locks that were accepted by a byte, before they are claimed in the file
+    _queue     CallQueue: commands and questions on their way, and their answers
+    _accepted  AcceptedOffers: locks that were accepted by a byte, before they are claimed in the file
     _replicas  Replicas: the pools as this process knows them, and who wants to hear of them
-    _ears      Ears: what the thread sleeps on, or an event loop in its place
-    _peers     Peers: our session and those of the others; who has died
+    _wakeups   Wakeups: what the thread sleeps on, or an event loop in its place
+    _sessions  Sessions: our session and those of the others; who has died
     _log       pools as rows: an image now and then, and every batch of entries since
 
 An engine is made of these parts, and each knows only parts below it in this list. The locks are taken in `_engine`,

@@ -15,16 +15,16 @@ from collections.abc import Iterable
 
 from millpond._events import logger
 from millpond._sqlite import EngineClock, Transaction, enrolled, note_use, strike, used
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.commands import Adopt, Bury, Claim, Command, Pass, Reply
 from millpond.resources._rules.records import OFFERED
 from millpond.resources._rules.wire import Entry
 from millpond.resources.engines.sqlite import _log
-from millpond.resources.engines.sqlite._calls import Call, Calls
-from millpond.resources.engines.sqlite._claims import Claims
+from millpond.resources.engines.sqlite._accepted import AcceptedOffers
 from millpond.resources.engines.sqlite._log import UnreadablePool
-from millpond.resources.engines.sqlite._peers import Peers
+from millpond.resources.engines.sqlite._queue import Call, CallQueue
 from millpond.resources.engines.sqlite._replicas import Pool, Replicas
+from millpond.resources.engines.sqlite._sessions import Sessions
 
 _QUIET = frozenset({"released", "withdrawn"})
 """Endings that concern nobody but the one who asked for them."""
@@ -33,11 +33,13 @@ _QUIET = frozenset({"released", "withdrawn"})
 class Batch:
     """What is carried out in one transaction."""
 
-    def __init__(self, replicas: Replicas, calls: Calls, claims: Claims, peers: Peers, clock: EngineClock) -> None:
+    def __init__(
+        self, replicas: Replicas, queue: CallQueue, accepted: AcceptedOffers, sessions: Sessions, clock: EngineClock
+    ) -> None:
         self._replicas = replicas
-        self._calls = calls
-        self._claims = claims
-        self._peers = peers
+        self._queue = queue
+        self._accepted = accepted
+        self._sessions = sessions
         self._clock = clock
         self.taken: list[Call] = []
         self.made: dict[str, list[Entry]] = {}
@@ -68,13 +70,13 @@ class Batch:
             for entry in entries:
                 for change in entry.changes:
                     kind = type(change)
-                    if kind is to.Offered or kind is to.Held or kind is to.Left:
+                    if kind is changes.Offered or kind is changes.Held or kind is changes.Left:
                         request = requests.get(change.id)  # type: ignore[union-attr]
                         if request is not None:
                             found.add(request.session)
-                    elif (kind is to.Ended and change.how not in _QUIET) or kind is to.Adopted:  # type: ignore[union-attr]
-                        return self._peers.others()
-        found -= {"", self._peers.session}
+                    elif (kind is changes.Ended and change.how not in _QUIET) or kind is changes.Adopted:  # type: ignore[union-attr]
+                        return self._sessions.others()
+        found -= {"", self._sessions.session}
         return {int(session) for session in found}
 
     # --- the steps ---------------------------------------------------------------------------------------------
@@ -82,8 +84,8 @@ class Batch:
     def _follow_all(self, transaction: Transaction, also: Iterable[str]) -> None:
         """Follow what others have done in all pools that matter now, and tell it: a watcher may queue claims."""
         self._replicas.begin()
-        accepted = self._claims.accepted.values()
-        for name in {*also, *self._calls.pools(), *(pool for pool, _, _ in accepted)}:
+        accepted = self._accepted.offers.values()
+        for name in {*also, *self._queue.pools(), *(pool for pool, _, _ in accepted)}:
             try:
                 self._replicas.bring_up(transaction, name)
             except UnreadablePool:
@@ -91,15 +93,15 @@ class Batch:
 
     def _bury(self, transaction: Transaction) -> None:
         """End all that the dead held, in every pool that they used."""
-        dead = self._peers.dead
+        dead = self._sessions.dead
         if not dead:
             return
         there = enrolled(transaction)
         for number in sorted(dead):
             if number in there and self._bury_one(transaction, number):
                 strike(transaction, number)
-            self._peers.bell.sweep(number)
-        self._peers.forget_dead(there)
+            self._sessions.bell.sweep(number)
+        self._sessions.forget_dead(there)
 
     def _bury_one(self, transaction: Transaction, number: int) -> bool:
         """End all that a session held; False if it used a pool that cannot be read here: then its row stays."""
@@ -109,7 +111,7 @@ class Batch:
                 pool = self._replicas.bring_up(transaction, name)
             except UnreadablePool as error:
                 is_done = False
-                self._peers.left.add(number)
+                self._sessions.left.add(number)
                 logger.warning(
                     "what a dead process held in pool %r is left as it is: %s",
                     name,
@@ -122,24 +124,24 @@ class Batch:
 
     def _note_use(self, transaction: Transaction) -> None:
         """Note the pools that this session has changed for the first time: it may hold something there."""
-        mine, known = self._peers.session, self._peers.noted
+        mine, known = self._sessions.session, self._sessions.noted
         for name, entries in self.made.items():
             pool = self._replicas.pools[name].id
             if pool is not None and pool not in known and any(entry.by == mine for entry in entries):
-                note_use(transaction, self._peers.number, pool)
+                note_use(transaction, self._sessions.number, pool)
                 self.noted.add(pool)
 
     def _claim_old(self) -> None:
         """Claim what we accepted a while ago and still hold."""
-        for name, request in self._claims.old():
-            self._decide(self._replicas.pools[name], Claim(self._peers.session, (request,)))
+        for name, request in self._accepted.old():
+            self._decide(self._replicas.pools[name], Claim(self._sessions.session, (request,)))
 
     def _decide_all(self, transaction: Transaction) -> None:
         """Carry out what is queued, also what is queued meanwhile by watchers."""
-        is_alone = self._calls.alone > 0
-        while self._calls.waiting and not (is_alone and self.taken):
-            self._calls.alone -= is_alone
-            call = self._calls.take(self.taken)
+        is_alone = self._queue.alone > 0
+        while self._queue.waiting and not (is_alone and self.taken):
+            self._queue.alone -= is_alone
+            call = self._queue.take(self.taken)
             try:
                 pool = self._replicas.bring_up(transaction, call.pool)
             except UnreadablePool as error:
@@ -152,8 +154,8 @@ class Batch:
     def _claim_first(self, pool: Pool, token: int) -> None:
         """Claim what somebody holds by its byte only, so far, before it is passed on or comes into other hands."""
         assert pool.replica is not None
-        request = pool.replica.state.requests.get(pool.replica.state.tokens.get(token, ""))
-        if request is not None and request.state == OFFERED and self._claims.is_accepted(token):
+        request = pool.replica.state.requests.get(pool.replica.state.index.tokens.get(token, ""))
+        if request is not None and request.state == OFFERED and self._accepted.is_accepted(token):
             self._decide(pool, Claim(request.session, (request.id,)))
 
     def _decide(self, pool: Pool, command: Command, now: int = 0) -> Reply:
@@ -167,7 +169,7 @@ class Batch:
                 # The first to lapse first: a claim is decided at a moment at which no later one is over yet.
                 over = [one for one in state.requests.values() if one.state == OFFERED and one.until <= now]
                 for request in sorted(over, key=lambda one: one.until):
-                    if self._claims.is_accepted(request.token):
+                    if self._accepted.is_accepted(request.token):
                         self._decide(pool, Claim(request.session, (request.id,)), request.until - 1)
         reply, entry = pool.replica.decide(command, now)
         if entry is not None:

@@ -31,16 +31,16 @@ from millpond._interrupts import shielded
 from millpond._sqlite import Database, EngineClock, Transaction
 from millpond._sqlite._url import Place
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
-from millpond.resources import _alarm
+from millpond.resources import _timers
 from millpond.resources._engine import AUDIT, DONE, Question, Ticket, Watcher
 from millpond.resources._rules.commands import Acquire, Command, Reply, Tick
 from millpond.resources.engines.sqlite import _log
+from millpond.resources.engines.sqlite._accepted import AcceptedOffers
 from millpond.resources.engines.sqlite._batch import Batch
-from millpond.resources.engines.sqlite._calls import STUCK, Call, Calls
-from millpond.resources.engines.sqlite._claims import Claims
-from millpond.resources.engines.sqlite._ears import Ears
-from millpond.resources.engines.sqlite._peers import Peers
+from millpond.resources.engines.sqlite._queue import STUCK, Call, CallQueue
 from millpond.resources.engines.sqlite._replicas import Replicas
+from millpond.resources.engines.sqlite._sessions import Sessions
+from millpond.resources.engines.sqlite._wakeups import Wakeups
 
 T = TypeVar("T")
 SAFETY = 1.0
@@ -81,19 +81,19 @@ class SqliteEngine:
         self._rest = 0.0
         self._wakes_at = 0  # when our thread will look by itself
         self._hurried: set[asyncio.AbstractEventLoop] = set()
-        self._stuck_check: _alarm.Appointment | None = None
+        self._stuck_check: _timers.Timer | None = None
         self._is_stuck = False
         self._database = Database(place.path, tables=[_log.TABLES], synchronous=place.synchronous, mode=place.mode)
         self._gate = self._database.gate
-        self._peers = Peers(self._database)
+        self._sessions = Sessions(self._database)
         self._clock = EngineClock(self._database)
-        self._replicas = Replicas(self._database, self._peers.notice)
-        self._calls = Calls(self._use, self._obstacle)
-        self._claims = Claims(self._peers, self._clock)
-        self._ears = Ears(self._peers)
-        self.holder = self._peers.holder()
+        self._replicas = Replicas(self._database, self._sessions.notice)
+        self._queue = CallQueue(self._use, self._obstacle)
+        self._accepted = AcceptedOffers(self._sessions, self._clock)
+        self._wakeups = Wakeups(self._sessions)
+        self.holder = self._sessions.holder()
         self._meet()
-        self._peers.bell.ring(self._peers.others())
+        self._sessions.bell.ring(self._sessions.others())
         self._thread = threading.Thread(target=self._work, name="millpond-sqlite", daemon=True)
         self._thread.start()
 
@@ -102,15 +102,15 @@ class SqliteEngine:
     @property
     def session(self) -> str:
         """The number of this process's session."""
-        return self._peers.session
+        return self._sessions.session
 
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Queue a command; with `block`, carry out all that is queued if the gate stands open."""
         self._check_open()
-        call = Call(self._calls, pool, command, done)
+        call = Call(self._queue, pool, command, done)
         if isinstance(command, Acquire) and command.chosen:
             shielded(self._look_for_deaths)
-        self._calls.waiting.append(call)
+        self._queue.waiting.append(call)
         if self._is_running and self._owns_use():
             pass  # a watcher, called from within a batch: it goes with it
         elif block:
@@ -122,12 +122,12 @@ class SqliteEngine:
     def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Answer a question about the pool as the file has it now."""
         self._check_open()
-        call = Call(self._calls, pool, question, done)
+        call = Call(self._queue, pool, question, done)
         if block or self._is_at_gate:  # our thread may stand there for long, and a question needs no gate
             shielded(lambda: self._answer(call))
         else:
-            self._calls.questions.append(call)
-            self._ears.nudge()
+            self._queue.questions.append(call)
+            self._wakeups.wake()
         return DONE
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
@@ -138,7 +138,7 @@ class SqliteEngine:
             here = self._replicas.pools[pool]
             here.watch(watcher, own=own)
         if not own:
-            self._ears.nudge()
+            self._wakeups.wake()
 
         def stop() -> None:
             with self._use:
@@ -148,7 +148,7 @@ class SqliteEngine:
 
     def accept(self, pool: str, request: str, token: int, until: int) -> bool:
         """Take an offered lock by locking its byte."""
-        return self._claims.accept(pool, request, token, until)
+        return self._accepted.accept(pool, request, token, until)
 
     def pools(self) -> list[str]:
         """Return the names of all pools of the file."""
@@ -181,11 +181,11 @@ class SqliteEngine:
 
     def _obstacle(self) -> str:
         """Return who is inside the gate while a call of this process waits; "" while none does."""
-        waited = self._calls.waited()
+        waited = self._queue.waited()
         return self._gate.obstacle(waited) if waited and not self.is_closed else ""
 
     def retain(self) -> bool:
-        """Take note of one more user; False if the last one has left."""
+        """Count one more user; False if the last one has left."""
         with self._counting:
             if not self.is_given_up:
                 self._users += 1
@@ -204,7 +204,7 @@ class SqliteEngine:
         if self.is_closed or os.getpid() != self.pid:
             return
         self.is_closed = True
-        self._ears.nudge()
+        self._wakeups.wake()
         self._thread.join(5.0)
         try:
             if self._gate.enter_within(5.0):
@@ -215,37 +215,37 @@ class SqliteEngine:
         except EngineError as error:  # the kernel will tell the others that we are gone
             logger.warning("a session could not be ended", extra={"millpond": {"error": str(error)}})
         self._fail_all(PoolClosed(f"{self.url} was closed"))
-        self._ears.close()
-        self._peers.bell.close()
-        self._peers.deaths.close()
+        self._wakeups.close()
+        self._sessions.bell.close()
+        self._sessions.deaths.close()
         self._database.close()
-        self._peers.live.close()
+        self._sessions.live.close()
 
     # --- batches -----------------------------------------------------------------------------------------------
 
     def _hurry(self) -> None:
         """Carry out all that is queued now if the gate stands open, else leave it to our thread."""
         if not self._try_batch():
-            self._ears.nudge()
+            self._wakeups.wake()
             self._expect_answer()
 
     def _hurry_soon(self) -> None:
         """Do so at the end of this turn of the event loop, for all that came in it; else leave it to our thread."""
         loop = asyncio._get_running_loop()
         if loop is None or self.synchronous == "FULL":  # a turn of a loop is no place to wait for a disk
-            self._ears.nudge()
+            self._wakeups.wake()
             self._expect_answer()
         elif loop not in self._hurried:
-            if self._ears.attendant is not loop:
-                self._ears.attend(loop, self._heard_bell)
+            if self._wakeups.loop_that_listens is not loop:
+                self._wakeups.listen_on(loop, self._heard_bell)
             self._hurried.add(loop)
             loop.call_soon(self._hurry_now, loop)
 
     def _heard_bell(self) -> None:
         """Hear, on an event loop, that something was handed to this process."""
-        self._peers.bell.drain()
+        self._sessions.bell.drain()
         if not self._use.acquire(blocking=False):
-            self._ears.nudge()
+            self._wakeups.wake()
             return
         try:
             self._replicas.glance([pool.name for pool in self._replicas.watched()])
@@ -255,13 +255,13 @@ class SqliteEngine:
 
     def _hurry_now(self, loop: asyncio.AbstractEventLoop) -> None:
         self._hurried.discard(loop)
-        if self._calls.waiting and not self.is_closed:
+        if self._queue.waiting and not self.is_closed:
             shielded(self._hurry)
 
     def _try_batch(self) -> bool:
         """Carry out all that is queued, if the gate stands open."""
         if not self._replicas.is_alone:
-            self._prepare(self._calls.pools())
+            self._prepare(self._queue.pools())
         if not self._gate.try_enter() or not self._get_use():
             return False
         try:
@@ -324,7 +324,7 @@ class SqliteEngine:
             self._publish()
 
     def _new_batch(self) -> Batch:
-        return Batch(self._replicas, self._calls, self._claims, self._peers, self._clock)
+        return Batch(self._replicas, self._queue, self._accepted, self._sessions, self._clock)
 
     def _done(self, batch: Batch) -> None:
         """Make known what was committed."""
@@ -333,11 +333,11 @@ class SqliteEngine:
             pool.wrote(entries)
             due = pool.due()
             if due is not None and due < self._wakes_at:
-                self._ears.nudge()  # our thread means to sleep longer than that
-        if self._claims.accepted:
-            self._claims.settle(self._replicas.pools)
-        self._peers.noted |= batch.noted
-        self._calls.answers.extend(batch.taken)
+                self._wakeups.wake()  # our thread means to sleep longer than that
+        if self._accepted.offers:
+            self._accepted.settle(self._replicas.pools)
+        self._sessions.noted |= batch.noted
+        self._queue.answers.extend(batch.taken)
         self._to_ring |= batch.concerned()
 
     def _undo(self, batch: Batch, error: BaseException) -> bool:
@@ -348,16 +348,16 @@ class SqliteEngine:
         """
         self._replicas.forget()
         if isinstance(error, EngineError) or (isinstance(error, Exception) and not batch.taken):
-            self._calls.fail(batch.taken, error)
+            self._queue.fail(batch.taken, error)
             self._rest = REST
             return isinstance(error, EngineError)
         if isinstance(error, Exception) and len(batch.taken) == 1:
-            self._calls.fail_one(batch.taken[0], error)
+            self._queue.fail_one(batch.taken[0], error)
             return True
         if isinstance(error, Exception):
-            self._calls.alone = len(batch.taken)
-        self._calls.put_back(batch.taken)
-        self._ears.nudge()
+            self._queue.alone = len(batch.taken)
+        self._queue.put_back(batch.taken)
+        self._wakeups.wake()
         return isinstance(error, Exception)
 
     def _publish(self) -> None:
@@ -368,15 +368,15 @@ class SqliteEngine:
         try:
             with self._use:
                 if self._to_ring:
-                    self._peers.bell.ring(self._to_ring)
+                    self._sessions.bell.ring(self._to_ring)
                     self._to_ring = set()
                 for pool in self._replicas.pools.values():
                     pool.tell()
-                self._calls.give_answers()
-                if self._peers.met_stranger:
-                    self._ears.nudge()  # our thread must watch over its process from now on
+                self._queue.give_answers()
+                if self._sessions.met_stranger:
+                    self._wakeups.wake()  # our thread must watch over its process from now on
         except BaseException:
-            self._ears.nudge()
+            self._wakeups.wake()
             raise
 
     def _answer(self, call: Call) -> None:
@@ -398,38 +398,38 @@ class SqliteEngine:
     def _meet(self) -> None:
         """Learn of all sessions, to watch over their processes."""
         with self._use:
-            self._peers.meet()
+            self._sessions.meet()
 
     def _look_for_deaths(self) -> None:
         """Look at once whether somebody died, before a request is judged by who has its id."""
         with self._use:
-            self._peers.meet()
-            self._peers.look_for_deaths()
+            self._sessions.meet()
+            self._sessions.look_for_deaths()
 
     def _say_goodbye(self) -> None:
         """End all that is ours, and our session; the gate is ours."""
         with self._use:
-            self._peers.dead = {self._peers.number}
+            self._sessions.dead = {self._sessions.number}
             batch = self._new_batch()
             with self._database.writing() as transaction:
                 batch.bury_only(transaction)
-            self._peers.bell.ring(batch.concerned())
+            self._sessions.bell.ring(batch.concerned())
 
     def _begin_again(self) -> None:
         """Take a new session after somebody buried the old one by mistake, and mend a live file that was replaced."""
         with self._use:
-            is_found = self._peers.live.reassert()
-        self._ears.look_after_attendant()
-        if self._peers.is_buried:
-            self._peers.is_buried = False
-            self._ears.dismiss()
-            self._peers.enrol_again()
-            self._ears.listen()
+            is_found = self._sessions.live.reassert()
+        self._wakeups.check_loop()
+        if self._sessions.is_buried:
+            self._sessions.is_buried = False
+            self._wakeups.unlisten()
+            self._sessions.enrol_again()
+            self._wakeups.listen()
         elif not is_found:
             with self._gate, self._use:  # nobody may look at the old file meanwhile
-                self._peers.move()
-                self._claims.show_again()
-                self._ears.listen()
+                self._sessions.move()
+                self._accepted.show_again()
+                self._wakeups.listen()
 
     # --- the thread --------------------------------------------------------------------------------------------
 
@@ -470,26 +470,26 @@ class SqliteEngine:
         return self.is_closed
 
     def _wait(self, timeout: float | None) -> None:
-        if not self._calls.waiting and not self._calls.questions:
-            self._ears.wait(timeout)
-        self._ears.note()
+        if not self._queue.waiting and not self._queue.questions:
+            self._wakeups.wait(timeout)
+        self._wakeups.clear()
 
     def _turn(self, now: int) -> None:
         """Do what is to be done now."""
         with self._use:
-            if self._peers.met_stranger:
-                self._peers.meet()
-            self._peers.look_for_deaths()
+            if self._sessions.met_stranger:
+                self._sessions.meet()
+            self._sessions.look_for_deaths()
             pools = self._replicas.watched()
             for pool in pools:
                 due = pool.due()
                 if due is not None and due <= now:
-                    self._calls.waiting.append(Call(self._calls, pool.name, Tick(), lambda reply: None))
-            has_old_claims = self._claims.has_old()
+                    self._queue.waiting.append(Call(self._queue, pool.name, Tick(), lambda reply: None))
+            has_old_claims = self._accepted.has_old()
         changed = [pool.name for pool in pools] if len(pools) <= FEW or self._replicas.has_changed() else []
-        if self._calls.answers:
+        if self._queue.answers:
             self._publish()  # somebody was interrupted
-        if self._calls.waiting or self._peers.dead or has_old_claims:
+        if self._queue.waiting or self._sessions.dead or has_old_claims:
             self._prepare(changed)
             self._is_at_gate = True
             try:
@@ -504,22 +504,26 @@ class SqliteEngine:
             with self._use:
                 self._replicas.glance(changed)
             self._publish()
-        while self._calls.questions:
-            self._answer(self._calls.questions.popleft())
+        while self._queue.questions:
+            self._answer(self._queue.questions.popleft())
 
     def _patience(self) -> float | None:
         """Return how long there is nothing to do unless somebody rings."""
         with self._use:
             pools = self._replicas.watched()
             limits = [SAFETY]
-            if self._claims.accepted or self._ears.attendant is not None or any(pool.curious for pool in pools):
+            if (
+                self._accepted.offers
+                or self._wakeups.loop_that_listens is not None
+                or any(pool.curious for pool in pools)
+            ):
                 limits.append(CURIOSITY)
             now = self._clock.now()
             for pool in pools:
                 due = pool.due()
                 if due is not None:
                     limits.append(max(0.0, (due - now) / 1_000_000))
-            deaths = self._peers.deaths.patience(eager=True)
+            deaths = self._sessions.deaths.patience(eager=True)
             if deaths is not None:
                 limits.append(deaths)
             rest, self._rest = self._rest, 0.0
@@ -534,7 +538,7 @@ class SqliteEngine:
         self._stuck_check = None
         if self.is_closed:
             return  # to look at the gate would open its file again, for good
-        waited = self._calls.waited()
+        waited = self._queue.waited()
         is_stuck = waited > NOTICE and self._gate.blocker() is not None
         if is_stuck and not self._is_stuck:
             why = self._gate.obstacle(waited)
@@ -542,19 +546,19 @@ class SqliteEngine:
         self._is_stuck = is_stuck
         if waited > STUCK:
             why = self._gate.obstacle(waited)
-            self._calls.give_up_old(lambda: EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}"))
+            self._queue.give_up_old(lambda: EngineUnavailable(f"{self.url} did not answer for {STUCK:g} s: {why}"))
             self._publish()
         self._expect_answer()
 
     def _expect_answer(self) -> None:
-        if self._calls.waiting and self._stuck_check is None and not self.is_closed:
-            self._stuck_check = _alarm.call_later(NOTICE, self._check_stuck)
+        if self._queue.waiting and self._stuck_check is None and not self.is_closed:
+            self._stuck_check = _timers.call_later(NOTICE, self._check_stuck)
 
     def _owns_use(self) -> bool:
         return self._use._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def _fail_all(self, error: Exception) -> None:
-        self._calls.fail_all(error)
+        self._queue.fail_all(error)
         self._publish()
 
     def _check_open(self) -> None:

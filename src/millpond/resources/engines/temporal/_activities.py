@@ -16,11 +16,11 @@ from temporalio.service import RPCError
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources._rules import commands as do
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources._rules import commands
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._orders import Order, raw
 from millpond.resources.engines.temporal._pool_client import PoolClient
-from millpond.resources.engines.temporal._recovery import inheritance
+from millpond.resources.engines.temporal._recovery import recover_state
 from millpond.resources.engines.temporal._sender import Sender
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._watch import Watch
@@ -42,32 +42,32 @@ class UserActivities:
     def __init__(self, task_queue: str = TASK_QUEUE, prefix: str = PREFIX) -> None:
         self._task_queue = task_queue
         self._prefix = prefix
-        self._lanes: dict[str, Sender] = {}
+        self._senders: dict[str, Sender] = {}
 
-    @activity.defn(name=say.COMMAND)
+    @activity.defn(name=_messages.COMMAND)
     async def apply(self, order: RawValue) -> RawValue:
         """Run one command in a pool, which is started if it is not there."""
         wanted = msgspec.json.decode(order.payload.data, type=Order)
-        lane = self._lane(wanted.pool, activity.client())
-        if wanted.at and isinstance(wanted.command, do.Acquire):
-            lane.put(say.Death(wanted.command.session, wanted.at, EARLIER, wanted.but), lambda _: None)
+        sender = self._sender(wanted.pool, activity.client())
+        if wanted.at and isinstance(wanted.command, commands.Acquire):
+            sender.put(_messages.Death(wanted.command.session, wanted.at, EARLIER, wanted.but), lambda _: None)
         try:
             async with asyncio.timeout(ATTEMPT):
-                reply = await lane.send(wanted.command, wanted.grace)
+                reply = await sender.send(wanted.command, wanted.grace)
         except TimeoutError:
-            raise _failure(lane.place.unavailable("in time")) from None
+            raise _failure(sender.pool_client.unavailable("in time")) from None
         except EngineError as error:
             raise _failure(error) from None
         return raw(msgspec.json.encode(reply))
 
-    def _lane(self, pool: str, client: Client) -> Sender:
-        """Return the lane to a pool; those of pools that nobody has asked for lately are dropped."""
-        lane = self._lanes.get(pool)
-        if lane is None or lane.place.client is not client:
-            self._lanes = {name: one for name, one in self._lanes.items() if not one.is_idle(UNUSED)}
-            place = PoolClient(client, self._prefix + pool, self._task_queue)
-            lane = self._lanes[pool] = Sender(place, asyncio.get_running_loop())
-        return lane
+    def _sender(self, pool: str, client: Client) -> Sender:
+        """Return the sender to a pool; those of pools that nobody has asked for lately are dropped."""
+        sender = self._senders.get(pool)
+        if sender is None or sender.pool_client.client is not client:
+            self._senders = {name: one for name, one in self._senders.items() if not one.is_idle(UNUSED)}
+            pool_client = PoolClient(client, self._prefix + pool, self._task_queue)
+            sender = self._senders[pool] = Sender(pool_client, asyncio.get_running_loop())
+        return sender
 
     @property
     def activities(self) -> list[Callable[..., Any]]:
@@ -90,9 +90,9 @@ class PoolActivities:
     @property
     def activities(self) -> list[Callable[..., Any]]:
         """All of them, for a worker."""
-        return [self.watch, self.inherit]
+        return [self.watch, self.recover]
 
-    @activity.defn(name=say.WATCH)
+    @activity.defn(name=_messages.WATCH)
     async def watch(self, workflow_id: str) -> None:
         """Tell a pool which of its workflows are closed, until it has none for a while."""
         try:
@@ -107,22 +107,22 @@ class PoolActivities:
             ) from None
 
     async def _watch(self, workflow_id: str) -> None:
-        place = PoolClient(activity.client(), workflow_id, self._task_queue)
-        lane = Sender(place, asyncio.get_running_loop())
-        watch = Watch(place)
+        pool_client = PoolClient(activity.client(), workflow_id, self._task_queue)
+        sender = Sender(pool_client, asyncio.get_running_loop())
+        watch = Watch(pool_client)
         busy = elapsed()
         while elapsed() - busy < IDLE:
             activity.heartbeat()
             try:
-                sessions = await place.handle().query(say.CHAINS, result_type=list[str])
-                await asyncio.gather(*(lane.send(death) for death in await watch.look(sessions)))
+                sessions = await pool_client.handle().query(_messages.CHAINS, result_type=list[str])
+                await asyncio.gather(*(sender.send(death) for death in await watch.look(sessions)))
                 if sessions:
                     busy = elapsed()
             except (RPCError, WorkflowQueryFailedError, EngineError) as error:
                 logger.warning("a look at workflows failed", extra={"millpond": {"error": str(error)}})
             await asyncio.sleep(ROUND)
 
-    @activity.defn(name=say.INHERIT)
-    async def inherit(self, workflow_id: str, run_id: str, previous: str | None) -> RawValue:
+    @activity.defn(name=_messages.RECOVER)
+    async def recover(self, workflow_id: str, run_id: str, previous: str | None) -> RawValue:
         """Return what a closed run of a pool left."""
-        return raw(await inheritance(activity.client(), workflow_id, run_id, previous))
+        return raw(await recover_state(activity.client(), workflow_id, run_id, previous))

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.commands import Reply
 from millpond.resources.engines.temporal._engine import open as open_engine
 
@@ -30,7 +30,8 @@ def tell(url: str, session: str, pools: Iterable[str]) -> None:
             over.release()  # noqa: B023  (of this round)
 
         for pool in left:
-            engine.apply(pool, do.Bury(session, REASON), lambda answer, pool=pool: done(answer, pool), block=False)  # type: ignore[misc]
+            bury = commands.Bury(session, REASON)
+            engine.apply(pool, bury, lambda answer, pool=pool: done(answer, pool), block=False)  # type: ignore[misc]
         for _ in left:
             over.acquire()
         left = [pool for pool in left if isinstance(answers[pool], Exception)]

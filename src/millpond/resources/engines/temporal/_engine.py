@@ -27,13 +27,12 @@ from millpond._events import logger
 from millpond._urls import shown
 from millpond.errors import EngineUnavailable, PoolClosed
 from millpond.resources._engine import DONE, Question, Ticket, Watcher
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import changes, commands
 from millpond.resources._rules.commands import Command, Reply
 from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder
 from millpond.resources._rules.state import State
 from millpond.resources._rules.wire import Entry
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._follower import Follower
 from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.resources.engines.temporal._sender import PATIENCE, Pending, Sender, hand_out
@@ -61,13 +60,17 @@ class _Pool:
 
     def __init__(self, engine: TemporalEngine, name: str, client: Client) -> None:
         loop = asyncio.get_running_loop()
-        place = PoolClient(client, engine.address.prefix + name, engine.address.task_queue)
+        pool_client = PoolClient(client, engine.address.prefix + name, engine.address.task_queue)
         self._session = engine.session
         self.watchers: list[tuple[Watcher, bool]] = []
-        self.open: dict[str, do.Acquire | None] = {}  # requests of ours that are not over; the command while it waits
+        self.open: dict[
+            str, commands.Acquire | None
+        ] = {}  # requests of ours that are not over; the command while it waits
         own = engine.session
-        self.follower = Follower(place, own, self._tell, self._has_interest, self._is_busy, self._jump, self._ask_again)
-        self.lane = Sender(place, loop, own, own, self._deliver, self.follower.load, self._linger)
+        self.follower = Follower(
+            pool_client, own, self._tell, self._has_interest, self._is_busy, self._jump, self._ask_again
+        )
+        self.sender = Sender(pool_client, loop, own, own, self._deliver, self.follower.load, self._linger)
 
     def _has_interest(self) -> bool:
         return bool(self.open) or any(not own for _, own in self.watchers)
@@ -77,9 +80,9 @@ class _Pool:
         return GATHER if len(self.open) > 1 else 0.0
 
     def _is_busy(self) -> bool:
-        return self.lane.is_running
+        return self.sender.is_running
 
-    async def _deliver(self, parcels: Sequence[Pending], answer: say.Answer, sent: float) -> None:
+    async def _deliver(self, parcels: Sequence[Pending], answer: _messages.Answer, sent: float) -> None:
         """Let watchers hear what a batch did, then answer those who sent it."""
         for one, reply in zip(parcels, answer.replies, strict=True):
             self._note(one.command, reply)
@@ -88,25 +91,27 @@ class _Pool:
             self.follower.follow_on()
         hand_out(parcels, answer)
 
-    def _note(self, command: Command | say.Death, reply: Reply) -> None:
+    def _note(self, command: Command | _messages.Death, reply: Reply) -> None:
         """Keep count of what is open."""
-        if isinstance(command, do.Acquire):
+        if isinstance(command, commands.Acquire):
             if reply.kind in (WAITING, OFFERED, "away"):
                 self.open[command.id] = command
             elif reply.kind == HELD:
                 self.open[command.id] = None
-        elif isinstance(command, do.Adopt):
+        elif isinstance(command, commands.Adopt):
             if reply.kind == HELD and command.session:
                 self.open[reply.id] = None
-        elif isinstance(command, do.Bury):
+        elif isinstance(command, commands.Bury):
             self.open.clear()
 
     def _tell(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             for change in entry.changes:
-                if isinstance(change, to.Ended) or (isinstance(change, to.Adopted) and change.session != self._session):
+                if isinstance(change, changes.Ended) or (
+                    isinstance(change, changes.Adopted) and change.session != self._session
+                ):
                     self.open.pop(change.id, None)
-                elif isinstance(change, to.Held | to.Claimed) and change.id in self.open:
+                elif isinstance(change, changes.Held | changes.Claimed) and change.id in self.open:
                     self.open[change.id] = None
         for watcher, _ in self.watchers:
             try:
@@ -122,14 +127,14 @@ class _Pool:
         """Ask once more for what waits, under the same ids, since the pool began anew or was ended."""
         for command in list(self.open.values()):
             if command is not None:
-                self.lane.put(command, _nobody)
+                self.sender.put(command, _nobody)
 
     def attend(self) -> None:
         """Do what is due."""
         if self._has_interest():
             self.follower.follow_on()
-            if self.open and elapsed() - self.lane.last > BEAT:
-                self.lane.beat()
+            if self.open and elapsed() - self.sender.last > BEAT:
+                self.sender.beat()
 
 
 class TemporalEngine:
@@ -164,9 +169,9 @@ class TemporalEngine:
     def apply(self, pool: str, command: Command, done: Callable[[Reply | Exception], None], *, block: bool) -> Ticket:
         """Send a command with the next batch."""
         here = self._pool(pool)
-        if pool not in self.witness.pools and isinstance(command, do.Acquire | do.Adopt):
+        if pool not in self.witness.pools and isinstance(command, commands.Acquire | commands.Adopt):
             self.witness.mention(pool)
-        return here.lane.put(command, done)
+        return here.sender.put(command, done)
 
     def ask(self, pool: str, question: Question[T], done: Callable[[T | Exception], None], *, block: bool) -> Ticket:
         """Ask a question about the pool as of now."""
@@ -284,7 +289,7 @@ class TemporalEngine:
     async def _list(self) -> list[str]:
         assert self._client is not None
         prefix = self.address.prefix
-        query = f"WorkflowType = '{say.WORKFLOW}' AND ExecutionStatus = 'Running'"
+        query = f"WorkflowType = '{_messages.WORKFLOW}' AND ExecutionStatus = 'Running'"
         try:
             found = [one.id async for one in self._client.list_workflows(query)]
         except RPCError as error:
@@ -296,15 +301,15 @@ class TemporalEngine:
         deadline = elapsed() + PATIENCE
         while True:
             try:
-                await here.lane.place.handle().execute_update("drop")
-                await here.lane.place.handle().result(rpc_timeout=None)
+                await here.sender.pool_client.handle().execute_update("drop")
+                await here.sender.pool_client.handle().result(rpc_timeout=None)
             except RPCError as error:
                 if error.status != RPCStatusCode.NOT_FOUND:
-                    raise here.lane.place.unavailable(error) from error
+                    raise here.sender.pool_client.unavailable(error) from error
                 return
             except Exception as error:  # it is moving
                 if elapsed() > deadline:
-                    raise here.lane.place.unavailable(error) from error
+                    raise here.sender.pool_client.unavailable(error) from error
                 await asyncio.sleep(0.02)
             else:
                 return
@@ -313,9 +318,9 @@ class TemporalEngine:
         """Give back everything, everywhere."""
         for pool in self._pools.values():
             if pool.open:
-                pool.lane.put(do.Bury(self.session, "its engine was closed"), _nobody)
+                pool.sender.put(commands.Bury(self.session, "its engine was closed"), _nobody)
         for pool in self._pools.values():
-            await pool.lane.drained()
+            await pool.sender.drained()
             pool.follower.stop()
 
 

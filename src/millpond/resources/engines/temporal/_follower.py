@@ -35,7 +35,7 @@ from millpond.errors import EngineError
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.state import State
 from millpond.resources._rules.wire import Entry
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.resources.engines.temporal._sender import PATIENCE
@@ -75,7 +75,7 @@ class Follower:
 
     def __init__(
         self,
-        place: PoolClient,
+        pool_client: PoolClient,
         own: str,
         tell: Callable[[Sequence[Entry]], None],
         has_interest: Callable[[], bool],
@@ -83,7 +83,7 @@ class Follower:
         on_jump: Callable[[State], None],
         on_new_life: Callable[[], None],
     ) -> None:
-        self.place = place
+        self.pool_client = pool_client
         self._own = own
         self.replica = Replica()
         self._tell = tell
@@ -136,7 +136,7 @@ class Follower:
         if not self._is_loaded:
             await self.sync()
 
-    async def hear(self, answer: say.Answer, sent: float) -> None:
+    async def hear(self, answer: _messages.Answer, sent: float) -> None:
         """Take what an own batch decided; returns when everything up to it is known."""
         self._tell_time(answer.now, sent)
         if answer.incarnation == self._incarnation and answer.base > self.replica.version:
@@ -146,7 +146,7 @@ class Follower:
         if not self._take(answer):
             await self.sync()
 
-    def _take(self, answer: say.Answer) -> bool:
+    def _take(self, answer: _messages.Answer) -> bool:
         """Follow an answer; False if something before it is missing."""
         if not self._incarnation and not self.replica.version:
             self._incarnation = answer.incarnation  # the pool began with this
@@ -223,26 +223,26 @@ class Follower:
             except WorkflowQueryFailedError as error:  # it is moving
                 failure = error
             if elapsed() - start > PATIENCE:
-                raise self.place.unavailable(failure) from failure
+                raise self.pool_client.unavailable(failure) from failure
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.5)
 
-    async def _query(self) -> say.News | None:
+    async def _query(self) -> _messages.News | None:
         """Ask for what is new; None if the pool was dropped. One that was ended against its will is as it was left."""
-        since = raw(say.write(say.Since(self._incarnation, self.replica.version)))
+        since = raw(_messages.write(_messages.Since(self._incarnation, self.replica.version)))
         condition: QueryRejectCondition | None = QueryRejectCondition.NOT_OPEN
         while True:
             try:
-                found = await self.place.handle().query(
-                    say.NEWS, since, result_type=RawValue, reject_condition=condition, rpc_timeout=_ATTEMPT
+                found = await self.pool_client.handle().query(
+                    _messages.NEWS, since, result_type=RawValue, reject_condition=condition, rpc_timeout=_ATTEMPT
                 )
-                return say.read(found.payload.data, say.News)
+                return _messages.read(found.payload.data, _messages.News)
             except WorkflowQueryRejectedError as error:
                 if error.status == WorkflowExecutionStatus.COMPLETED:
                     return None
                 condition = None
 
-    def _learn(self, news: say.News, sent: float) -> None:
+    def _learn(self, news: _messages.News, sent: float) -> None:
         self._tell_time(news.now, sent, is_old=True)
         is_other = news.incarnation != self._incarnation
         was_known, self._incarnation = bool(self._incarnation), news.incarnation
@@ -296,14 +296,14 @@ class Follower:
                 await self._rest()
                 try:
                     if not run_id:
-                        run_id, token = (await self.place.handle().describe()).run_id, b""
+                        run_id, token = (await self.pool_client.handle().describe()).run_id, b""
                     run_id, token = await self._poll(run_id, token)
                 except RPCError as error:
                     if error.status == RPCStatusCode.NOT_FOUND:
                         run_id = ""
                     await asyncio.sleep(0.5)
         except Exception:
-            logger.exception("the tail of a pool broke", extra={"millpond": {"pool": self.place.workflow_id}})
+            logger.exception("the tail of a pool broke", extra={"millpond": {"pool": self.pool_client.workflow_id}})
         finally:
             self._tail = None
 
@@ -320,11 +320,11 @@ class Follower:
 
     async def _poll(self, run_id: str, token: bytes) -> tuple[str, bytes]:
         """Wait for more of the history; return where to go on."""
-        client = self.place.client
+        client = self.pool_client.client
         found = await client.workflow_service.get_workflow_execution_history(
             GetWorkflowExecutionHistoryRequest(
                 namespace=client.namespace,
-                execution=WorkflowExecution(workflow_id=self.place.workflow_id, run_id=run_id),
+                execution=WorkflowExecution(workflow_id=self.pool_client.workflow_id, run_id=run_id),
                 wait_new_event=True,
                 next_page_token=token,
                 history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT,
@@ -372,15 +372,15 @@ class Follower:
         outcome = found.outcome
         if not outcome.success.payloads or found.meta.update_id.startswith(self._own):
             return True  # own answers come by themselves
-        [value] = await self.place.client.data_converter.decode(outcome.success.payloads, [RawValue])
+        [value] = await self.pool_client.client.data_converter.decode(outcome.success.payloads, [RawValue])
         try:
-            answer = say.read(value.payload.data, say.Answer)
+            answer = _messages.read(value.payload.data, _messages.Answer)
         except ValueError:  # the outcome of something else
             return True
         try:
             return self._take(answer)
         except Exception:
-            logger.exception("a pool could not be followed", extra={"millpond": {"pool": self.place.workflow_id}})
+            logger.exception("a pool could not be followed", extra={"millpond": {"pool": self.pool_client.workflow_id}})
             return False
 
 

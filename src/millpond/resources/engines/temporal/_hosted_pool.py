@@ -4,7 +4,7 @@ Everything here is deterministic and has no clock but the one it is told, so a r
 it adds to the rules (`_rules.step`):
 
 - *batches* take effect once: the last one of every lane is remembered with its replies, also over continue-as-new;
-- *letters* to workflows, whose grants come without being asked for again;
+- *notices* to workflows, whose grants come without being asked for again;
 - *silence*: a process that was not heard of for `SILENT` has its grants marked as suspect, and after `FORGOTTEN` loses
   its places in line (never a lock); time in which the pool had no worker does not count;
 - *death*: of a workflow that the server closed, after the time that it declared for its work to end;
@@ -22,9 +22,7 @@ from typing import Final
 
 import msgspec
 
-from millpond.resources._rules import changes as to
-from millpond.resources._rules import commands as do
-from millpond.resources._rules import wire
+from millpond.resources._rules import changes, commands, wire
 from millpond.resources._rules.placement import POLICIES
 from millpond.resources._rules.records import HELD, QUARANTINED, Request, Resource
 from millpond.resources._rules.replica import Replica
@@ -63,11 +61,11 @@ BUILT_IN: Final = frozenset(POLICIES)
 """Placements that every worker knows."""
 RECENT: Final = 300
 """Entries that are carried over continue-as-new, for readers that are a little behind."""
-RULES: Final[dict[int, Callable[[State, do.Command, int], Outcome]]] = {1: step}
+RULES: Final[dict[int, Callable[[State, commands.Command, int], Outcome]]] = {1: step}
 """The rules by number. A run goes on with those it began with; a new run begins with the newest.
 
-Whoever changes what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
-What the keeper itself decides is as much a part of a replay: change it behind a number of the rules, too.
+Whoever decided what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
+What the hosted itself decides is as much a part of a replay: change it behind a number of the rules, too.
 """
 
 
@@ -78,7 +76,7 @@ class HostedPool:
         self,
         pool: str,
         incarnation: str,
-        estate: CarriedState | None = None,
+        carried: CarriedState | None = None,
         rules: int = 1,
         knows: Callable[[str], bool] = POLICIES.__contains__,
         limit: int = 0,
@@ -88,16 +86,16 @@ class HostedPool:
         self.limit = min(limit or LIMIT, LIMIT)
         self.replica = Replica()
         self.now = 0
-        self.letters: list[Notice] = []
+        self.notices: list[Notice] = []
         self.refusals: list[Refusal] = []
         self._lanes: dict[str, Memory] = {}
         self._heard: dict[str, int] = {}
         self._graces: dict[str, int] = {}
-        self._mourned: dict[str, tuple[int, str]] = {}
+        self._closed: dict[str, tuple[int, str]] = {}
         self._quarantine = ""
         self._told = 0  # up to here, answers hold what happened
-        if estate is not None:
-            self._inherit(estate)
+        if carried is not None:
+            self._take_over(carried)
         self._step = RULES[rules]
         self._knows = knows  # a placement
         self._journal: list[Entry] = []
@@ -109,24 +107,24 @@ class HostedPool:
         self._resources = {one.name: _weight_of_resource(one) for one in state.resources.values()}
         self._weight += sum(self._resources.values())
 
-    def _inherit(self, estate: CarriedState) -> None:
-        self.incarnation = estate.incarnation
-        self.limit = min(estate.limit or LIMIT, LIMIT)
-        self.now = estate.now
-        self.letters = list(estate.letters)
-        self.refusals = list(estate.refusals)
-        self.replica = Replica(State.load(estate.image), estate.version)
-        self.replica.history.extend(estate.recent)
-        self._lanes = dict(estate.lanes)
-        self._heard = dict(estate.heard)
+    def _take_over(self, carried: CarriedState) -> None:
+        self.incarnation = carried.incarnation
+        self.limit = min(carried.limit or LIMIT, LIMIT)
+        self.now = carried.now
+        self.notices = list(carried.notices)
+        self.refusals = list(carried.refusals)
+        self.replica = Replica(State.load(carried.image), carried.version)
+        self.replica.history.extend(carried.recent)
+        self._lanes = dict(carried.lanes)
+        self._heard = dict(carried.heard)
         self._graces = {
-            one.session: grace for one, grace in zip(estate.image.requests, estate.graces, strict=False) if grace
+            one.session: grace for one, grace in zip(carried.image.requests, carried.graces, strict=False) if grace
         }
-        self._mourned = dict(estate.mourned)
-        self._quarantine = estate.quarantine
-        self._told = max(estate.told, estate.version - len(estate.recent))
+        self._closed = dict(carried.closed)
+        self._quarantine = carried.quarantine
+        self._told = max(carried.told, carried.version - len(carried.recent))
 
-    def estate(self) -> CarriedState:
+    def carried_state(self) -> CarriedState:
         """Return all that the next run needs. It holds live records: write it before the next change."""
         image = self.replica.state.image()
         graces = [self._graces.get(one.session, 0) for one in image.requests]
@@ -139,8 +137,8 @@ class HostedPool:
             self._lanes,
             self._heard,
             graces if any(graces) else [],
-            self._mourned,
-            self.letters,
+            self._closed,
+            self.notices,
             list(self.replica.history)[-RECENT:],
             self.refusals,
             self._quarantine,
@@ -162,7 +160,7 @@ class HostedPool:
             self._hear(batch.session)
         replies = [_BEYOND if index in beyond else self.apply(command) for index, command in enumerate(batch.commands)]
         for session, grace in batch.graces.items():
-            if session in self.replica.state.sessions:
+            if session in self.replica.state.index.sessions:
                 self._graces[session] = max(grace, self._graces.get(session, 0))
         for death in batch.deaths:
             if death.but is None:
@@ -177,26 +175,26 @@ class HostedPool:
             self._rebase()
         return Answer(self.incarnation, base, self._told, self.now, replies, entries)
 
-    def apply(self, command: do.Command) -> do.Reply:
-        """Run one command, and write the letters that come of it."""
+    def apply(self, command: commands.Command) -> commands.Reply:
+        """Run one command, and write the notices that come of it."""
         if (refusal := self._check(command)) is not None:
             return refusal
         if self._broken >= BROKEN:
-            return do.Reply("refused", detail="commands before it, in the same batch, broke the rules too often")
+            return commands.Reply("refused", detail="commands before it, in the same batch, broke the rules too often")
         try:
-            reply, changes = self._step(self.replica.state, command, self.now)
-            entry = Entry(self.now, getattr(command, "session", ""), changes)
-            if changes:
+            reply, decided = self._step(self.replica.state, command, self.now)
+            entry = Entry(self.now, getattr(command, "session", ""), decided)
+            if decided:
                 wire.pack([entry])  # it must be possible to carry it on
         except Exception as error:
             self._broken += 1
             self._rebuild()
-            return do.Reply("refused", detail=f"{type(error).__name__}: {error}")
-        if changes:
+            return commands.Reply("refused", detail=f"{type(error).__name__}: {error}")
+        if decided:
             self.replica.history.append(entry)
             self.replica.version += 1
             self._journal.append(entry)
-            for change in changes:
+            for change in decided:
                 self._note(change, command, reply)
         return reply
 
@@ -209,11 +207,11 @@ class HostedPool:
         self.now = max(self.now, now)
         due = self.replica.state.due()
         if due is not None and due <= self.now:
-            self.apply(do.Tick())
-        for session, (at, why) in list(self._mourned.items()):
+            self.apply(commands.Tick())
+        for session, (at, why) in list(self._closed.items()):
             if at <= self.now:
-                del self._mourned[session]
-                self.apply(do.Bury(session, why))
+                del self._closed[session]
+                self.apply(commands.Bury(session, why))
         for session, heard in list(self._heard.items()):
             if heard + SILENT <= self.now:
                 self._miss(session, heard)
@@ -223,11 +221,11 @@ class HostedPool:
 
     def due(self) -> int | None:
         """Return the next time at which `tick` has something to do."""
-        times = [at for at, _ in self._mourned.values()]
+        times = [at for at, _ in self._closed.values()]
         own = self.replica.state.due()
         if own is not None:
             times.append(own)
-        sessions = self.replica.state.sessions
+        sessions = self.replica.state.index.sessions
         for session, heard in self._heard.items():
             if sessions.get(session):
                 silent = heard + SILENT
@@ -236,19 +234,19 @@ class HostedPool:
 
     def died(self, session: str, at: int, how: str) -> None:
         """Take note that the server closed a workflow: what it held ends, when its work has had time to end."""
-        if session not in self.replica.state.sessions or session in self._mourned:
+        if session not in self.replica.state.index.sessions or session in self._closed:
             return
         grace = self._graces.get(session, 0)
         if at + grace <= self.now:
-            self.apply(do.Bury(session, how))
+            self.apply(commands.Bury(session, how))
             return
-        self._mourned[session] = (at + grace, how)
+        self._closed[session] = (at + grace, how)
         until = f"{how}; its work is given until {_time_of_day(at + grace)} to end"
         for request in self._requests_of(session):
             if request.state == HELD:
-                self.apply(do.Suspect(session, request.token, until))
+                self.apply(commands.Suspect(session, request.token, until))
             else:
-                self.apply(do.Withdraw(session, request.id, by="millpond", reason=how))
+                self.apply(commands.Withdraw(session, request.id, by="millpond", reason=how))
 
     def outlived(self, session: str, at: int, how: str, but: Sequence[str]) -> None:
         """Take note of all that a workflow still knows of: the rest was left by earlier runs of it."""
@@ -257,9 +255,9 @@ class HostedPool:
             if request.id in but or request.asked >= at:
                 continue
             if grace and request.state == HELD:  # their work is given time to end
-                self.apply(do.Adopt("", request.token, request.holder, "kept", how, grace, by="millpond"))
+                self.apply(commands.Adopt("", request.token, request.holder, "kept", how, grace, by="millpond"))
             else:
-                self.apply(do.Withdraw(session, request.id, by="millpond", reason=how))
+                self.apply(commands.Withdraw(session, request.id, by="millpond", reason=how))
 
     def refuse(self, signal: str, why: str, now: int) -> None:
         """Remember a signal that could not be understood."""
@@ -269,7 +267,7 @@ class HostedPool:
         """Lend nothing of what is here until somebody says that it may be."""
         self._quarantine = why
         for name in list(self.replica.state.resources):
-            self.apply(do.Mark(name, QUARANTINED, "millpond", why))
+            self.apply(commands.Mark(name, QUARANTINED, "millpond", why))
 
     # --- what is asked -----------------------------------------------------------------------------------------
 
@@ -283,10 +281,11 @@ class HostedPool:
         return News(self.incarnation, version, self.now, image=self.replica.state.image())
 
     def chains(self) -> list[str]:
-        """Return the sessions of all workflows that hold or wait and are not mourned yet, the holders first."""
+        """Return the sessions of all workflows that hold or wait and are not known to be closed, the holders first."""
         state = self.replica.state
-        found = [one for one in state.sessions if _sessions.is_workflow(one) and one not in self._mourned]
-        return sorted(found, key=lambda one: not any(state.requests[known].token for known in state.sessions[one]))
+        sessions = state.index.sessions
+        found = [one for one in sessions if _sessions.is_workflow(one) and one not in self._closed]
+        return sorted(found, key=lambda one: not any(state.requests[known].token for known in sessions[one]))
 
     def placements(self) -> set[str]:
         """Return the placements of all that may still be given something."""
@@ -298,7 +297,7 @@ class HostedPool:
 
     def has_workflows(self) -> bool:
         """Tell whether any workflow holds or waits."""
-        return any(_sessions.is_workflow(one) for one in self.replica.state.sessions)
+        return any(_sessions.is_workflow(one) for one in self.replica.state.index.sessions)
 
     # --- small things ------------------------------------------------------------------------------------------
 
@@ -313,85 +312,87 @@ class HostedPool:
         if was_silent:
             for request in self._requests_of(session):
                 if request.suspect.startswith(_SILENCE):
-                    self.apply(do.Suspect(session, request.token, ""))
+                    self.apply(commands.Suspect(session, request.token, ""))
 
     def _miss(self, session: str, heard: int) -> None:
         """See to what a silent process left."""
         for request in self._requests_of(session):
             if request.state == HELD:
                 if not request.suspect:
-                    self.apply(do.Suspect(session, request.token, f"{_SILENCE} for {SILENT // SECOND} s"))
+                    self.apply(commands.Suspect(session, request.token, f"{_SILENCE} for {SILENT // SECOND} s"))
             elif heard + FORGOTTEN <= self.now:
                 why = f"{_SILENCE} for {FORGOTTEN // SECOND} s"
-                self.apply(do.Withdraw(session, request.id, by="millpond", reason=why))
-        if heard + FORGOTTEN <= self.now and session not in self.replica.state.sessions:
+                self.apply(commands.Withdraw(session, request.id, by="millpond", reason=why))
+        if heard + FORGOTTEN <= self.now and session not in self.replica.state.index.sessions:
             del self._heard[session]
-            self.apply(do.Bury(session, f"{_SILENCE} for {FORGOTTEN // SECOND} s"))  # its requests' numbers go, too
+            self.apply(
+                commands.Bury(session, f"{_SILENCE} for {FORGOTTEN // SECOND} s")
+            )  # its requests' numbers go, too
 
     def _requests_of(self, session: str) -> list[Request]:
         state = self.replica.state
-        return [state.requests[known] for known in list(state.sessions.get(session, ()))]
+        return [state.requests[known] for known in list(state.index.sessions.get(session, ()))]
 
-    def _check(self, command: do.Command) -> do.Reply | None:
+    def _check(self, command: commands.Command) -> commands.Reply | None:
         """Say why a command cannot be taken."""
         if (seen := getattr(command, "seen", 0)) > max(HIGHEST, self.replica.state.token):
-            return do.Reply("refused", detail=f"no pool has a token as high as {seen}")
-        if isinstance(command, do.Acquire):
+            return commands.Reply("refused", detail=f"no pool has a token as high as {seen}")
+        if isinstance(command, commands.Acquire):
             if command.id in self._known:
                 return None
             if not self._knows(command.placement):
                 why = f"placement {command.placement!r} is not known to the pool's worker: register it there"
-                return do.Reply("refused", command.id, detail=why)
+                return commands.Reply("refused", command.id, detail=why)
             if self._weight + _weight(command) > self.limit * 92 // 100:
                 why = f"{len(self._known)} requests hold or wait, and that is all that Temporal can carry"
-                return do.Reply("full", command.id, detail=why)
-        elif isinstance(command, do.Add) and self._weight + _weight_of_resource(command) > self.limit * 92 // 100:
-            return do.Reply("refused", detail="these are all the resources and requests that Temporal can carry")
+                return commands.Reply("full", command.id, detail=why)
+        elif isinstance(command, commands.Add) and self._weight + _weight_of_resource(command) > self.limit * 92 // 100:
+            return commands.Reply("refused", detail="these are all the resources and requests that Temporal can carry")
         return None
 
-    def _note(self, change: to.AnyChange, command: do.Command, reply: do.Reply) -> None:
+    def _note(self, change: changes.AnyChange, command: commands.Command, reply: commands.Reply) -> None:
         """Keep count of requests, and write to workflows about what they did not ask for in this very command."""
-        if isinstance(change, to.Asked):
+        if isinstance(change, changes.Asked):
             request = change.request
             self._known[request.id] = (request.session, weight := _weight(request))
             self._weight += weight
-            self._mourned.pop(request.session, None)  # it asks, so it lives
-        elif isinstance(change, to.Held):
+            self._closed.pop(request.session, None)  # it asks, so it lives
+        elif isinstance(change, changes.Held):
             if not (reply.kind == HELD and reply.id == change.id):
                 self._write(self._known[change.id][0], "granted", change.id, change.token, change.shares)
-        elif isinstance(change, to.Ended):
+        elif isinstance(change, changes.Ended):
             session, weight = self._known.pop(change.id)
             self._weight -= weight
             self._forgive(session)
-            asked_for = isinstance(command, do.Release | do.Withdraw) and command.session == session
+            asked_for = isinstance(command, commands.Release | commands.Withdraw) and command.session == session
             if not asked_for and change.how != "died":
                 detail = ": ".join(filter(None, (told(change.how, change.by), change.reason)))
                 self._write(session, "ended", change.id, change.token, (), detail)
-        elif isinstance(change, to.Adopted):
+        elif isinstance(change, changes.Adopted):
             before, weight = self._known[change.id]
             self._known[change.id] = (change.session, weight)
             self._forgive(before)
             if before != change.session:
                 self._write(before, "ended", change.id, 0, (), told(change.how, change.by or str(change.holder)))
-        elif isinstance(change, to.Returned):
+        elif isinstance(change, changes.Returned):
             self._known[change.id] = (change.session, self._known[change.id][1])
-        elif isinstance(change, to.Added):
+        elif isinstance(change, changes.Added):
             self._resources[change.resource.name] = weight = _weight_of_resource(change.resource)
             self._weight += weight
-        elif isinstance(change, to.Removed):
+        elif isinstance(change, changes.Removed):
             self._weight -= self._resources.pop(change.name, 0)
 
     def _forgive(self, session: str) -> None:
         """Forget how long the work of somebody may go on who has nothing any more."""
-        if session not in self.replica.state.sessions:
+        if session not in self.replica.state.index.sessions:
             self._graces.pop(session, None)
 
     def _write(
         self, session: str, kind: str, request: str, token: int, shares: tuple[tuple[str, int], ...], detail: str = ""
     ) -> None:
-        if _sessions.is_workflow(session) and session not in self._mourned:
+        if _sessions.is_workflow(session) and session not in self._closed:
             chain = _sessions.workflow_of(session)[1]
-            self.letters.append(Notice(self.pool, chain, kind, request, token, shares, detail, session))
+            self.notices.append(Notice(self.pool, chain, kind, request, token, shares, detail, session))
 
     def _since(self, version: int) -> list[Entry]:
         """Return what happened after a version; what timers and signals did goes with the next answer."""
@@ -416,11 +417,11 @@ class HostedPool:
 
 
 _SAME: Final = "="
-_BEYOND: Final = do.Reply("refused", detail="a number in it is beyond all reckoning")
+_BEYOND: Final = commands.Reply("refused", detail="a number in it is beyond all reckoning")
 _SILENCE: Final = "its process was not heard of"
 
 
-def _weight(request: Request | do.Acquire) -> int:
+def _weight(request: Request | commands.Acquire) -> int:
     """Return about how many bytes a request takes when it is compressed: names are mostly numbers, in hex.
 
     It is measured, not computed, since another build of zlib may find another length in a replay.
@@ -434,23 +435,23 @@ def _weight(request: Request | do.Acquire) -> int:
     return 22 + (56 * names + 60 * texts + 25 * lists) // 100
 
 
-def _weight_of_resource(resource: Resource | do.Add) -> int:
+def _weight_of_resource(resource: Resource | commands.Add) -> int:
     texts = len(resource.name) + sum(len(key) // 4 + len(value) for key, value in resource.labels.items())
     return 10 + 60 * texts // 100
 
 
-def _without_ids(replies: Sequence[do.Reply], commands: Sequence[do.Command]) -> list[do.Reply]:
+def _without_ids(replies: Sequence[commands.Reply], asked: Sequence[commands.Command]) -> list[commands.Reply]:
     """Leave out of replies what the batch says itself when it comes again: ids of requests do not compress."""
     return [
         msgspec.structs.replace(one, id=_SAME) if one.id and one.id == getattr(command, "id", "") else one
-        for one, command in zip(replies, commands, strict=True)
+        for one, command in zip(replies, asked, strict=True)
     ]
 
 
-def _with_ids(replies: Sequence[do.Reply], commands: Sequence[do.Command]) -> list[do.Reply]:
+def _with_ids(replies: Sequence[commands.Reply], asked: Sequence[commands.Command]) -> list[commands.Reply]:
     return [
         msgspec.structs.replace(one, id=getattr(command, "id", "")) if one.id == _SAME else one
-        for one, command in zip(replies, commands, strict=False)
+        for one, command in zip(replies, asked, strict=False)
     ]
 
 

@@ -20,15 +20,14 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 from millpond.errors import AcquireTimeout, EngineError, LeaseLost
-from millpond.resources import _requests
+from millpond.resources import _arguments
+from millpond.resources._arguments import Units
 from millpond.resources._refusals import Asked, grant_name, lost, not_held
-from millpond.resources._requests import Units
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.commands import Acquire, Command, Reply
 from millpond.resources._rules.records import HELD, WAITING, Holder, Want
 from millpond.resources._rules.selectors import Selector
-from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal import _sessions
+from millpond.resources.engines.temporal import _messages, _sessions
 from millpond.resources.engines.temporal._orders import Order, raw
 
 T = TypeVar("T")
@@ -92,10 +91,10 @@ def acquire(
         if not isinstance(reattach, Detached):
             raise TypeError(f"reattach must be what detach() returned, not {reattach!r}")
         return WorkflowGrant(pool, None, None, 0, reattach)
-    want = _requests.want(selector, name=name, count=count, units=units)
+    want = _arguments.want(selector, name=name, count=count, units=units)
     options = _options(timeout, lease, priority, group, reason, placement, wait_for_capacity)
     return WorkflowGrant(
-        pool, (want,), timeout, _requests.microseconds(work_ends_within, "work_ends_within"), **options
+        pool, (want,), timeout, _arguments.microseconds(work_ends_within, "work_ends_within"), **options
     )
 
 
@@ -115,8 +114,8 @@ def acquire_all(
 ) -> WorkflowGrant:
     """Wait for several resources at once, all or nothing."""
     options = _options(timeout, lease, priority, group, reason, placement, wait_for_capacity)
-    grace = _requests.microseconds(work_ends_within, "work_ends_within")
-    return WorkflowGrant(pool, _requests.bundle(selectors), timeout, grace, **options)
+    grace = _arguments.microseconds(work_ends_within, "work_ends_within")
+    return WorkflowGrant(pool, _arguments.bundle(selectors), timeout, grace, **options)
 
 
 def _options(
@@ -129,14 +128,14 @@ def _options(
     patient: bool,
 ) -> dict[str, Any]:
     return {
-        "timeout": _requests.microseconds(timeout, "timeout"),
+        "timeout": _arguments.microseconds(timeout, "timeout"),
         "wait": timeout != 0,
-        "lease": _requests.microseconds(lease, "lease", 0.05),
-        "priority": _requests.priority(priority),
-        "group": _requests.text(group, "group"),
-        "reason": _requests.text(reason, "reason")[:REASON],
-        "placement": _requests.name(placement, "placement"),
-        "patient": _requests.flag(patient, "wait_for_capacity"),
+        "lease": _arguments.microseconds(lease, "lease", 0.05),
+        "priority": _arguments.priority(priority),
+        "group": _arguments.text(group, "group"),
+        "reason": _arguments.text(reason, "reason")[:REASON],
+        "placement": _arguments.name(placement, "placement"),
+        "patient": _arguments.flag(patient, "wait_for_capacity"),
     }
 
 
@@ -153,7 +152,7 @@ class WorkflowGrant:
         /,
         **options: Any,
     ) -> None:
-        self._pool = _requests.name(pool, "a pool's name")
+        self._pool = _arguments.name(pool, "a pool's name")
         self._wants = wants
         self._limit = limit
         self._grace = grace
@@ -254,9 +253,9 @@ class WorkflowGrant:
         if self._state == "lost":
             raise self._loss()
         self.check()
-        desk = _desk()
-        reply, cancelled = await desk.send(self._pool, do.Release(desk.session, self._token))
-        desk.forget(self)
+        own = _own_grants()
+        reply, cancelled = await own.send(self._pool, commands.Release(own.session, self._token))
+        own.forget(self)
         if self._state == HELD:
             self._state, self._how = "over", "released"
             if reply is not None and reply.kind == "stale":
@@ -269,8 +268,8 @@ class WorkflowGrant:
     async def renew(self) -> None:
         """Let a lease run for its whole length again from now."""
         self.check()
-        desk = _desk()
-        reply, cancelled = await desk.send(self._pool, do.Renew(desk.session, self._token))
+        own = _own_grants()
+        reply, cancelled = await own.send(self._pool, commands.Renew(own.session, self._token))
         if reply is not None and reply.kind != HELD and self._state == HELD:
             self._lose(reply.detail or reply.kind)
         if cancelled is not None:
@@ -284,7 +283,7 @@ class WorkflowGrant:
         """
         self.check()
         self._state = "detached"
-        return Detached(self._pool, self._id, self._token, _desk().session)
+        return Detached(self._pool, self._id, self._token, _own_grants().session)
 
     async def __aenter__(self) -> WorkflowGrant:
         if self._state == "new":
@@ -316,42 +315,42 @@ class WorkflowGrant:
     # --- getting it --------------------------------------------------------------------------------------------
 
     async def _obtain(self) -> None:
-        desk = _desk()
+        own = _own_grants()
         if self._reattach is not None:
-            await self._take_up(desk, self._reattach)
+            await self._take_up(own, self._reattach)
             return
         assert self._wants is not None
         self._id = f"#{workflow.uuid4().hex}"
         self._state = WAITING
-        desk.expect(self)
+        own.expect(self)
         info = workflow.info()
         holder = Holder("workflow", info.workflow_id, info.run_id)
-        command = Acquire(self._id, desk.session, 0, holder, self._wants, sure=True, **self._options)
+        command = Acquire(self._id, own.session, 0, holder, self._wants, sure=True, **self._options)
         try:
-            await self._ask(desk, command)
+            await self._ask(own, command)
         except GeneratorExit:  # the workflow is thrown away, see __aexit__
             raise
         except BaseException:
             if self._state != "over":
-                await self._give_up(desk)
+                await self._give_up(own)
             raise
 
-    async def _ask(self, desk: _Desk, command: Acquire) -> None:
-        """Ask, and wait for the letter; now and then make sure that the pool still knows."""
+    async def _ask(self, own: _OwnGrants, command: Acquire) -> None:
+        """Ask, and wait for the notice; now and then make sure that the pool still knows."""
         deadline = None if self._limit is None else workflow.time() + self._limit
         look = FIRST_LOOK
         while True:
             until = None if deadline is None else deadline + PATIENCE
-            reply, cancelled = await desk.send(self._pool, command, self._grace, until)
+            reply, cancelled = await own.send(self._pool, command, self._grace, until)
             if cancelled is not None:
                 raise cancelled
             if reply is None:
                 raise AcquireTimeout(f"pool {self._pool!r} did not answer in time: is a worker there that hosts it?")
-            if self._state == WAITING:  # else a letter was quicker
+            if self._state == WAITING:  # else a notice was quicker
                 if reply.kind == HELD:
                     self.granted(reply.token, reply.shares)
                 elif reply.kind != WAITING:
-                    self._end(desk, reply.kind)
+                    self._end(own, reply.kind)
                     raise self._asked().refused(reply.kind, reply.detail, LOOK)
             left = None if deadline is None else max(0.001, deadline - workflow.time())
             try:
@@ -367,53 +366,53 @@ class WorkflowGrant:
                 return
             raise self._asked().refused("ended", self._how, LOOK)
 
-    async def _give_up(self, desk: _Desk) -> None:
+    async def _give_up(self, own: _OwnGrants) -> None:
         """Take the request back, wherever it stands; a pool that does not answer is told later."""
-        self._end(desk, self._how or "withdrawn")
+        self._end(own, self._how or "withdrawn")
         until = workflow.time() + PATIENCE
-        _, cancelled = await desk.send(self._pool, do.Withdraw(desk.session, self._id), until=until)
+        _, cancelled = await own.send(self._pool, commands.Withdraw(own.session, self._id), until=until)
         if cancelled is not None:
             raise cancelled
 
-    def _end(self, desk: _Desk, how: str) -> None:
+    def _end(self, own: _OwnGrants, how: str) -> None:
         self._state, self._how = "over", how
-        desk.forget(self)
+        own.forget(self)
 
-    async def _take_up(self, desk: _Desk, detached: Detached) -> None:
+    async def _take_up(self, own: _OwnGrants, detached: Detached) -> None:
         """Go on with what an earlier run of this chain held."""
         if detached.pool != self._pool:
             raise LeaseLost(f"grant {detached.token} is of pool {detached.pool!r}, not of {self._pool!r}")
-        if detached.session != desk.session:
+        if detached.session != own.session:
             raise LeaseLost(
                 f"grant {detached.token} of pool {self._pool!r} belongs to {detached.session[2:]}, not here"
             )
         self._id = detached.request_id
         self._state = WAITING
-        desk.expect(self)
-        reply, cancelled = await desk.send(self._pool, do.Renew(desk.session, detached.token))
+        own.expect(self)
+        reply, cancelled = await own.send(self._pool, commands.Renew(own.session, detached.token))
         if self._state == WAITING and reply is not None:
             if reply.kind == HELD and reply.id == self._id:
                 self.granted(detached.token, reply.shares)
             else:
                 self._lose(reply.detail or reply.kind)
         if cancelled is not None:
-            await self._give_up(desk)
+            await self._give_up(own)
             raise cancelled
         if self._state != HELD:
             raise LeaseLost(f"grant {detached.token} of pool {self._pool!r} was lost meanwhile: {self._how}")
 
     def granted(self, token: int, shares: tuple[tuple[str, int], ...]) -> None:
-        """Take note that it is held."""
+        """Mark it as held."""
         self._token, self._shares, self._state = token, shares, HELD
 
     def ended(self, token: int, detail: str) -> None:
-        """Take note of a letter that says that it is over."""
+        """Handle a notice that says that it is over."""
         if self._state == WAITING or (self._state == HELD and token in (0, self._token)):
             self._lose(detail)
 
     def _lose(self, how: str) -> None:
         self._state, self._how = "lost", how
-        _desk().forget(self)
+        _own_grants().forget(self)
 
     # --- words -------------------------------------------------------------------------------------------------
 
@@ -432,8 +431,8 @@ class WorkflowGrant:
         return Asked(self._pool, self._id, self._wants or (), self._limit)
 
 
-class _Desk:
-    """All that one run of a workflow asks for and holds; it is the handler of the pools' letters."""
+class _OwnGrants:
+    """All that one run of a workflow asks for and holds; it is the handler of the pools' notices."""
 
     def __init__(self) -> None:
         info = workflow.info()
@@ -443,30 +442,30 @@ class _Desk:
         self._grants: dict[str, WorkflowGrant] = {}  # also those that are detached
 
     def expect(self, grant: WorkflowGrant) -> None:
-        """Have letters about a request brought to its grant."""
+        """Bring notices about a request to its grant."""
         self._grants[grant.request_id] = grant
 
     def forget(self, grant: WorkflowGrant) -> None:
-        """Have them no more."""
+        """Bring no more of them."""
         self._grants.pop(grant.request_id, None)
 
     def hear(self, content: RawValue = NOTHING) -> None:
-        """Take a letter: for another chain, or about nothing that is known, it is no news of ours."""
+        """Read a notice; one for another chain, or about a request that is not known, is ignored."""
         try:
-            letter = say.read(content.payload.data, say.Notice)
+            notice = _messages.read(content.payload.data, _messages.Notice)
         except ValueError as error:
             workflow.logger.warning("a signal was not understood: %s", error)
             return
-        if letter.chain != self._chain:
+        if notice.chain != self._chain:
             return
-        grant = self._grants.get(letter.request)
+        grant = self._grants.get(notice.request)
         if grant is None:
             return
-        if letter.kind == "granted":
+        if notice.kind == "granted":
             if grant.is_waiting:  # else it is known: a pool that moves on may write twice
-                grant.granted(letter.token, letter.shares)
+                grant.granted(notice.token, notice.shares)
         else:
-            grant.ended(letter.token, letter.detail)
+            grant.ended(notice.token, notice.detail)
 
     async def send(
         self, pool: str, command: Command, grace: int = 0, until: float | None = None
@@ -502,7 +501,7 @@ def _is_cancellation(error: BaseException) -> bool:
 def _carry(order: Order) -> workflow.ActivityHandle[RawValue]:
     try:
         return workflow.start_local_activity(
-            say.COMMAND,
+            _messages.COMMAND,
             order.write(),
             result_type=RawValue,
             start_to_close_timeout=timedelta(seconds=40),
@@ -534,16 +533,16 @@ def _no_plugin() -> ApplicationError:
     )
 
 
-def _desk() -> _Desk:
-    """Return the desk of this run: the handler of the pools' signal knows it, so nothing global does."""
+def _own_grants() -> _OwnGrants:
+    """Return the grants of this run: the handler of the pools' signal knows them, so nothing global does."""
     if not workflow.in_workflow():
         raise RuntimeError(
             "this is not a workflow: use ResourcePool(name, 'temporal://...') in programs and activities"
         )
-    handler = workflow.get_signal_handler(say.LETTER)
-    desk = getattr(handler, "__self__", None)
-    if isinstance(desk, _Desk):
-        return desk
-    desk = _Desk()
-    workflow.set_signal_handler(say.LETTER, desk.hear)
-    return desk
+    handler = workflow.get_signal_handler(_messages.NOTICE)
+    own = getattr(handler, "__self__", None)
+    if isinstance(own, _OwnGrants):
+        return own
+    own = _OwnGrants()
+    workflow.set_signal_handler(_messages.NOTICE, own.hear)
+    return own

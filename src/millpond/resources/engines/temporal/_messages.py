@@ -19,7 +19,7 @@ from millpond.resources._rules.wire import Entry
 
 T = TypeVar("T")
 FORMAT: Final = 1
-"""Of the estate; a pool refuses one that is newer than it knows."""
+"""Of `CarriedState`; a pool refuses one that is newer than it knows."""
 PLAIN: Final = 8_000
 """Bytes up to which a message stays readable."""
 LONG: Final = 1_000_000
@@ -35,13 +35,13 @@ Whole: TypeAlias = Annotated[int, Meta(ge=0)]
 WORKFLOW: Final = "MillpondResourcePool"
 APPLY: Final = "apply"
 NEWS: Final = "news"
-ESTATE: Final = "estate"
+CARRIED_STATE: Final = "estate"
 CHAINS: Final = "chains"
-LETTER: Final = "millpond"
+NOTICE: Final = "millpond"
 """The signal by which a pool writes to a workflow."""
 COMMAND: Final = "millpond_apply"
 WATCH: Final = "millpond_watch"
-INHERIT: Final = "millpond_inherit"
+RECOVER: Final = "millpond_inherit"
 MOVING, BAD_REQUEST = "PoolIsMoving", "BadRequest"
 
 
@@ -138,8 +138,9 @@ class CarriedState(Struct, omit_defaults=True):
     lanes: dict[str, Memory] = {}
     heard: dict[str, int] = {}
     graces: list[int] = []  # of the image's requests, in their order: how long work may go on after a death
-    mourned: dict[str, tuple[int, str]] = {}  # session -> when what it held ends, and why
-    letters: list[Notice] = []
+    closed: dict[str, tuple[int, str]] = msgspec.field(name="mourned", default_factory=dict)
+    # session -> when what it held ends, and why
+    notices: list[Notice] = msgspec.field(name="letters", default_factory=list)  # the name that is written
     recent: list[Entry] = []
     refusals: list[Refusal] = []
     quarantine: str = ""  # why the resources were not to be trusted when it was inherited
@@ -166,7 +167,7 @@ class Leftover(Struct, frozen=True):
 class Recovered(Struct, omit_defaults=True):
     """What could be had of a closed run."""
 
-    estate: CarriedState | None = None
+    carried: CarriedState | None = msgspec.field(name="estate", default=None)  # the name that is written
     leftovers: list[Leftover] = []
     quarantine: str = ""
     limit: int = 0
@@ -209,34 +210,34 @@ def _is_beyond(value: object) -> bool:
     return isinstance(value, int) and abs(value) > HIGHEST
 
 
-def freeze(estate: CarriedState | Recovered) -> bytes:
-    """Write an estate as small as it can be."""
-    return zlib.compress(msgspec.msgpack.encode(estate), 6)
+def freeze(carried: CarriedState | Recovered) -> bytes:
+    """Write a carried state as small as it can be."""
+    return zlib.compress(msgspec.msgpack.encode(carried), 6)
 
 
-def freeze_to_fit(estate: CarriedState, size: int) -> bytes:
-    """Write an estate with at most `size` bytes; what is left out if need be only saves others a question.
+def freeze_to_fit(carried: CarriedState, size: int) -> bytes:
+    """Write a carried state with at most `size` bytes; what is left out if need be only saves others a question.
 
     It is longer only if what is held and what waits is too much.
     """
-    data = freeze(estate)
+    data = freeze(carried)
     for trim in (_forget_history, _forget_endings, _forget_old_lanes):
         if len(data) <= size:
             break
-        trim(estate)
-        data = freeze(estate)
+        trim(carried)
+        data = freeze(carried)
     return data
 
 
 def thaw(data: bytes, kind: type[T]) -> T:
-    """Read an estate, or an inheritance."""
+    """Read a carried state, or what could be recovered."""
     try:
         found = msgspec.msgpack.decode(_inflate(data), type=kind)
     except (zlib.error, RecursionError) as error:
         raise ValueError(str(error)) from error
-    estate = found.estate if isinstance(found, Recovered) else found
-    if isinstance(estate, CarriedState) and estate.format > FORMAT:
-        problem = f"the pool's state has format {estate.format}, and this worker knows {FORMAT}: update it"
+    carried = found.carried if isinstance(found, Recovered) else found
+    if isinstance(carried, CarriedState) and carried.format > FORMAT:
+        problem = f"the pool's state has format {carried.format}, and this worker knows {FORMAT}: update it"
         raise NotImplementedError(problem)
     return found
 
@@ -249,14 +250,14 @@ def _inflate(data: bytes) -> bytes:
     return found
 
 
-def _forget_history(estate: CarriedState) -> None:
-    estate.recent = []
+def _forget_history(carried: CarriedState) -> None:
+    carried.recent = []
 
 
-def _forget_endings(estate: CarriedState) -> None:
-    estate.image.endings = []
+def _forget_endings(carried: CarriedState) -> None:
+    carried.image.endings = []
 
 
-def _forget_old_lanes(estate: CarriedState) -> None:
+def _forget_old_lanes(carried: CarriedState) -> None:
     """Leave those whose last batch may still come again."""
-    estate.lanes = {lane: one for lane, one in estate.lanes.items() if one.at + 60_000_000 > estate.now}
+    carried.lanes = {lane: one for lane, one in carried.lanes.items() if one.at + 60_000_000 > carried.now}

@@ -14,7 +14,7 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond.errors import EngineUnavailable
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._orders import raw
 
 ATTEMPT: Final = timedelta(seconds=10)
@@ -55,7 +55,7 @@ class PoolClient:
             ),
             request=Request(
                 meta=Meta(update_id=update_id, identity=self.client.identity),
-                input=Input(name=say.APPLY, args=Payloads(payloads=payloads)),
+                input=Input(name=_messages.APPLY, args=Payloads(payloads=payloads)),
             ),
         )
         found = await self.client.workflow_service.update_workflow_execution(request, retry=False, timeout=ATTEMPT)
@@ -81,8 +81,8 @@ class PoolClient:
             if error.status != RPCStatusCode.NOT_FOUND:
                 raise
         await self.client.start_workflow(
-            say.WORKFLOW,
-            raw(say.write(say.Opening(previous, await payload_limit(self.client)))),
+            _messages.WORKFLOW,
+            raw(_messages.write(_messages.Opening(previous, await payload_limit(self.client)))),
             id=self.workflow_id,
             task_queue=self.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from millpond.resources import _views
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.records import HELD, Holder, Want
 from millpond.resources._rules.replica import Replica
 
@@ -59,7 +59,7 @@ def details(replica: Replica) -> str:
     return "\n".join([*head, "| resource | holder | reason |", "|-|-|-|", *rows])
 
 
-def sample_request(request: str, session: str, workflow_id: str, run_id: str) -> do.Acquire:
+def sample_request(request: str, session: str, workflow_id: str, run_id: str) -> commands.Acquire:
     """Return the command for a request in the words of Temporal's samples."""
     holder = Holder("workflow", workflow_id, run_id)
-    return do.Acquire(request, session, 0, holder, (Want(),), sure=True, patient=True)
+    return commands.Acquire(request, session, 0, holder, (Want(),), sure=True, patient=True)

@@ -19,10 +19,10 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowQueryFail
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
-from millpond.resources._rules import changes as to
+from millpond.resources._rules import changes
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.state import State
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._hosted_pool import LIMIT, HostedPool
 from millpond.resources.engines.temporal._pool_client import payload_limit
 
@@ -30,15 +30,17 @@ LAG: Final = 1.0
 """Seconds after which Temporal's visibility usually knows of a run."""
 
 
-async def inheritance(client: Client, workflow_id: str, heir: str, previous: str | None) -> bytes:
+async def recover_state(client: Client, workflow_id: str, heir: str, previous: str | None) -> bytes:
     """Return what the run `previous` left to the run `heir`, frozen; None looks for the last one that was closed."""
     limit = await payload_limit(client)
-    found = await _Search(client, workflow_id, heir).inherit(previous)
+    found = await _Search(client, workflow_id, heir).recover(previous)
     found.limit = limit
-    if found.estate is not None:
-        found.estate.limit = limit
-        say.freeze_to_fit(found.estate, min(limit or LIMIT, LIMIT) * 95 // 100)  # leaves out what can be left out
-    return say.freeze(found)
+    if found.carried is not None:
+        found.carried.limit = limit
+        _messages.freeze_to_fit(
+            found.carried, min(limit or LIMIT, LIMIT) * 95 // 100
+        )  # leaves out what can be left out
+    return _messages.freeze(found)
 
 
 class _Search:
@@ -50,24 +52,24 @@ class _Search:
         self._heir = heir
         self._seen = {heir}
 
-    async def inherit(self, run_id: str | None) -> say.Recovered:
+    async def recover(self, run_id: str | None) -> _messages.Recovered:
         """Return what a run left; None looks for the last one."""
         if run_id is None:
             run_id = await self._last()
         if not run_id or run_id in self._seen:
-            return say.Recovered()
+            return _messages.Recovered()
         self._seen.add(run_id)
         handle = self._client.get_workflow_handle(self._workflow_id, run_id=run_id)
         try:
-            found = await handle.query(say.ESTATE, result_type=RawValue)
-            estate = say.thaw(found.payload.data, say.CarriedState)
+            found = await handle.query(_messages.CARRIED_STATE, result_type=RawValue)
+            carried = _messages.thaw(found.payload.data, _messages.CarriedState)
         except (WorkflowQueryFailedError, ValueError) as error:
             return await self._salvage(run_id, str(error))
         except RPCError as error:
             if error.status != RPCStatusCode.FAILED_PRECONDITION and activity.info().attempt < 5:
                 raise
             return await self._salvage(run_id, str(error))
-        return say.Recovered(estate, await self._signals(await self._history(run_id)))
+        return _messages.Recovered(carried, await self._signals(await self._history(run_id)))
 
     async def _last(self) -> str:
         """Return the last run, for a pool that was started by hand; "" if there is none, or it was dropped."""
@@ -92,9 +94,9 @@ class _Search:
         handle = self._client.get_workflow_handle(self._workflow_id, run_id=run_id)
         return [event async for event in handle.fetch_history_events()]
 
-    async def _signals(self, events: Sequence[HistoryEvent], *, all_of_them: bool = False) -> list[say.Leftover]:
+    async def _signals(self, events: Sequence[HistoryEvent], *, all_of_them: bool = False) -> list[_messages.Leftover]:
         """Return the signals that a run had received, but never looked at."""
-        found: list[say.Leftover] = []
+        found: list[_messages.Leftover] = []
         for event in events:
             if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED and not all_of_them:
                 found = []
@@ -102,14 +104,14 @@ class _Search:
                 signal = event.workflow_execution_signaled_event_attributes
                 values = await self._decode(signal.input.payloads)
                 if len(values) == 1:
-                    found.append(say.Leftover(signal.signal_name, values[0].data))
+                    found.append(_messages.Leftover(signal.signal_name, values[0].data))
         return found
 
     async def _decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         values = await self._client.data_converter.decode(payloads, [RawValue] * len(payloads))
         return [one.payload for one in values]
 
-    async def _salvage(self, run_id: str, why: str) -> say.Recovered:
+    async def _salvage(self, run_id: str, why: str) -> _messages.Recovered:
         """Rebuild what can be rebuilt from a history."""
         events = await self._history(run_id)
         try:
@@ -118,24 +120,24 @@ class _Search:
             beginning = None
             why = f"{why}; {error}"
         if isinstance(beginning, str) or beginning is None:  # it never began, so it has nothing of its own
-            left = await self.inherit(beginning)
+            left = await self.recover(beginning)
             left.leftovers += await self._signals(events, all_of_them=True)
             return left
         if all(event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
             beginning.leftovers = await self._signals(events)
             return beginning  # it did nothing
         replica = Replica()
-        if beginning.estate is not None:
-            replica = Replica(State.load(beginning.estate.image), beginning.estate.version)
+        if beginning.carried is not None:
+            replica = Replica(State.load(beginning.carried.image), beginning.carried.version)
         now = await self._follow(replica, events)
-        keeper = HostedPool(self._workflow_id, self._heir)  # a new incarnation: copies of the old one may know more
-        keeper.replica, keeper.now = replica, now
+        hosted = HostedPool(self._workflow_id, self._heir)  # a new incarnation: copies of the old one may know more
+        hosted.replica, hosted.now = replica, now
         told = f"its pool was ended and its state could not be read ({why[:200]}): uncordon it when it is surely free"
-        return say.Recovered(keeper.estate(), quarantine=told)
+        return _messages.Recovered(hosted.carried_state(), quarantine=told)
 
     async def _follow(self, replica: Replica, events: Sequence[HistoryEvent]) -> int:
         """Follow answers for as long as none is missing, and find the resources behind that; return when it ended."""
-        lost: dict[str, to.Added] = {}
+        lost: dict[str, changes.Added] = {}
         now, is_whole = 0, True
         for event in events:
             try:
@@ -151,31 +153,31 @@ class _Search:
                 for entry in answer.entries[replica.version - answer.base :]:
                     replica.follow(entry)
             else:
-                changes = [change for entry in answer.entries for change in entry.changes]
-                lost |= {one.resource.name: one for one in changes if isinstance(one, to.Added)}
+                found_changes = [change for entry in answer.entries for change in entry.changes]
+                lost |= {one.resource.name: one for one in found_changes if isinstance(one, changes.Added)}
         for name, change in lost.items():
             if name not in replica.state.resources:
-                slot = len(replica.state.slots)
-                replica.state.evolve(to.Added(msgspec.structs.replace(change.resource, slot=slot)), now)
+                slot = len(replica.state.index.slots)
+                replica.state.evolve(changes.Added(msgspec.structs.replace(change.resource, slot=slot)), now)
                 replica.version += 1
         return now
 
-    async def _beginning(self, events: Sequence[HistoryEvent]) -> say.Recovered | str | None:
+    async def _beginning(self, events: Sequence[HistoryEvent]) -> _messages.Recovered | str | None:
         """Return what a run began with; if it never did, the run that it was to inherit from."""
         start = await self._decode(events[0].workflow_execution_started_event_attributes.input.payloads)
         data = start[0].data if start else b""
         if start and start[0].metadata.get("encoding") == b"binary/plain":
-            return say.Recovered(say.thaw(data, say.CarriedState))
-        previous = say.read(data, say.Opening).previous if data not in (b"", b"null") else None
+            return _messages.Recovered(_messages.thaw(data, _messages.CarriedState))
+        previous = _messages.read(data, _messages.Opening).previous if data not in (b"", b"null") else None
         if previous == "":
-            return say.Recovered()
+            return _messages.Recovered()
         for event in events:
             if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
                 [result] = await self._decode(event.activity_task_completed_event_attributes.result.payloads)
-                return say.thaw(result.data, say.Recovered)  # that is the first thing such a run does
+                return _messages.thaw(result.data, _messages.Recovered)  # that is the first thing such a run does
         return previous
 
-    async def _answer(self, event: HistoryEvent) -> say.Answer | None:
+    async def _answer(self, event: HistoryEvent) -> _messages.Answer | None:
         """Return what a batch led to, if an event tells that."""
         if event.event_type != EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_COMPLETED:
             return None
@@ -183,4 +185,4 @@ class _Search:
         payloads = await self._decode(outcome.success.payloads)
         if not payloads or payloads[0].metadata.get("encoding") == b"binary/null":  # refused, or not a batch
             return None
-        return say.read(payloads[0].data, say.Answer)
+        return _messages.read(payloads[0].data, _messages.Answer)

@@ -19,9 +19,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError
-from millpond.resources._rules import commands as do
+from millpond.resources._rules import commands
 from millpond.resources._rules.commands import Command, Reply
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._pool_client import PoolClient, Refused
 
 BATCH: Final = 1000
@@ -34,17 +34,17 @@ Done: TypeAlias = Callable[[Reply | Exception], None]
 class Pending:
     """A command on its way: its ticket."""
 
-    __slots__ = ("_lane", "command", "done", "grace")
+    __slots__ = ("_sender", "command", "done", "grace")
 
-    def __init__(self, lane: Sender, command: Command | say.Death, done: Done, grace: int = 0) -> None:
-        self._lane = lane
+    def __init__(self, sender: Sender, command: Command | _messages.Death, done: Done, grace: int = 0) -> None:
+        self._sender = sender
         self.command = command
         self.done = done
         self.grace = grace
 
     def cancel(self) -> bool:
         """Take it back, if it is not under way."""
-        return self._lane.take_back(self)
+        return self._sender.take_back(self)
 
     def obstacle(self) -> str:
         """Return nothing: who does not answer is not known here."""
@@ -56,15 +56,15 @@ class Sender:
 
     def __init__(
         self,
-        place: PoolClient,
+        pool_client: PoolClient,
         loop: asyncio.AbstractEventLoop,
         name: str = "",
         session: str = "",
-        deliver: Callable[[Sequence[Pending], say.Answer, float], Awaitable[None]] | None = None,
+        deliver: Callable[[Sequence[Pending], _messages.Answer, float], Awaitable[None]] | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
         linger: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.place = place
+        self.pool_client = pool_client
         self.id = name or f"a:{uuid.uuid4().hex}"
         self.last = 0.0  # when a batch was answered
         self._made = elapsed()
@@ -91,7 +91,7 @@ class Sender:
         latest = max(self.last, self._made)
         return not self._is_running and not self._owed and elapsed() - latest > seconds
 
-    def put(self, command: Command | say.Death, done: Done, grace: int = 0) -> Pending:
+    def put(self, command: Command | _messages.Death, done: Done, grace: int = 0) -> Pending:
         """Send a command with the next batch."""
         parcel = Pending(self, command, done, grace)
         with self._lock:
@@ -101,7 +101,7 @@ class Sender:
             self._loop.call_soon_threadsafe(self._start)
         return parcel
 
-    async def send(self, command: Command | say.Death, grace: int = 0) -> Reply:
+    async def send(self, command: Command | _messages.Death, grace: int = 0) -> Reply:
         """Send a command and return its reply."""
         future: asyncio.Future[Reply] = self._loop.create_future()
 
@@ -159,14 +159,14 @@ class Sender:
     async def _carry(self, parcels: Sequence[Pending]) -> None:
         self._number += 1
         owed, self._owed = self._owed, []
-        commands = [*owed, *(one.command for one in parcels if not isinstance(one.command, say.Death))]
-        batch = say.Batch(
+        batch_commands = [*owed, *(one.command for one in parcels if not isinstance(one.command, _messages.Death))]
+        batch = _messages.Batch(
             self.id,
             self._number,
-            commands,
+            batch_commands,
             self._session,
             {_session(one.command): one.grace for one in parcels if one.grace},
-            [one.command for one in parcels if isinstance(one.command, say.Death)],
+            [one.command for one in parcels if isinstance(one.command, _messages.Death)],
         )
         try:
             if self._prepare is not None:
@@ -174,8 +174,8 @@ class Sender:
             sent = elapsed()
             answer = await self._exchange(batch)
         except Exception as error:
-            self._owed = owed + _undo(commands[len(owed) :])
-            failure = error if isinstance(error, EngineError) else self.place.unavailable(error)
+            self._owed = owed + _undo(batch_commands[len(owed) :])
+            failure = error if isinstance(error, EngineError) else self.pool_client.unavailable(error)
             for one in parcels:
                 one.done(failure)
             return
@@ -183,40 +183,42 @@ class Sender:
         delivery = self._hand_out(self._delivery, parcels, _without(answer, len(owed)), sent)
         self._delivery = self._loop.create_task(delivery)
 
-    async def _exchange(self, batch: say.Batch) -> say.Answer:
+    async def _exchange(self, batch: _messages.Batch) -> _messages.Answer:
         """Send a batch until it is answered."""
-        message = say.write(batch)
+        message = _messages.write(batch)
         start = elapsed()
         delay = 0.005
         while True:
             try:
-                return say.read(await self.place.update(f"{batch.lane}-{batch.number}", message), say.Answer)
+                return _messages.read(
+                    await self.pool_client.update(f"{batch.lane}-{batch.number}", message), _messages.Answer
+                )
             except Refused as error:
-                if error.kind == say.BAD_REQUEST:
-                    raise EngineError(f"pool {self.place.workflow_id!r} refused a batch: {error}") from error
+                if error.kind == _messages.BAD_REQUEST:
+                    raise EngineError(f"pool {self.pool_client.workflow_id!r} refused a batch: {error}") from error
                 failure: Exception = error
             except RPCError as error:
                 failure = error
                 if error.status == RPCStatusCode.NOT_FOUND:
                     failure = await self._revive() or error
                 elif error.status in (RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.PERMISSION_DENIED):
-                    raise self.place.unavailable(error) from error
+                    raise self.pool_client.unavailable(error) from error
             if elapsed() - start > PATIENCE:
-                raise self.place.unavailable(failure) from failure
+                raise self.pool_client.unavailable(failure) from failure
             await asyncio.sleep(delay)
             delay = min(delay * 2, 0.5)
 
     async def _revive(self) -> Exception | None:
         try:
-            await self.place.start()
+            await self.pool_client.start()
         except RPCError as error:
             if error.status == RPCStatusCode.NOT_FOUND:
-                raise self.place.unavailable(error) from error  # there is no such namespace
+                raise self.pool_client.unavailable(error) from error  # there is no such namespace
             return error
         return None
 
     async def _hand_out(
-        self, before: asyncio.Task[None] | None, parcels: Sequence[Pending], answer: say.Answer, sent: float
+        self, before: asyncio.Task[None] | None, parcels: Sequence[Pending], answer: _messages.Answer, sent: float
     ) -> None:
         """Give replies to their senders, in order, while the next batch is under way."""
         if before is not None:
@@ -224,37 +226,37 @@ class Sender:
         try:
             await self._deliver(parcels, answer, sent)
         except Exception:
-            logger.exception("answers were not taken", extra={"millpond": {"pool": self.place.workflow_id}})
+            logger.exception("answers were not taken", extra={"millpond": {"pool": self.pool_client.workflow_id}})
 
 
-async def _deliver(parcels: Sequence[Pending], answer: say.Answer, sent: float) -> None:
+async def _deliver(parcels: Sequence[Pending], answer: _messages.Answer, sent: float) -> None:
     hand_out(parcels, answer)
 
 
-def hand_out(parcels: Sequence[Pending], answer: say.Answer) -> None:
+def hand_out(parcels: Sequence[Pending], answer: _messages.Answer) -> None:
     """Give each sender its reply."""
     replies = iter(answer.replies)
     for one in parcels:
-        reply = Reply("ok") if isinstance(one.command, say.Death) else next(replies)
+        reply = Reply("ok") if isinstance(one.command, _messages.Death) else next(replies)
         if reply.kind == "refused":
             one.done(EngineError(f"the pool refused it: {reply.detail}"))
         else:
             one.done(reply)
 
 
-def _session(command: Command | say.Death) -> str:
+def _session(command: Command | _messages.Death) -> str:
     session: str = getattr(command, "session", "")
     return session
 
 
-def _undo(commands: Sequence[Command]) -> list[Command]:
+def _undo(sent: Sequence[Command]) -> list[Command]:
     """Return what takes back requests whose fate is unknown."""
-    return [do.Withdraw(one.session, one.id) for one in commands if isinstance(one, do.Acquire)]
+    return [commands.Withdraw(one.session, one.id) for one in sent if isinstance(one, commands.Acquire)]
 
 
-def _without(answer: say.Answer, count: int) -> say.Answer:
+def _without(answer: _messages.Answer, count: int) -> _messages.Answer:
     if not count:
         return answer
-    return say.Answer(
+    return _messages.Answer(
         answer.incarnation, answer.base, answer.version, answer.now, answer.replies[count:], answer.entries
     )

@@ -11,8 +11,7 @@ from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionSta
 from temporalio.service import RPCError, RPCStatusCode
 
 from millpond._events import logger
-from millpond.resources.engines.temporal import _messages as say
-from millpond.resources.engines.temporal import _sessions
+from millpond.resources.engines.temporal import _messages, _sessions
 from millpond.resources.engines.temporal._pool_client import PoolClient
 
 EACH: Final = 20
@@ -22,11 +21,11 @@ EACH: Final = 20
 class Watch:
     """Finds the workflows that are closed, with few calls."""
 
-    def __init__(self, place: PoolClient) -> None:
-        self._client = place.client
+    def __init__(self, pool_client: PoolClient) -> None:
+        self._client = pool_client.client
         self._turn = 0
 
-    async def look(self, sessions: list[str]) -> list[say.Death]:
+    async def look(self, sessions: list[str]) -> list[_messages.Death]:
         """Return who is dead, as the server says. The first are looked at first: those are who hold."""
         rest = sessions[EACH:]
         if rest:
@@ -50,7 +49,7 @@ class Watch:
                 logger.warning("no list of closed workflows", extra={"millpond": {"error": str(error)}})
         return found
 
-    async def _judge(self, session: str) -> say.Death | None:
+    async def _judge(self, session: str) -> _messages.Death | None:
         """Ask the server itself about one workflow: a chain lives while its id's last run is of it, and runs."""
         workflow_id, chain = _sessions.workflow_of(session)
         try:
@@ -58,17 +57,19 @@ class Watch:
             is_other = session.startswith("w:") and await self._first_run(found) != chain
         except RPCError as error:
             if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):  # no such id, or no id at all
-                return say.Death(session, int(time.time() * 1_000_000), "its workflow is gone from the server")
+                return _messages.Death(session, int(time.time() * 1_000_000), "its workflow is gone from the server")
             logger.warning("a workflow cannot be seen", extra={"millpond": {"id": workflow_id, "error": str(error)}})
             return None
         if is_other:
-            return say.Death(session, _micro(found.start_time), f"another workflow has the id {workflow_id!r} since")
+            return _messages.Death(
+                session, _micro(found.start_time), f"another workflow has the id {workflow_id!r} since"
+            )
         if found.status in (WorkflowExecutionStatus.RUNNING, None):
             return None
         if found.close_time is None:  # paused, or whatever else is not an end
             return None
         how = found.status.name.lower().replace("_", " ")
-        return say.Death(session, _micro(found.close_time), f"its workflow is closed: {how}")
+        return _messages.Death(session, _micro(found.close_time), f"its workflow is closed: {how}")
 
     async def _first_run(self, found: WorkflowExecutionDescription) -> str:
         """Return the run with which a chain began; of a server that does not tell, by the first event."""

@@ -3,9 +3,9 @@
 It decides nothing itself (`_hosted_pool` does) and waits for nothing in a handler. What it sees to:
 
 - *time*: one timer for whatever ends first; it is never moved back, so a busy pool does not fill its history with them;
-- *letters* go out side by side; each stays in the state until the server has taken it, also over continue-as-new;
+- *notices* go out side by side; each stays in the state until the server has taken it, also over continue-as-new;
 - *continue-as-new* comes by its own count, long before the limits of the server, whether or not it is busy. From the
-  decision on no letter is written any more, and when the last one has arrived no batch is taken any more (their senders
+  decision on no notice is written any more, and when the last one has arrived no batch is taken any more (their senders
   try again): so none is answered in the task that moves on;
 - *bad input* of any shape is refused and remembered, and harms nobody;
 - *its end*: it ends when it is dropped. When an operator cancels it, it ends if nobody holds or waits, and leaves its
@@ -32,12 +32,11 @@ from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError, FailureError
 
-from millpond.resources._requests import NAME
-from millpond.resources._rules import commands as do
+from millpond.resources._arguments import NAME
+from millpond.resources._rules import commands
 from millpond.resources._rules.placement import POLICIES
 from millpond.resources._rules.records import HELD, QUARANTINED, Holder, Request
-from millpond.resources.engines.temporal import _hosted_pool, _queries, _sessions
-from millpond.resources.engines.temporal import _messages as say
+from millpond.resources.engines.temporal import _hosted_pool, _messages, _queries, _sessions
 from millpond.resources.engines.temporal._hosted_pool import HostedPool
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._url import PREFIX
@@ -45,22 +44,22 @@ from millpond.resources.engines.temporal._url import PREFIX
 UPDATES: Final = 300
 """Batches of one run. The server allows 2,000, but each makes the next one slower: it remembers them all."""
 LAST_UPDATES: Final = 1_000
-"""Batches after which it does not wait for letters any more."""
+"""Batches after which it does not wait for notices any more."""
 SIGNALS: Final = 7_000
 """Signals of one run; the server allows 10,000."""
 BYTES: Final = 3_000_000
 EVENTS: Final = 10_000
 DAY: Final = 86_400.0
-LETTERS: Final = 2.0
-"""Seconds for letters to arrive before it moves on; those that did not are written again."""
+DELIVERY: Final = 2.0
+"""Seconds for notices to arrive before it moves on; those that did not are written again."""
 IN_FLIGHT: Final = 500
-"""Letters under way; the server allows 2,000."""
+"""Notices under way; the server allows 2,000."""
 ROWS: Final = 500
 """Waiters that a query shows unless it is asked for more: 20,000 would not fit into its answer."""
 NOTHING: Final = raw(b"{}")
 
 
-@workflow.defn(name=say.WORKFLOW, sandboxed=False)
+@workflow.defn(name=_messages.WORKFLOW, sandboxed=False)
 class PoolWorkflow:
     """One resource pool."""
 
@@ -69,10 +68,10 @@ class PoolWorkflow:
         info = workflow.info()
         self._name = info.workflow_id.removeprefix(PREFIX)
         self._rules = _newest_rules()
-        self._keeper: HostedPool | None = None
+        self._hosted: HostedPool | None = None
         self._early: list[tuple[str, Sequence[RawValue]]] = []
-        self._opening = say.Opening()
-        self._sending: dict[int, say.Notice] = {}
+        self._opening = _messages.Opening()
+        self._sending: dict[int, _messages.Notice] = {}
         self._sent = 0
         self._updates = 0
         self._signals = 0
@@ -89,30 +88,30 @@ class PoolWorkflow:
         data = start.payload.data
         try:
             if start.payload.metadata.get("encoding") == b"binary/plain":
-                self._begin(say.thaw(data, say.CarriedState))
+                self._begin(_messages.thaw(data, _messages.CarriedState))
                 return
             if data not in (b"", b"null"):
-                self._opening = say.read(data, say.Opening)
+                self._opening = _messages.read(data, _messages.Opening)
         except ValueError as error:
             self._problem = f"the pool's input is not understood: {error}"
             return
         if self._opening.previous == "":
             self._begin(None)
 
-    def _begin(self, estate: say.CarriedState | None) -> None:
+    def _begin(self, carried: _messages.CarriedState | None) -> None:
         opening = self._opening
-        keeper = HostedPool(self._name, workflow.info().run_id, estate, self._rules, self._knows, opening.limit)
-        if strange := keeper.placements() - POLICIES.keys():
+        hosted = HostedPool(self._name, workflow.info().run_id, carried, self._rules, self._knows, opening.limit)
+        if strange := hosted.placements() - POLICIES.keys():
             raise RuntimeError(f"this worker does not know the placements {strange}: give them to pool_worker()")
-        self._keeper = keeper
-        keeper.tick(_now())
+        self._hosted = hosted
+        hosted.tick(_now())
         for name in opening.resources:
-            keeper.apply(do.Add(name, {}, by="the pool's input"))
+            hosted.apply(commands.Add(name, {}, by="the pool's input"))
             if isinstance(opening.resources, dict) and opening.resources[name] is not None:
                 why = "the pool's input says that it is held: uncordon it when it is surely free"
-                keeper.apply(do.Mark(name, QUARANTINED, "the pool's input", why))
+                hosted.apply(commands.Mark(name, QUARANTINED, "the pool's input", why))
         for one in opening.waiters:
-            self._try("the pool's input", PoolWorkflow._acquire, keeper, [msgspec.json.encode(one)])
+            self._try("the pool's input", PoolWorkflow._acquire, hosted, [msgspec.json.encode(one)])
 
     def _knows(self, placement: str) -> bool:
         """Tell whether a placement can be used; a replay, maybe on a worker that knows more, comes to the same."""
@@ -134,21 +133,21 @@ class PoolWorkflow:
             try:
                 return await asyncio.shield(living)
             except asyncio.CancelledError:
-                if self._keeper is not None and not self._keeper.is_in_use():
+                if self._hosted is not None and not self._hosted.is_in_use():
                     raise
                 self._refuse("(cancel)", "the pool is in use: drop it, or release what is held and cancel what waits")
 
     async def _live(self) -> str:
         if "millpond" not in workflow.memo():
             workflow.upsert_memo({"millpond": f"resource pool {self._name}"})
-        if self._keeper is None:
-            await self._inherit()
+        if self._hosted is None:
+            await self._take_over()
         self._settle()
         while True:
             await workflow.wait_condition(lambda: self._is_leaving)
             if self._sending:
                 with contextlib.suppress(TimeoutError):
-                    await workflow.wait_condition(self._can_close, timeout=LETTERS)
+                    await workflow.wait_condition(self._can_close, timeout=DELIVERY)
             self._is_closing = True
             await workflow.sleep(0.001)  # on to a task in which no batch is answered
             if self._is_dropped:
@@ -160,19 +159,19 @@ class PoolWorkflow:
 
     # --- what comes in -----------------------------------------------------------------------------------------
 
-    @workflow.update(name=say.APPLY)
+    @workflow.update(name=_messages.APPLY)
     def apply(self, batch: RawValue) -> RawValue:
         """Run a batch of commands: `{"lane": ..., "number": ..., "commands": [...]}`."""
-        keeper = self._ready()
+        hosted = self._ready()
         self._updates += 1
         try:
-            wanted, beyond = say.read_batch(batch.payload.data)
-            answer = keeper.take(wanted, _now(), beyond)
+            wanted, beyond = _messages.read_batch(batch.payload.data)
+            answer = hosted.take(wanted, _now(), beyond)
         except ValueError as error:
-            raise ApplicationError(f"not a batch: {error}", type=say.BAD_REQUEST, non_retryable=True) from error
-        written = say.write(answer)
-        if len(written) > keeper.limit // 2:  # whoever is behind asks for news
-            written = say.write(msgspec.structs.replace(answer, base=answer.version, entries=[]))
+            raise ApplicationError(f"not a batch: {error}", type=_messages.BAD_REQUEST, non_retryable=True) from error
+        written = _messages.write(answer)
+        if len(written) > hosted.limit // 2:  # whoever is behind asks for news
+            written = _messages.write(msgspec.structs.replace(answer, base=answer.version, entries=[]))
         self._settle()
         return raw(written)
 
@@ -191,96 +190,98 @@ class PoolWorkflow:
     def hear(self, name: str, args: Sequence[RawValue]) -> None:
         """Take any signal, in any shape."""
         self._signals += 1
-        if self._keeper is None:
+        if self._hosted is None:
             self._early.append((name, args))
             return
-        self._keeper.tick(_now())
+        self._hosted.tick(_now())
         data = [one.payload.data for one in args]
-        self._try(name, _SIGNALS.get(name, PoolWorkflow._unknown), self._keeper, data)
+        self._try(name, _SIGNALS.get(name, PoolWorkflow._unknown), self._hosted, data)
         self._settle()
 
-    def _try(self, name: str, handler: _Handler, keeper: HostedPool, args: list[bytes]) -> None:
+    def _try(self, name: str, handler: _Handler, hosted: HostedPool, args: list[bytes]) -> None:
         try:
-            handler(self, keeper, args)
+            handler(self, hosted, args)
         except Exception as error:
             self._refuse(name, str(error) or type(error).__name__)
 
-    def _release(self, keeper: HostedPool, args: list[bytes]) -> None:
+    def _release(self, hosted: HostedPool, args: list[bytes]) -> None:
         """Release by key, or by resource and holder, as the texts of Temporal's samples say."""
         wanted = msgspec.json.decode(_only(args), type=_ReleaseSignal)
-        state = keeper.replica.state
+        state = hosted.replica.state
         if wanted.release_key is not None:
             token = int(wanted.release_key)
         elif wanted.resource and wanted.workflow_id:
-            token = _held_by(keeper, wanted.resource, wanted.workflow_id, wanted.run_id).token
+            token = _held_by(hosted, wanted.resource, wanted.workflow_id, wanted.run_id).token
         else:
             raise ValueError('give {"release_key": "..."}, or {"resource", "workflow_id", "run_id"} of the holder')
-        request = state.requests.get(state.tokens.get(token, ""))
+        request = state.requests.get(state.index.tokens.get(token, ""))
         is_own = request is not None and request.session[:2] in ("s:", "l:")  # nobody else can release for them
         by, reason = ("", "") if is_own else ("signal", wanted.reason or "release_resource")
-        reply = keeper.apply(
-            do.Release(request.session if is_own and request else "", token, wanted.resource, by, reason)
+        reply = hosted.apply(
+            commands.Release(request.session if is_own and request else "", token, wanted.resource, by, reason)
         )
         if reply.kind != "released":
             raise ValueError(f"{token} holds nothing: {reply.detail}")
 
-    def _acquire(self, keeper: HostedPool, args: list[bytes]) -> None:
+    def _acquire(self, hosted: HostedPool, args: list[bytes]) -> None:
         """Ask for any resource in the words of Temporal's samples; the answer is an `assign_resource` signal."""
         wanted = msgspec.json.decode(_only(args), type=_AcquireSignal)
         session = _sessions.of_workflow(wanted.workflow_id, wanted.run_id, "l" if wanted.run_id else "s")
         request = f"#{workflow.uuid4()}"
         command = _queries.sample_request(request, session, wanted.workflow_id, wanted.run_id)
-        reply = keeper.apply(command)
-        if reply.kind == HELD:  # at once, and it is told by letter all the same
-            keeper.letters.append(
-                say.Notice(self._name, wanted.run_id, "granted", request, reply.token, reply.shares, session=session)
+        reply = hosted.apply(command)
+        if reply.kind == HELD:  # at once, and it is told by notice all the same
+            hosted.notices.append(
+                _messages.Notice(
+                    self._name, wanted.run_id, "granted", request, reply.token, reply.shares, session=session
+                )
             )
         elif reply.kind != "waiting":
             raise ValueError(reply.detail or reply.kind)
 
-    def _hand_off(self, keeper: HostedPool, args: list[bytes]) -> None:
+    def _hand_off(self, hosted: HostedPool, args: list[bytes]) -> None:
         """Let the next run of a workflow have what the last one holds, in the words of the locking sample."""
         wanted = msgspec.json.decode(_only(args), type=_HandOffSignal)
-        request = _held_by(keeper, wanted.resource, wanted.workflow_id, wanted.old_run_id)
+        request = _held_by(hosted, wanted.resource, wanted.workflow_id, wanted.old_run_id)
         if not request.session.startswith("l:"):
             raise ValueError(f"{wanted.workflow_id} does not speak as the locking sample does")
         session = _sessions.of_workflow(wanted.workflow_id, wanted.new_run_id, "l")
         holder = Holder("workflow", wanted.workflow_id, wanted.new_run_id)
-        keeper.apply(do.Pass(request.session, request.token))
-        keeper.apply(do.Adopt(session, request.token, holder, "transferred"))
+        hosted.apply(commands.Pass(request.session, request.token))
+        hosted.apply(commands.Adopt(session, request.token, holder, "transferred"))
 
-    def _add(self, keeper: HostedPool, args: list[bytes]) -> None:
+    def _add(self, hosted: HostedPool, args: list[bytes]) -> None:
         """Add resources: a list of names."""
         for name in msgspec.json.decode(_only(args), type=list[_Name]):
-            reply = keeper.apply(do.Add(name, {}, by="signal"))
+            reply = hosted.apply(commands.Add(name, {}, by="signal"))
             if reply.kind == "refused":
                 raise ValueError(reply.detail)
 
-    def _unknown(self, keeper: HostedPool, args: list[bytes]) -> None:
+    def _unknown(self, hosted: HostedPool, args: list[bytes]) -> None:
         raise ValueError(f"no such signal; there are {', '.join(_SIGNALS)}")
 
     def _refuse(self, name: str, why: str) -> None:
         """Say no in the history, where whoever sent it looks."""
-        if self._keeper is not None:
-            self._keeper.refuse(name, why, _now())
+        if self._hosted is not None:
+            self._hosted.refuse(name, why, _now())
         workflow.logger.warning("a signal was refused", extra={"signal": name, "why": why})
         workflow.upsert_memo({"millpond_refused": f"{name[:100]}: {why}"[:500]})
 
     # --- what is asked -----------------------------------------------------------------------------------------
 
-    @workflow.query(name=say.NEWS)
+    @workflow.query(name=_messages.NEWS)
     def news(self, since: RawValue) -> RawValue:
         """Return what a reader does not know yet."""
-        news = self._ready(moving=False).news(say.read(since.payload.data, say.Since))
+        news = self._ready(moving=False).news(_messages.read(since.payload.data, _messages.Since))
         events = workflow.info().get_current_history_length()
-        return raw(say.write(msgspec.structs.replace(news, events=events)))
+        return raw(_messages.write(msgspec.structs.replace(news, events=events)))
 
-    @workflow.query(name=say.ESTATE)
-    def estate(self) -> RawValue:
+    @workflow.query(name=_messages.CARRIED_STATE)
+    def carried_state(self) -> RawValue:
         """Return all there is, for the pool that comes after this one."""
-        return raw(say.freeze(self._estate()))
+        return raw(_messages.freeze(self._estate()))
 
-    @workflow.query(name=say.CHAINS)
+    @workflow.query(name=_messages.CHAINS)
     def chains(self) -> list[str]:
         """Return the workflows whose end must be noticed."""
         return self._ready(moving=False).chains()
@@ -298,21 +299,21 @@ class PoolWorkflow:
     @workflow.query
     def get_refusals(self) -> list[dict[str, Any]]:
         """Return the last signals that were refused, and why."""
-        keeper = self._ready(moving=False)
-        return [{"at": one.at / 1e6, "signal": one.signal, "why": one.why} for one in keeper.refusals]
+        hosted = self._ready(moving=False)
+        return [{"at": one.at / 1e6, "signal": one.signal, "why": one.why} for one in hosted.refusals]
 
     # --- what goes on ------------------------------------------------------------------------------------------
 
     def _ready(self, *, moving: bool = True) -> HostedPool:
-        if self._keeper is None or (moving and self._is_closing):
-            raise ApplicationError("the pool is moving on: send it again", type=say.MOVING, non_retryable=True)
-        return self._keeper
+        if self._hosted is None or (moving and self._is_closing):
+            raise ApplicationError("the pool is moving on: send it again", type=_messages.MOVING, non_retryable=True)
+        return self._hosted
 
-    async def _inherit(self) -> None:
+    async def _take_over(self) -> None:
         """Take over what a closed run of this pool left."""
         info = workflow.info()
         found: RawValue = await workflow.execute_activity(
-            say.INHERIT,
+            _messages.RECOVER,
             args=[info.workflow_id, info.run_id, self._opening.previous],
             result_type=RawValue,
             start_to_close_timeout=timedelta(seconds=60),
@@ -320,12 +321,12 @@ class PoolWorkflow:
                 initial_interval=timedelta(milliseconds=200), maximum_interval=timedelta(seconds=10)
             ),
         )
-        left = say.thaw(found.payload.data, say.Recovered)
+        left = _messages.thaw(found.payload.data, _messages.Recovered)
         self._opening.limit = self._opening.limit or left.limit
-        self._begin(left.estate)
-        assert self._keeper is not None
+        self._begin(left.carried)
+        assert self._hosted is not None
         if left.quarantine:
-            self._keeper.quarantine(left.quarantine)
+            self._hosted.quarantine(left.quarantine)
         early, self._early = self._early, []
         for one in left.leftovers:
             self.hear(one.name, [raw(one.data)])
@@ -334,18 +335,18 @@ class PoolWorkflow:
 
     def _settle(self) -> None:
         """See to all that a change may call for."""
-        keeper = self._keeper
-        if keeper is None or self._is_leaving:
+        hosted = self._hosted
+        if hosted is None or self._is_leaving:
             return
         if self._should_move_on():
             self._is_leaving = True
             return
-        self._post(keeper)
-        self._set_alarm(keeper)
-        if not self._is_watched and keeper.has_workflows():
+        self._post(hosted)
+        self._set_alarm(hosted)
+        if not self._is_watched and hosted.has_workflows():
             self._is_watched = True
             asyncio.create_task(self._watch())  # noqa: RUF006  (the workflow's loop keeps its tasks)
-        self._show(keeper)
+        self._show(hosted)
 
     def _should_move_on(self) -> bool:
         info = workflow.info()
@@ -358,8 +359,8 @@ class PoolWorkflow:
             or workflow.time() - self._began > DAY
         )
 
-    def _set_alarm(self, keeper: HostedPool) -> None:
-        due = keeper.due()
+    def _set_alarm(self, hosted: HostedPool) -> None:
+        due = hosted.due()
         if due is not None and not (self._alarms and self._alarms[-1] <= due):
             self._alarms.append(due)
             asyncio.create_task(self._wake(due))  # noqa: RUF006
@@ -368,20 +369,20 @@ class PoolWorkflow:
         left = due - _now()
         await workflow.sleep(left / 1e6 if left > 0 else 1.0)  # what is not over by now has a reason: no hurry
         self._alarms.remove(due)
-        if self._keeper is not None and not self._is_closing:
-            self._keeper.tick(_now())
+        if self._hosted is not None and not self._is_closing:
+            self._hosted.tick(_now())
             self._settle()
 
-    def _post(self, keeper: HostedPool) -> None:
-        while keeper.letters and len(self._sending) < IN_FLIGHT:
-            letter = keeper.letters.pop(0)
+    def _post(self, hosted: HostedPool) -> None:
+        while hosted.notices and len(self._sending) < IN_FLIGHT:
+            notice = hosted.notices.pop(0)
             self._sent += 1
-            self._sending[self._sent] = letter
-            asyncio.create_task(self._deliver(self._sent, letter))  # noqa: RUF006
+            self._sending[self._sent] = notice
+            asyncio.create_task(self._deliver(self._sent, notice))  # noqa: RUF006
 
-    async def _deliver(self, number: int, letter: say.Notice) -> None:
-        workflow_id, _ = _sessions.workflow_of(letter.session)
-        signal, content = self._address(letter)
+    async def _deliver(self, number: int, notice: _messages.Notice) -> None:
+        workflow_id, _ = _sessions.workflow_of(notice.session)
+        signal, content = self._address(notice)
         error: FailureError | None = None
         try:
             if signal:
@@ -389,39 +390,39 @@ class PoolWorkflow:
         except FailureError as failure:
             error = failure
         del self._sending[number]
-        if self._keeper is not None and error is not None and letter.kind == "granted":
-            self._undeliverable(self._keeper, letter, error)
+        if self._hosted is not None and error is not None and notice.kind == "granted":
+            self._undeliverable(self._hosted, notice, error)
         self._settle()
 
-    def _undeliverable(self, keeper: HostedPool, letter: say.Notice, error: FailureError) -> None:
+    def _undeliverable(self, hosted: HostedPool, notice: _messages.Notice, error: FailureError) -> None:
         """Give to others what its workflow cannot be told of."""
-        keeper.tick(_now())
+        hosted.tick(_now())
         if isinstance(error, ApplicationError) and error.type == "ExternalWorkflowExecutionNotFound":
-            keeper.died(letter.session, keeper.now, "its workflow is closed")
+            hosted.died(notice.session, hosted.now, "its workflow is closed")
             return
-        request = keeper.replica.state.requests.get(letter.request)
-        if request is not None and request.token == letter.token and request.session == letter.session:
-            keeper.refuse("(grant)", f"{letter.session} could not be told: {error}", keeper.now)
-            keeper.apply(do.Release(letter.session, letter.token))
+        request = hosted.replica.state.requests.get(notice.request)
+        if request is not None and request.token == notice.token and request.session == notice.session:
+            hosted.refuse("(grant)", f"{notice.session} could not be told: {error}", hosted.now)
+            hosted.apply(commands.Release(notice.session, notice.token))
 
-    def _address(self, letter: say.Notice) -> tuple[str, RawValue]:
+    def _address(self, notice: _messages.Notice) -> tuple[str, RawValue]:
         """Return the signal and its content, in the words that the receiver understands; "" when it has none."""
-        kind = letter.session[:2]
+        kind = notice.session[:2]
         if kind == "w:":
-            return say.LETTER, raw(say.write(msgspec.structs.replace(letter, session="")))
-        if letter.kind != "granted":
+            return _messages.NOTICE, raw(_messages.write(msgspec.structs.replace(notice, session="")))
+        if notice.kind != "granted":
             return "", raw(b"{}")
-        resource = letter.shares[0][0]
+        resource = notice.shares[0][0]
         if kind == "l:":
             return "assign_resource", raw(msgspec.json.encode({"resource": resource}))
-        content = {"release_key": str(letter.token), "resource": resource}
+        content = {"release_key": str(notice.token), "resource": resource}
         return f"assign_resource_{workflow.info().workflow_id}", raw(msgspec.json.encode(content))
 
     async def _watch(self) -> None:
         """Have an eye on workflows for as long as any holds or waits."""
         try:
             await workflow.execute_activity(
-                say.WATCH,
+                _messages.WATCH,
                 workflow.info().workflow_id,
                 start_to_close_timeout=timedelta(days=2),
                 heartbeat_timeout=timedelta(seconds=5),
@@ -434,22 +435,22 @@ class PoolWorkflow:
         self._is_watched = False
         self._settle()
 
-    def _show(self, keeper: HostedPool) -> None:
+    def _show(self, hosted: HostedPool) -> None:
         """Let Temporal's UI show who holds what."""
         if workflow.time() - self._detailed >= 1.0:
             self._detailed = workflow.time()
-            workflow.set_current_details(_queries.details(keeper.replica))
+            workflow.set_current_details(_queries.details(hosted.replica))
 
-    def _estate(self) -> say.CarriedState:
-        estate = self._ready(moving=False).estate()
-        estate.letters = [*self._sending.values(), *estate.letters]
-        return estate
+    def _estate(self) -> _messages.CarriedState:
+        carried = self._ready(moving=False).carried_state()
+        carried.notices = [*self._sending.values(), *carried.notices]
+        return carried
 
     def _move_on(self) -> None:
         """Go on in a new run, with everything."""
-        assert self._keeper is not None
-        size = self._keeper.limit * 975 // 1000
-        data = say.freeze_to_fit(self._estate(), size)
+        assert self._hosted is not None
+        size = self._hosted.limit * 975 // 1000
+        data = _messages.freeze_to_fit(self._estate(), size)
         if len(data) > size:  # better a long history than a pool that stands still
             workflow.logger.error("the pool is too large to continue as new: %d bytes", len(data))
             self._updates = self._signals = 0
@@ -469,7 +470,7 @@ class _ReleaseSignal(msgspec.Struct):
 
 
 _Name: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME)]
-"""What names somebody: a letter to a workflow without an id could never be sent, and would be tried for ever."""
+"""What names somebody: a notice to a workflow without an id could never be sent, and would be tried for ever."""
 
 
 class _AcquireSignal(msgspec.Struct):
@@ -493,8 +494,8 @@ _SIGNALS: Final[dict[str, _Handler]] = {
 }
 
 
-def _held_by(keeper: HostedPool, resource: str, workflow_id: str, run_id: str) -> Request:
-    for one in keeper.replica.state.requests.values():
+def _held_by(hosted: HostedPool, resource: str, workflow_id: str, run_id: str) -> Request:
+    for one in hosted.replica.state.requests.values():
         is_held = one.state == HELD and any(name == resource for name, _ in one.shares)
         runs = ("", one.holder.host, _sessions.workflow_of(one.session)[1])
         if is_held and one.holder.id == workflow_id and run_id in runs:

@@ -12,7 +12,7 @@ local VISIT, DUE, HEAVY = 8, 100, 4194304
 
 -- Do what is to happen to the first job of a mailbox that does not run any more.
 local function end_take(slot, mailbox, left, how, delay, failures, reason)
-  if (how == 'retry' or how == 'shelve') and has('doomed') then
+  if (how == 'retry' or how == 'park') and has('doomed') then
     local id = opened(call('LINDEX', P .. 'mb:' .. mailbox, 0))[1]
     if call('SISMEMBER', P .. 'doomed', id) == 1 then how = 'end' end -- it will not be tried again
   end
@@ -21,14 +21,14 @@ local function end_take(slot, mailbox, left, how, delay, failures, reason)
     local _, losses, deaths = trouble_of(mailbox)
     set_trouble(mailbox, failures, losses, deaths, sub(reason, 1, 1000))
     call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + delay, 'l' .. mailbox)}))
-  elseif how == 'shelve' then
+  elseif how == 'park' then
     local member = remember(now + setting('unknown'), 's' .. mailbox)
     call('HSET', P .. 'shelves', mailbox, cmsgpack.pack({slot, member, reason}))
     call('SADD', P .. 'shelf:' .. sub(mailbox, 1, 1) .. ':' .. reason, mailbox)
     used.shelves = true
     hint_all() -- somebody may know it
   else
-    if how == 'bury' then left = bury(slot, mailbox, reason, nil, 1) end
+    if how == 'to_dead_letters' then left = bury(slot, mailbox, reason, nil, 1) end
     go_on(slot, mailbox, left)
   end
 end
@@ -97,7 +97,7 @@ local function settle(i)
   end
   known[slot][mailbox] = nil -- it changes now
   local delay, failures, reason, notes = 0, 0, '', 0
-  local is_refused = how == 'bury' and has_no_grave()
+  local is_refused = how == 'to_dead_letters' and has_no_grave()
   if many ~= '' then
     delay, failures, reason, notes = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7]), ARGV[i + 8], tonumber(ARGV[i + 9])
     for j = i + 10, next - 1, 5 do
