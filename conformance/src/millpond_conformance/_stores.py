@@ -1048,7 +1048,11 @@ def verb_work_settles_in_every_way(bench: StoreBench) -> None:
         "park": ("parked", 2, 0),
     }, f"{states}"
     (letter,) = bench.store.ask(about.DeadLetters())
-    assert (letter.mailbox, letter.reason, opened(letter.job).id) == ("j:to_dead_letters", b"broken", "to_dead_letters2")
+    assert (letter.mailbox, letter.reason, opened(letter.job).id) == (
+        "j:to_dead_letters",
+        b"broken",
+        "to_dead_letters2",
+    )
     counts = bench.store.ask(about.Counts())
     assert (counts.done, counts.retried, counts.buried, counts.dead) == (5, 1, 1, 1)
     assert [bench.where(key, f"{key}1") for key in takes] == ["gone"] * 5
