@@ -775,7 +775,7 @@ def test_a_job_begins_with_its_wake_up_while_the_worker_cannot_ask(redis_url):
             told.append(args[7])
             return answer
 
-        real.work = work  # type: ignore[method-assign, assignment]
+        real.work = work  # type: ignore[attr-defined]
         with pool.worker():
             do.dispatch("warm", b"").result(HANG)
             until(lambda: told[-1] > 0, "the worker says that it has room")
