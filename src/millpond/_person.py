@@ -7,10 +7,15 @@ import os
 import socket
 
 
+def user() -> str:
+    """Return the user of this process."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        name = str(os.getuid()) if hasattr(os, "getuid") else "somebody"
+    return name.encode(errors="replace").decode()
+
+
 def user_and_host() -> str:
     """Return the user and the host of this process."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError, ImportError):
-        user = str(os.getuid()) if hasattr(os, "getuid") else "somebody"
-    return f"{user}@{socket.gethostname()}".encode(errors="replace").decode()
+    return f"{user()}@{socket.gethostname()}".encode(errors="replace").decode()

@@ -89,7 +89,8 @@ class _Holding:
         resources: Any = importlib.import_module("millpond.resources")
         wanted = self._wanted
         with contextlib.ExitStack() as stack:
-            pool = stack.enter_context(resources.ResourcePool(wanted.pool, place.url))
+            user = importlib.import_module("millpond._person").user()
+            pool = stack.enter_context(resources.ResourcePool(wanted.pool, place.url, holder=user))
             held: Any = lending.held_around(pool, place.url, wanted, around)
             if held is not None:
                 tails = importlib.import_module("millpond.cli.tail").Tails(place.file)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond import errors
+from millpond import ResourcePool, errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = "\n".join(page.read_text() for page in sorted((ROOT / "docs" / "reference").glob("*.md")))
@@ -62,3 +62,40 @@ def test_every_field_of_a_view_is_explained(view: type) -> None:
             is_told = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             bare += [] if is_told else [one.target.id]
     assert bare == []
+
+
+EMITTED = re.compile(r"""(?:\w*(?:observers?|on_event), |observe_many\()"(\w+)"(?: if \w+ else "(\w+)")?""")
+
+
+@pytest.mark.parametrize("part", ["local", "keyed"])
+def test_every_event_for_observers_is_in_the_reference(part: str) -> None:
+    sources = (ROOT / "src" / "millpond" / part).rglob("*.py")
+    emitted = {name for source in sources for pair in EMITTED.findall(source.read_text()) for name in pair if name}
+    emitted.discard("on_event")  # what checks call the argument
+    assert {"worker_lost", "worker_stopped" if part == "local" else "job_ran"} <= emitted  # the search finds them
+    table = set(re.findall(r"`(\w+)`", (ROOT / "docs" / "reference" / f"{part}.md").read_text()))
+    assert sorted(emitted - table) == []
+
+
+def test_every_event_of_a_pool_of_resources_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "how-to" / "resource-pools.md").read_text()
+    told = set(re.findall(r"`([a-z ]+)`", page.partition("Names of events: ")[2].partition("The stream begins")[0]))
+    with ResourcePool("events", "memory:events") as pool:
+        admin = pool.admin
+        pool.add("a", labels={"x": "1"})
+        pool.add("b")
+        grant = pool.acquire(name="a")
+        admin.reserve("a", holder="ann", reason="to see")
+        admin.release("a", token=grant.token, reason="to see")
+        admin.relabel("b", {"y": "2"})
+        admin.resize("b", 2)
+        for act in (admin.cordon, admin.uncordon, admin.quarantine):
+            act("b", reason="to see")
+        admin.configure(patience=5)
+        admin.group("web", weight=2)
+        admin.pause(reason="to see")
+        admin.resume()
+        admin.remove("b")
+        names = {event.name for event in admin.history()}
+    assert {"reserved", "revoked", "granted", "added"} <= names
+    assert sorted(names - told) == []

@@ -157,6 +157,16 @@ def test_the_demo_fits_a_small_terminal_needs_no_colour_and_is_left_by_ctrl_c(tm
         assert not list(tmp_path.glob("millpond-*"))
 
 
+def test_a_tiny_terminal_shows_the_keys_and_what_happens_last(tmp_path: Path) -> None:
+    with demo(tmp_path, size=(10, 40)) as shown:
+        shown.shows(r"k g b j d s \? q")
+        shown.shows(r"w1 +\d+ keys")
+        shown.type("k")
+        shown.shows(r"w\d+ killed with -9; it owned")
+        shown.type("q")
+        assert shown.code() == 0
+
+
 def test_without_a_terminal_it_plays_prints_what_it_counted_and_records_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / "demo.svg"
     done = subprocess.run(
@@ -179,3 +189,41 @@ def test_without_a_terminal_it_plays_prints_what_it_counted_and_records_a_pictur
     assert "@keyframes" in drawn and "prefers-reduced-motion" in drawn and killed["sentence"] in drawn
     assert "<script" not in drawn and not re.search(r"(?:href|url\()", drawn) and len(drawn) < 100_000
     assert not list(tmp_path.glob("millpond-*"))
+
+
+def test_what_the_demo_cannot_do_is_refused_before_it_plays(tmp_path: Path) -> None:
+    for wrong, said in (
+        (["--record", str(tmp_path / "missing" / "demo.svg")], "its folder must be there, and writable"),
+        (["--record", ""], "its folder must be there, and writable"),
+        (["--seconds", "nan"], "nan is no number of seconds"),
+    ):
+        done = subprocess.run([*COMMAND, *wrong], capture_output=True, text=True, timeout=HANG)
+        assert (done.returncode, done.stdout) == (2, "") and said in done.stderr, done.stderr
+
+
+def test_a_demo_without_a_terminal_that_is_told_to_end_is_no_success(tmp_path: Path) -> None:
+    for number, said in ((signal.SIGTERM, "left by SIGTERM"), (signal.SIGINT, "left by Ctrl-C")):
+        with subprocess.Popen(
+            [*COMMAND, "--seconds", "1000"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        ) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline()
+            running.send_signal(number)
+            assert said in running.stdout.read()
+            assert running.wait(HANG) == 128 + number
+        assert not list(tmp_path.glob("millpond-*"))
+
+
+def test_who_is_killed_already_is_not_killed_again(tmp_path: Path) -> None:
+    with demo(tmp_path) as shown:
+        shown.shows(r"gpu-2 +\w+ +train")
+        shown.type("g" * 9)  # more often than there are GPUs
+        shown.shows("nobody holds a GPU just now")
+        victims = re.findall(r"(\w+) killed with -9 while holding", shown.screen)
+        shown.type("q")
+        assert shown.code() == 0
+        counted = re.findall(r"gpu-\d: (\w+) killed, \w+ had it", shown.screen)
+        assert len(counted) == len(set(counted)) <= 3 and set(counted) <= set(victims)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from importlib import resources
 from typing import Any
@@ -64,6 +65,12 @@ def demo(seconds: float | None, output: str, record: str | None) -> None:
     keys kill, drain, join and steal. Without a terminal it plays for some seconds, prints what it counted, and exits
     with 0 if nothing was lost.
     """
+    if seconds is not None and math.isnan(seconds):
+        raise click.BadParameter("nan is no number of seconds.", param_hint="'--seconds'")
+    if record is not None and not (record and os.access(os.path.dirname(record) or ".", os.W_OK)):
+        raise click.BadParameter(
+            f"'{record}' cannot be written: its folder must be there, and writable.", param_hint="'--record'"
+        )
     show: Any = importlib.import_module("millpond.cli.demo.show")
     raise SystemExit(show.run(seconds, output=output, record=record))
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 import click
 
 from millpond._clock import elapsed
+from millpond._person import user
 from millpond._urls import shown
 from millpond.cli import family, lending, words
 from millpond.cli.lending import HELD, Hold, telling
@@ -125,7 +126,7 @@ class _Run:
 
     def _pool(self, name: str) -> ResourcePool:
         if name not in self._pools:
-            self._pools[name] = ResourcePool(name, self._place.url, on_lost=self._take_note)
+            self._pools[name] = ResourcePool(name, self._place.url, holder=user(), on_lost=self._take_note)
         return self._pools[name]
 
     def _take_note(self, grant: Grant) -> None:
@@ -143,6 +144,7 @@ class _Run:
             self._pools[f"{pool.name}/"] = pool = ResourcePool(
                 pool.name,
                 self._place.url,
+                holder=user(),
                 on_lost=self._take_note,
                 placement=lambda found: self._tails.unused_first(pool.name, found),
             )
@@ -278,10 +280,11 @@ class _Run:
 
 def _standing(pool: ResourcePool, wanted: Wanted) -> str:
     waiters = pool.waiters()
-    mine = [one for one in waiters if one.pid == os.getpid()]
+    us = (lending.host_of(pool.url), os.getpid())  # in containers many have one pid
+    mine = [one for one in waiters if (one.host, one.pid) == us]
     labels = {one.name: one.labels for one in pool.resources()}
     holders = [one for one in pool.holders() if any(wanted.suits(name, labels.get(name, {})) for name in one.resources)]
-    return words.line([one for one in holders if one.pid != os.getpid()], waiters, mine[0] if mine else None)
+    return words.line([one for one in holders if (one.host, one.pid) != us], waiters, mine[0] if mine else None)
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float) -> bool:

@@ -68,6 +68,11 @@ def telling(held: Sequence[Hold]) -> str:
     return json.dumps([*told(), *map(asdict, held)])
 
 
+def host_of(url: str) -> str:
+    """Return what the pools of a place call this machine."""
+    return dict(parse_qsl(urlsplit(url).query)).get("machine") or socket.gethostname()
+
+
 def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[int, int]) -> Hold | None:
     """Return what the processes `around` hold of what would do; refuse what is more than that.
 
@@ -75,7 +80,7 @@ def held_around(pool: ResourcePool, url: str, wanted: Wanted, around: Mapping[in
     """
     where = shown(url)
     tokens = {one.get("token") for one in told() if (one.get("pool"), one.get("url")) == (pool.name, where)}
-    here = dict(parse_qsl(urlsplit(url).query)).get("machine") or socket.gethostname()
+    here = host_of(url)
     for holder in pool.holders():
         is_around = holder.host == here and holder.pid in around and around[holder.pid] in (0, holder.started)
         if holder.token not in tokens and not is_around:

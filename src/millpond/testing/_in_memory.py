@@ -31,7 +31,10 @@ class in_memory:  # noqa: N801  (it is used like a function)
     def __enter__(self) -> Any:
         pool = self._pool
         if not isinstance(pool, KeyedPool):
-            raise TypeError(f"use `async with` for {pool!r}")
+            raise TypeError(
+                f"use `async with in_memory(...)` for {pool!r}, in a test that is a coroutine, or around the lifespan "
+                "of your web service"
+            )
         with contextlib.ExitStack() as stack:
             if not pool._connection.is_closed:
                 pool.close()

@@ -18,7 +18,7 @@ from millpond._clock import elapsed
 from millpond.errors import LeaseLost
 from millpond.resources import AsyncResourcePool, ResourcePool
 from millpond.resources._rules import commands as do
-from waiting import HANG, until
+from waiting import HANG, until, warnings_of_all_threads
 
 asynchronous = pytest.mark.asyncio
 
@@ -372,8 +372,7 @@ def test_a_thread_cannot_be_cancelled_and_the_pool_says_so_at_once(url):
 @asynchronous
 async def test_a_grant_that_is_dropped_is_given_back_with_a_warning(lab, caplog):
     pool = await one(lab)
-    with warnings.catch_warnings(record=True) as caught, caplog.at_level(logging.WARNING, "millpond"):
-        warnings.simplefilter("always")
+    with warnings_of_all_threads() as caught, caplog.at_level(logging.WARNING, "millpond"):
         grant = await pool.acquire(reason="lost")
         token = grant.token
         del grant
@@ -419,8 +418,7 @@ def test_a_renewal_that_was_under_way_does_not_revive_a_lease_that_was_dropped()
 @pytest.mark.parametrize("lease", [None, 60])
 async def test_a_grant_that_is_held_too_long_is_suspect(lab, lease):
     pool = await one(lab, suspect_after=0.1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings_of_all_threads() as caught:
         grant = await pool.acquire(lease=lease)
         holder = await eventually(lambda: _suspect(pool))
         await asyncio.sleep(0.1)  # it is said once

@@ -74,7 +74,8 @@ class Cards:
 
     def kill_holder(self) -> HandOver | None:
         """Kill somebody who holds a GPU, with -9."""
-        held = self._held()
+        struck = {one.token for one in self.hand_overs}  # the pool may not know of the last one's death yet
+        held = [one for one in self._held() if one.token not in struck]
         if not held:
             self._story.say("nobody holds a GPU just now: try again")
             return None

@@ -202,6 +202,10 @@ def picture(sight: Sight | None, width: int, height: int, note: str, *, is_helpi
         drawn += [*lent, empty]
     foot = hints()
     used = _lines(Group(*drawn, foot), width)
+    if used >= height:  # the terminal cuts off what is below: first of all which keys there are, and what happened last
+        keys = Text("millpond demo  " + " ".join(key for key, _ in HINTS), style="bold", no_wrap=True)
+        last = Text(plain(sight.lines[-1].text) if sight.lines else note, no_wrap=True, overflow="ellipsis")
+        return Group(keys, last, workers(sight, width), counters(sight), gpus(sight.holders, sight.waiters))
     if width < WIDE and height - used >= len(sight.local) + 6:
         drawn += [*here, empty]
         used += len(sight.local) + 2

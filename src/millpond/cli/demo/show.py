@@ -76,6 +76,14 @@ class Plan:
         return key
 
 
+class Signalled(KeyboardInterrupt):
+    """A signal has told the demo to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = signal.Signals(number)
+
+
 def actions(world: World) -> dict[str, Callable[[], object]]:
     """Return what each key does."""
     return {
@@ -96,9 +104,11 @@ def run(seconds: float | None, *, output: str, record: str | None) -> int:
         with _quiet(), _ending_by_signal():
             play = _live if console.is_terminal else _lines
             outcome = play(console, seconds, film)
-    except (KeyboardInterrupt, EOFError):
-        console.print("left by Ctrl-C; all processes of the demo have ended")
-        return 0
+    except (KeyboardInterrupt, EOFError) as end:
+        number = end.number if isinstance(end, Signalled) else signal.SIGINT
+        by = "Ctrl-C" if number == signal.SIGINT else number.name
+        console.print(f"left by {by}; all processes of the demo have ended")
+        return 0 if console.is_terminal else 128 + number  # nothing was counted, so a script must not take it for good
     if film is not None and not film.sights:
         console.print("nothing was recorded: it ended before all processes had begun")
         return 1
@@ -130,8 +140,8 @@ def _quiet() -> Iterator[None]:
 def _ending_by_signal() -> Iterator[None]:
     """Leave by SIGTERM and SIGHUP as by Ctrl-C: with the terminal as it was."""
 
-    def leave(*_: object) -> None:
-        raise KeyboardInterrupt
+    def leave(number: int, _: object) -> None:
+        raise Signalled(number)
 
     before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -17,7 +17,7 @@ LINES: Final = {
     "store_back": (WARNING, "pool {pool!r} can be reached again, after {seconds:.1f} s"),
     "slots_claimed": (DEBUG, "worker {worker} of pool {pool!r} has taken over {slots} slots"),
     "slots_given": (DEBUG, "worker {worker} of pool {pool!r} has given {slots} slots away"),
-    "keys_recovered": (INFO, "worker {worker} of pool {pool!r} runs {keys} keys again that nobody runs any more"),
+    "keys_recovered": (INFO, "worker {worker} of pool {pool!r} runs again what nobody runs any more, keys: {keys}"),
     "stale_reports": (INFO, "{number} jobs of pool {pool!r} have ended here, but were run again elsewhere meanwhile"),
     "job_retried": (INFO, "job {job!r} of key {key!r} failed, and is tried again in {delay:.1f} s: {error}"),
     "job_failed": (ERROR, "job {job!r} of key {key!r} failed for good and is among the dead letters: {error}"),
