@@ -26,7 +26,6 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, NamedTuple
 
 URL = os.environ.get("KEYED_URL", "redis://127.0.0.1:1/0")
@@ -140,6 +139,8 @@ def _run(program: Program, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _versions(program: Program) -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version  # here: 2 MB, which no worker that is measured needs
+
     found = {}
     for package in program.packages:
         try:

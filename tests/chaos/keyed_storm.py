@@ -65,7 +65,7 @@ class Storm:
         self.folder = folder
         self.path = folder / "events"
         self.log = Log(self.path)
-        self.settings: dict[str, Any] = {"slots": 64, "max_losses": 1000, **(pool or {})}
+        self.settings: dict[str, Any] = {"max_losses": 1000, **(pool or {})}
         if lease is not None:
             self.settings["lease"] = lease
         self.lease = 5.0 if lease is None else lease

@@ -25,11 +25,13 @@ from keyed_proxy import Proxy
 from keyed_storm import Storm, seed
 from keyed_worker import FOR_EVER
 
+from millpond.keyed.rules.records import Settings
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 from waiting import HANG, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 STORES = ["sqlite", "redis"]
+SLOTS = Settings().slots
 FSYNC = {
     "always": ("--appendonly", "yes", "--appendfsync", "always"),
     "everysec": ("--appendonly", "yes", "--appendfsync", "everysec"),
@@ -91,7 +93,7 @@ def test_a_join_storm_and_a_rolling_restart_interrupt_nothing(store: str, tmp_pa
             storm.dismiss(worker)
             share(storm, 5)
         storm.reap(HANG)
-        moves = (storm.pool.statistics().moved_total - moved) / 64
+        moves = (storm.pool.statistics().moved_total - moved) / SLOTS
         storm.settle()
         checker = storm.check()
     jobs = [run for run in checker.runs if run.lane == "j"]
@@ -106,7 +108,7 @@ def share(storm: Storm, count: int) -> None:
 
     def is_shared() -> bool:
         owned = [each.slots for each in storm.pool.workers() if each.slots]
-        return len(owned) == count and sum(owned) == 64
+        return len(owned) == count and sum(owned) == SLOTS
 
     until(is_shared, f"{count} workers share the slots")
 
@@ -191,9 +193,7 @@ def test_on_defaults_the_keys_of_a_machine_that_vanished_run_elsewhere_when_its_
 def test_on_true_defaults_each_kill_starts_each_resident_once(store: str, workers: int, tmp_path: Path) -> None:
     """4096 slots, the lease of 5 s, 100 residents; a worker joins at the moment of each kill."""
     kills = 3
-    with storm_on(
-        store, tmp_path, workers=workers, producers=0, residents=100, lease=None, pool={"slots": None}
-    ) as storm:
+    with storm_on(store, tmp_path, workers=workers, producers=0, residents=100, lease=None) as storm:
         storm.start()
         storm.gather(workers)
         for _ in range(kills):
@@ -296,11 +296,11 @@ def take_over(storm: Storm, cut: set[int]) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(6000)
 @pytest.mark.parametrize("store", STORES)
-def test_six_hundred_kills_break_no_promise(store: str, tmp_path: Path) -> None:
+def test_a_thousand_kills_break_no_promise(store: str, tmp_path: Path) -> None:
     with storm_on(store, tmp_path, workers=6) as storm:
         storm.start()
-        rage(storm, kills=int(os.environ.get("CHAOS_KILLS") or 600), pause=0.45)
+        rage(storm, kills=int(os.environ.get("CHAOS_KILLS") or 1000), pause=0.45)
         storm.settle()
         storm.check()

@@ -101,7 +101,7 @@ class Node:
 
     def __init__(self, url: str, pool: str, name: str, diary: Diary, *, farewell: float = 0.0, **settings: Any) -> None:
         self.name = name
-        self.pool = KeyedPool(pool, url, slots=256, **settings)
+        self.pool = KeyedPool(pool, url, **settings)
         diaries = diary
 
         @self.pool.job
@@ -150,7 +150,7 @@ class Node:
 
     def has_its_share(self) -> bool:
         """Whether it owns a quarter of the slots: by far most of its half."""
-        return sum(slot.owner == self._worker.id for slot in self.pool.slots()) >= 64
+        return sum(slot.owner == self._worker.id for slot in self.pool.slots()) >= 1024
 
     def leave(self) -> None:
         self._worker.close()

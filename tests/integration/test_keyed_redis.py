@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import redis
 
+from millpond._redis import _address
 from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed import Job, KeyedPool
 from millpond.keyed.rules import commands as do
@@ -27,7 +28,7 @@ from millpond.keyed.rules.envelope import Envelope, encode
 from millpond.keyed.rules.records import SECOND, Batch, Joiner, Order, OrderOptions, Outcome, Report, Settings, Work
 from millpond.keyed.stores import redis as redis_store
 from millpond.keyed.stores.base import PoolGone
-from millpond.keyed.stores.redis import RedisStore, _connection, _scripts
+from millpond.keyed.stores.redis import RedisStore, _scripts
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -310,7 +311,10 @@ def test_a_wrong_password_is_told_without_telling_it(stores):
 
 @pytest.mark.parametrize(
     ("url", "problem"),
-    [("http://host", "is no URL of Redis"), ("redis://127.0.0.1/0?colour=red", "option that redis-py does not know")],
+    [
+        ("http://host", "is no URL of Redis"),
+        ("redis://127.0.0.1/0?colour=red", "has an option 'colour'; there are cluster, db"),
+    ],
 )
 def test_a_url_that_says_nothing_is_refused(url, problem):
     with pytest.raises(ValueError, match=problem):
@@ -452,7 +456,7 @@ def test_a_work_that_came_twice_takes_and_settles_once_and_what_was_lost_is_give
 
 
 def test_a_server_that_does_not_answer_holds_up_one_purpose_only(proxy, stores, monkeypatch):
-    monkeypatch.setattr(_connection, "CALL", HANG)
+    monkeypatch.setattr(_address, "CALL", HANG)
     store = stores(proxy.url)
     hire(store)
     proxy.next = "silent"
@@ -473,13 +477,12 @@ def test_a_server_that_does_not_answer_holds_up_one_purpose_only(proxy, stores, 
     assert "unknown" in str(failed[0])
 
 
-def test_a_call_that_is_not_answered_in_time_is_given_up(proxy, stores, monkeypatch):
+def test_a_call_that_is_not_answered_in_time_is_given_up(proxy, stores):
     store = stores(proxy.url)
     hire(store)
     put(store, "a")
     proxy.next = "silent"
-    store._dispatching._connection._sock.settimeout(0.1)  # this call only: all others have time
-    monkeypatch.setattr(_connection, "_is_over", lambda connection: False)  # it would set the time-out anew
+    _address._limit(store._dispatching._client._connection.socket, 0.1)  # this call only: all others have time
     with pytest.raises(EngineUnavailable, match="did not answer within .* unknown"):
         put(store, "b")
     put(store, "c")
@@ -523,7 +526,7 @@ def _drain(*semaphores: threading.Semaphore) -> None:
 def test_a_forked_child_has_connections_of_its_own(store):
     hire(store)
     put(store, "a")
-    sockets = [link._connection for link in (store._dispatching, store._pulse)]
+    sockets = [link._client._connection for link in (store._dispatching, store._pulse)]
     child = os.fork()
     if not child:
         code = 1
@@ -532,12 +535,12 @@ def test_a_forked_child_has_connections_of_its_own(store):
                 store.dispatch(Batch("of the child", 1), [Order(1, "j:k", body("b"))]) == {}
                 and store.ask(about.Members()).members
             )
-            assert store._dispatching._connection not in sockets
+            assert store._dispatching._client._connection not in sockets
             store.close()
             code = 0
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    assert put(store, "c") == {} and store._dispatching._connection is sockets[0]
+    assert put(store, "c") == {} and store._dispatching._client._connection is sockets[0]
     assert ids(work(store)) == ["a", "b", "c"]
 
 
@@ -718,10 +721,30 @@ def test_times_are_whole_however_far_away(store):
     assert store.ask(about.Outcomes(("a",))) == [("done", b"\0 \xff")]
 
 
-def test_without_its_package_the_store_says_what_to_install():
-    code = "import sys; sys.modules['redis'] = None; import millpond.keyed.stores.redis"
+def test_neither_redis_py_nor_hiredis_has_to_be_there(redis_url):
+    code = f"""
+import sys
+sys.modules["redis"] = sys.modules["hiredis"] = None
+from millpond import KeyedPool
+with KeyedPool("plain", {redis_url!r}) as pool:
+    job = pool.job(name="double")(lambda job, number=0: 2 * number)
+    with pool.worker():
+        print(job.dispatch("k", 21).result(timeout={HANG}))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 1 and 'pip install "millpond[redis]"' in done.stderr
+    assert done.stdout == "42\n", done.stderr
+
+
+def test_a_worker_does_not_load_redis_py(redis_url):
+    """It takes 12 MB and more, in every worker."""
+    code = f"""
+import sys
+from millpond import KeyedPool
+with KeyedPool("small", {redis_url!r}) as pool, pool.worker():
+    print("redis" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_every_script_is_in_the_package_and_says_what_it_does():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
 import sqlite3
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from millpond._sqlite import Database, DiskFull, Transaction
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
+from millpond.keyed import KeyedPool
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
 from millpond.keyed.rules.envelope import Envelope, encode
@@ -438,3 +442,50 @@ def test_a_forked_child_begins_anew(store):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert [ids(take) for take in hand.work().takes] == [["1", "2"]]
     assert {member.id: member.is_dead for member in store.ask(about.Members()).members} == {"w": False, "child": True}
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+def disk(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:
+    """Let no WAL grow beyond so many bytes, as on a disk that is full then; return how large it was when it was."""
+    writing = Database.writing
+    refused: list[int] = []
+
+    @contextlib.contextmanager
+    def limited(database: Database) -> Iterator[Transaction]:
+        size = Path(f"{database.path}-wal").stat().st_size
+        if size > room:
+            refused.append(size)
+            raise DiskFull(f"no space left to write {database.path!r}: nothing was changed")
+        with writing(database) as transaction:
+            yield transaction
+
+    monkeypatch.setattr(Database, "writing", limited)
+    return refused
+
+
+def test_a_small_disk_is_not_filled_by_what_a_checkpoint_frees(url, monkeypatch):
+    """A job takes some hundred bytes; each dispatch writes whole pages to the WAL, which is large before it is due."""
+    with KeyedPool("small", url) as pool:
+        job = pool.declare_job("step")
+        job.dispatch("k", -1)
+        refused = disk(monkeypatch, 400_000)
+        for number in range(100):
+            job.dispatch(f"k{number % 5}", number)
+        assert refused
+        assert pool.statistics().jobs == 101
+
+
+def test_a_dispatch_to_a_full_disk_is_told_at_once_that_nothing_was_changed(url, monkeypatch):
+    with KeyedPool("full", url) as pool:
+        job = pool.declare_job("step")
+        job.dispatch("k", 1)
+        with monkeypatch.context() as patch:
+            refused = disk(patch, -1)
+            with pytest.raises(EngineUnavailable, match="no space left .*nothing was changed") as caught:
+                job.dispatch("k", 2)
+            assert "unknown" not in str(caught.value)
+            assert len(refused) < 10, "it was not tried again and again"
+        job.dispatch("k", 3)
+        assert pool.statistics().jobs == 2

@@ -239,7 +239,7 @@ def is_leaving(pool: KeyedPool) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_a_worker_end_what_it_runs_and_leave(lab: Lab, number: int):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     leaver = lab.child("pool.run(grace=3600)\nsay('left')")
     until(lambda: joined(pool, 1))
     receipts = [pool.declare_job("wait").dispatch("a", 1), pool.declare_job("wait_plain").dispatch("b", 2)]
@@ -258,7 +258,7 @@ def test_a_signal_lets_a_worker_end_what_it_runs_and_leave(lab: Lab, number: int
 
 
 def test_a_signal_hands_over_at_once_what_was_not_begun(lab: Lab):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     leaver, stayer = lab.child("pool.run(concurrency=1, grace=3600)"), lab.child()
     until(lambda: joined(pool, 2))
     plain = pool.declare_job("plain")
@@ -286,7 +286,7 @@ def worker_pid(pool: KeyedPool, key: str) -> int:
 
 @pytest.mark.parametrize(("colour", "code"), [("wait", 0), ("stubborn", -signal.SIGINT)])
 def test_a_second_signal_ends_a_worker_now(lab: Lab, colour: str, code: int):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     leaver = lab.child("pool.run(grace=3600)")
     until(lambda: joined(pool, 1))
     receipt = pool.declare_job(colour).dispatch("k", *([1] if colour == "wait" else []))
@@ -301,7 +301,7 @@ def test_a_second_signal_ends_a_worker_now(lab: Lab, colour: str, code: int):
 
 
 def test_ctrl_c_ends_a_block_with_a_worker(lab: Lab):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     leaver = lab.child(
         """
         try:
@@ -325,7 +325,7 @@ def test_ctrl_c_ends_a_block_with_a_worker(lab: Lab):
 
 def test_ctrl_c_ends_a_block_that_has_not_begun_yet(lab: Lab):
     """The worker has joined, and runs a job, before the thread that waits for it hears so."""
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     leaver = lab.child(
         """
         from millpond.keyed.client.bridge import Working
@@ -357,7 +357,7 @@ def test_ctrl_c_ends_a_block_that_has_not_begun_yet(lab: Lab):
 
 
 def test_a_signal_while_the_store_is_away_still_ends_the_worker(lab: Lab):
-    pool = lab.pool(slots=16, lease=0.6)
+    pool = lab.pool(lease=0.6)
     leaver = lab.child(
         """
         can_be_away(pool)
@@ -378,7 +378,7 @@ def test_a_signal_while_the_store_is_away_still_ends_the_worker(lab: Lab):
 
 
 def test_what_a_killed_worker_ran_runs_elsewhere(lab: Lab):
-    pool = lab.pool(slots=16, lease=3.0)
+    pool = lab.pool(lease=3.0)
     first, second = lab.child(), lab.child()
     until(lambda: joined(pool, 2))
     do, wait, stay = pool.declare_job("do"), pool.declare_job("wait"), pool.declare_resident("stay")
@@ -432,7 +432,7 @@ def test_a_job_that_kills_its_workers_is_a_dead_letter_and_the_key_goes_on(lab: 
 
 
 def test_a_worker_that_was_stopped_past_its_lease_is_silent_and_comes_back(lab: Lab):
-    pool = lab.pool(slots=16, lease=0.6)
+    pool = lab.pool(lease=0.6)
     first, second = lab.child(), lab.child()
     until(lambda: joined(pool, 2))
     do = pool.declare_job("do")
@@ -467,7 +467,7 @@ def outlast(child: Child, happens: Callable[[], bool]) -> float:
 
 
 def test_a_strict_worker_dies_when_its_lease_does(lab: Lab):
-    pool = lab.pool(slots=16, lease=2.0)
+    pool = lab.pool(lease=2.0)
     strict = lab.child(
         """
         can_be_away(pool)
@@ -486,7 +486,7 @@ def test_a_strict_worker_dies_when_its_lease_does(lab: Lab):
 
 
 def test_of_two_strict_workers_in_one_process_each_counts(lab: Lab):
-    pool = lab.pool(slots=16, lease=2.0)
+    pool = lab.pool(lease=2.0)
     strict = lab.child(
         """
         other = KeyedPool(name + "-other", "memory:", lease=1.8, slots=4)
@@ -502,7 +502,7 @@ def test_of_two_strict_workers_in_one_process_each_counts(lab: Lab):
 
 
 def test_a_strict_worker_that_was_stopped_past_its_lease_dies_when_it_goes_on(lab: Lab):
-    pool = lab.pool(slots=16, lease=2.0)
+    pool = lab.pool(lease=2.0)
     strict = lab.child("pool.run(strict=True)")
     until(lambda: joined(pool, 1))
     receipt = pool.declare_job("wait_plain").dispatch("k", 1)
@@ -518,7 +518,7 @@ def test_a_strict_worker_that_was_stopped_past_its_lease_dies_when_it_goes_on(la
 
 
 def test_a_strict_worker_that_leaves_lives_on_and_one_with_a_handler_is_refused(lab: Lab):
-    lab.pool(slots=16, lease=HANG)
+    lab.pool(lease=HANG)
     child = lab.child(
         """
         with pool.worker(strict=True):
@@ -538,7 +538,7 @@ def test_a_strict_worker_that_leaves_lives_on_and_one_with_a_handler_is_refused(
 
 
 def test_a_strict_worker_dies_rather_than_let_a_function_outlive_its_lease_on_leaving(lab: Lab):
-    pool = lab.pool(slots=16, lease=2.0, drain=HANG)
+    pool = lab.pool(lease=2.0, drain=HANG)
     strict = lab.child("pool.run(strict=True, grace=0.2)")
     until(lambda: joined(pool, 1))
     receipt = pool.declare_job("stubborn").dispatch("k")
@@ -559,7 +559,7 @@ def test_a_strict_worker_dies_rather_than_let_a_function_outlive_its_lease_on_le
 
 
 def test_another_program_dispatches_by_position_and_by_name(lab: Lab):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     lab.child()
 
     @dataclasses.dataclass
@@ -603,7 +603,7 @@ def test_a_job_of_a_newer_version_waits_for_a_worker_that_knows_it_and_order_hol
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_is_a_producer_of_its_own(lab: Lab):
     """Fork while other threads dispatch: nothing is dispatched twice, nothing hangs."""
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     lab.child()
     until(lambda: joined(pool, 1))
     script = """
@@ -648,7 +648,7 @@ def test_a_forked_child_is_a_producer_of_its_own(lab: Lab):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_is_a_worker_of_its_own(lab: Lab):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     parent = lab.child(
         """
         import warnings
@@ -679,7 +679,7 @@ def test_a_forked_child_is_a_worker_of_its_own(lab: Lab):
 
 
 def test_a_producer_that_is_killed_leaves_its_jobs(lab: Lab):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
     producer = lab.child(
         """
         number = 0
@@ -704,7 +704,7 @@ def test_a_producer_that_is_killed_leaves_its_jobs(lab: Lab):
 
 
 def test_a_rolling_restart_loses_nothing_and_never_runs_a_resident_twice(lab: Lab):
-    pool = lab.pool(slots=32, lease=HANG)
+    pool = lab.pool(lease=HANG)
     workers = [lab.child() for _ in range(3)]
     until(lambda: joined(pool, 3))
     do, stay = pool.declare_job("do", keep_result=0), pool.declare_resident("stay")
@@ -749,7 +749,7 @@ def test_a_rolling_restart_loses_nothing_and_never_runs_a_resident_twice(lab: La
 
 
 def test_a_worker_in_this_process_and_one_in_another_share_the_keys(lab: Lab):
-    pool = lab.pool(slots=16, lease=HANG)
+    pool = lab.pool(lease=HANG)
 
     @pool.job
     async def do(job: Job, number: int, pause: float = 0.0) -> int:
@@ -832,7 +832,7 @@ def test_a_killed_worker_is_known_to_be_dead_at_once(lab: Lab):
 
 
 def test_a_function_that_holds_the_gil_past_the_lease_runs_once(lab: Lab):
-    pool = lab.pool(slots=16, lease=3.0)
+    pool = lab.pool(lease=3.0)
     holder, other = lab.child(HOLD + "pool.run()"), lab.child(HOLD + "pool.run()")
     until(lambda: joined(pool, 2))
     assert pool.declare_job("hold").dispatch("k", 9.0).result(HANG) >= 1
@@ -855,7 +855,7 @@ def test_a_function_that_holds_the_gil_past_the_lease_runs_once(lab: Lab):
     ],
 )
 def test_a_worker_lives_without_a_heart_outside_its_process(lab: Lab, trouble: str):
-    pool = lab.pool(slots=16, lease=6.0)
+    pool = lab.pool(lease=6.0)
     child = lab.child(f"{trouble}\npool.run()")
     until(lambda: joined(pool, 1))
     (before,) = pool.workers()
@@ -880,7 +880,7 @@ def heart_of(child: Child) -> psutil.Process:
 
 @pytest.mark.parametrize("lab", ["redis"], indirect=True)
 def test_a_heart_that_was_killed_is_replaced_and_does_its_work(lab: Lab):
-    pool = lab.pool(slots=16, lease=3.0)
+    pool = lab.pool(lease=3.0)
     first, second = lab.child(), lab.child()
     until(lambda: joined(pool, 2))
     (survivor,) = (each.id for each in pool.workers() if each.label.endswith(f":{second.pid}"))
@@ -896,7 +896,7 @@ def test_a_heart_that_was_killed_is_replaced_and_does_its_work(lab: Lab):
 @pytest.mark.parametrize("lab", ["redis"], indirect=True)
 def test_a_process_that_became_another_program_is_no_worker(lab: Lab):
     """Its pid lives on and computes, but its lease ends, and nobody is left who would keep it."""
-    pool = lab.pool(slots=16, lease=1.0)
+    pool = lab.pool(lease=1.0)
     child = lab.child(
         """
         worker = pool.worker()
@@ -914,7 +914,7 @@ def test_a_process_that_became_another_program_is_no_worker(lab: Lab):
 
 
 def test_two_workers_of_one_process_that_hold_the_gil_keep_their_leases(lab: Lab):
-    pool = lab.pool(slots=16, lease=3.0)
+    pool = lab.pool(lease=3.0)
     both = "with pool.worker(), pool.worker():\n    hear()\n"
     holder, other = lab.child(HOLD + both), lab.child(HOLD + "pool.run()")
     until(lambda: joined(pool, 3))
@@ -929,7 +929,7 @@ def test_two_workers_of_one_process_that_hold_the_gil_keep_their_leases(lab: Lab
 
 def test_a_strict_worker_has_its_whole_lease(lab: Lab):
     """It is ended when its lease is over, not when it is to stop what runs: there is a fifth of it in between."""
-    pool = lab.pool(slots=16, lease=3.0)
+    pool = lab.pool(lease=3.0)
     child = lab.child(
         """
         can_be_away(pool)

@@ -17,11 +17,15 @@ from millpond.errors import EngineUnavailable
 from millpond.keyed.client._sync.pool import KeyedPool
 from millpond.keyed.client.bridge import Working
 from millpond.keyed.rules import commands as do
+from millpond.keyed.rules.placement import Member, Rendezvous
+from millpond.keyed.rules.records import Settings
 from millpond.keyed.stores.memory import MemoryStore
 from millpond.keyed.worker import heartbeat, membership
 from millpond.keyed.worker import worker as worker_module
 from waiting import HANG, auntil, until
 
+SLOTS = Settings().slots
+_rendezvous = Rendezvous()
 LONG = 600.0
 """Seconds that no test lasts: a lease or a drain that does not end however slow the machine is."""
 
@@ -215,9 +219,13 @@ def slot_share(pool: KeyedPool) -> dict[str, int]:
 
 
 def settled(pool: KeyedPool, workers: int, slots: int) -> bool:
-    """Tell whether so many workers have all the slots between them, fairly."""
+    """Return whether so many workers have all the slots between them, and none is to move any more."""
     share = slot_share(pool)
-    return len(share) == workers and sum(share.values()) == slots and min(share.values()) > 0
+    if len(share) != workers or sum(share.values()) != slots or not min(share.values()):
+        return False
+    members = [Member(one.id, one.weight) for one in pool.workers() if not one.is_leaving]
+    placement = pool._connection.placement or _rendezvous
+    return [one.owner for one in pool.slots()] == list(placement(members, slots))
 
 
 def key_of(pool: KeyedPool, worker: str, prefix: str = "k", avoid: tuple[str, ...] = ()) -> str:

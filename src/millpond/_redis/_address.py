@@ -85,8 +85,32 @@ class Address:
         self.prefix = options.get("prefix", PREFIX)
         self.machine = options.get("machine", "")
         self._is_tls = kind == "tls"
+        self._checks_host = options.get("ssl_check_hostname", "true").lower() not in ("false", "no", "0")
+        self._verifies = options.get("ssl_cert_reqs", "required").lower() not in ("none", "0")
         self._options = options
         self._first = (self.host, self.port)
+
+    def for_programs(self) -> dict[str, Any]:
+        """Return the same as plain data, for a program that has nothing of ours; it begins where the URL says."""
+        get: Any = self._options.get
+        host, port = self._first
+        tls = {
+            "ca_file": get("ssl_ca_certs"),
+            "ca_path": get("ssl_ca_path"),
+            "cert_file": get("ssl_certfile"),
+            "key_file": get("ssl_keyfile"),
+            "verifies": self._verifies,
+            "check_hostname": self._checks_host,
+        }
+        return {
+            "host": host,
+            "port": port,
+            "path": self.path,
+            "db": self.db,
+            "username": self.username.encode(),
+            "password": self.password.encode(),
+            "tls": tls if self._is_tls else None,
+        }
 
     @property
     def name(self) -> str:
@@ -131,8 +155,8 @@ class Address:
     def _secured(self, made: socket.socket) -> socket.socket:
         get: Any = self._options.get
         context = ssl.create_default_context(cafile=get("ssl_ca_certs"), capath=get("ssl_ca_path"))
-        context.check_hostname = get("ssl_check_hostname", "true").lower() not in ("false", "no", "0")
-        if get("ssl_cert_reqs", "required").lower() in ("none", "0"):
+        context.check_hostname = self._checks_host
+        if not self._verifies:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if get("ssl_certfile"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import select
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 from millpond._clock import elapsed
@@ -19,10 +19,13 @@ from millpond.errors import EngineError, EngineUnavailable
 
 try:
     from hiredis import Reader as _Reader
+    from hiredis import pack_command as _pack_command
 except ImportError:  # pragma: no cover  (the extra brings it; this is for where it has no wheel)
     from millpond._redis._parser import Reader as _Reader  # type: ignore[assignment]
+    from millpond._redis._parser import packed as _pack_command  # type: ignore[assignment]
 
 Argument: TypeAlias = str | bytes | int
+_packed: Final[Callable[[tuple[Argument, ...]], bytes]] = _pack_command  # type: ignore[assignment]
 _REDIRECTS: Final = 5
 SILENCE: Final = 15.0
 """Seconds after which a subscription that does not answer is taken for dead."""
@@ -46,12 +49,18 @@ RECENT = 0.1
 """Seconds after an answer for which a connection is taken to be open without looking."""
 
 
-class _Connection:
-    """One connection that is ready for use."""
+def _nothing() -> int:
+    return 0
+
+
+class Connection:
+    """One connection that is ready for use. One thread reads; another may write meanwhile, one at a time."""
 
     def __init__(self, address: Address) -> None:
         self.socket = address.connect()
         self._reader = _Reader(protocolError=ServerError, replyError=ServerError)
+        self._pending: Callable[[], int] = getattr(self.socket, "pending", _nothing)
+        """Bytes that TLS has taken from the socket already."""
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
         self.used = 0.0
@@ -74,21 +83,34 @@ class _Connection:
 
     def send(self, args: Sequence[Argument]) -> None:
         try:
-            self.socket.sendall(packed(args))
+            self.socket.sendall(_packed(tuple(args)))
         except BlockingIOError as error:
             raise TimeoutError("the server takes nothing in") from error
 
     def read(self) -> Any:
         while (answer := self._reader.gets()) is False:
-            try:
-                data = self.socket.recv(1 << 18)
-            except BlockingIOError as error:
-                raise TimeoutError("the server does not answer") from error
-            if not data:
-                raise ConnectionResetError("the server closed the connection")
-            self._reader.feed(data)
+            self._receive()
         self.used = elapsed()
         return answer
+
+    def heard(self, seconds: float) -> list[Any]:
+        """Return the answers that have come; wait for the first one for so many seconds."""
+        found: list[Any] = []
+        while True:
+            while (answer := self._reader.gets()) is not False:
+                found.append(answer)
+            if not self._pending() and not self._poll.poll(0 if found else seconds * 1000):
+                return found
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            data = self.socket.recv(1 << 18)
+        except BlockingIOError as error:
+            raise TimeoutError("the server does not answer") from error
+        if not data:
+            raise ConnectionResetError("the server closed the connection")
+        self._reader.feed(data)
 
     def is_over(self) -> bool:
         """Tell whether the server closed it, or has said something, while nothing was asked."""
@@ -102,9 +124,10 @@ class _Connection:
 class Client:
     """Calls to the server, or to the node of a cluster that has the keys."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, recent: float = RECENT) -> None:
         self.address = address
-        self._connection: _Connection | None = None
+        self._recent = recent
+        self._connection: Connection | None = None
 
     def run(self, script: Script, keys: Sequence[Argument], args: Sequence[Argument]) -> Any:
         """Run a script."""
@@ -129,7 +152,7 @@ class Client:
                 self._drop()
                 self.address.redirect(host, int(port))
             else:
-                if text.startswith(("READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED")):
+                if _says(text, "READONLY", "CLUSTERDOWN", "MASTERDOWN", "UNBLOCKED"):
                     self._drop()  # another server may answer to that name now
                     self.address.return_to_first()
                 raise explained(answer, self.address)
@@ -146,7 +169,7 @@ class Client:
 
     def _send(self, args: tuple[Argument, ...]) -> Any:
         connection = self._connection
-        if connection is not None and elapsed() - connection.used > RECENT and connection.is_over():
+        if connection is not None and elapsed() - connection.used > self._recent and connection.is_over():
             self._drop()
             connection = None
         if connection is None:
@@ -158,13 +181,10 @@ class Client:
             self._drop()
             raise
 
-    def _connect(self) -> _Connection:
+    def _connect(self) -> Connection:
         try:
-            return _Connection(self.address)
+            return connected(self.address)
         except OSError as error:
-            if self.address.return_to_first():
-                with contextlib.suppress(OSError):
-                    return _Connection(self.address)
             raise explained(error, self.address, is_sent=False) from error
 
     def _drop(self) -> None:
@@ -183,7 +203,7 @@ class Subscription:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._channels: set[str] = set()
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._is_new = True
         self._asked = 0.0  # since when an answer is awaited
 
@@ -195,7 +215,7 @@ class Subscription:
         connection = self._connection
         try:
             if connection is None:
-                connection = self._connection = _Connection(self._address)
+                connection = self._connection = Connection(self._address)
                 self._is_new = True
                 new, old = wanted, set()
             for channel in sorted(new):
@@ -218,17 +238,9 @@ class Subscription:
         if connection is None:
             return None
         try:
-            while True:
-                answer = connection._reader.gets()
-                if answer is False:
-                    if not connection.is_over():
-                        break
-                    data = connection.socket.recv(1 << 18)
-                    if not data:
-                        raise ConnectionResetError("the server closed the connection")
-                    connection._reader.feed(data)
-                    self._asked = 0.0
-                elif isinstance(answer, list) and answer[0] == b"message":
+            for answer in connection.heard(0):
+                self._asked = 0.0
+                if isinstance(answer, list) and answer[0] == b"message":
                     found.append(answer[2])
                 elif isinstance(answer, ServerError):
                     raise answer
@@ -262,13 +274,19 @@ class Subscription:
         self._drop()
 
 
-def packed(args: Sequence[Argument]) -> bytes:
-    """Write a call."""
-    parts = [b"*%d\r\n" % len(args)]
-    for one in args:
-        data = one if isinstance(one, bytes) else str(one).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+def connected(address: Address) -> Connection:
+    """Return a new connection: to the node that we were sent to, or else to that of the URL. Raise OSError."""
+    try:
+        return Connection(address)
+    except OSError:
+        sent_to = address.host, address.port
+        if not address.return_to_first():
+            raise
+        try:
+            return Connection(address)
+        except OSError:
+            address.redirect(*sent_to)  # either may come back first
+            raise
 
 
 def explained(error: Exception, address: Address, *, is_sent: bool = True) -> EngineError:
@@ -276,10 +294,10 @@ def explained(error: Exception, address: Address, *, is_sent: bool = True) -> En
     where, text = f"redis at {address.name}", str(error)
     if isinstance(error, ServerError):
         for words, what in _REFUSALS:
-            if text.startswith(words):
+            if _says(text, *words):
                 return EngineError(f"{where} {what.format(prefix=address.prefix)} ({text})")
         for words, what in _TROUBLES:
-            if text.startswith(words):
+            if _says(text, *words):
                 return EngineUnavailable(f"{where} {what} ({text})")
         return EngineError(f"{where} refused a call: {text}; this looks like a bug of millpond, please report it")
     if is_sent and isinstance(error, TimeoutError):
@@ -291,6 +309,11 @@ def explained(error: Exception, address: Address, *, is_sent: bool = True) -> En
     return EngineUnavailable(
         f"{where} cannot be reached ({text.rstrip('.')}): {fate}; check that the server runs and that the URL is right"
     )
+
+
+def _says(text: str, *words: str) -> bool:
+    """Return whether an error begins with a word; Redis 6.2 puts others in front of what a script ran into."""
+    return text.startswith(words) or any(f"-{word}" in text for word in words)
 
 
 _REFUSALS: Final[tuple[tuple[tuple[str, ...], str], ...]] = (

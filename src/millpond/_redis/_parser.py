@@ -1,7 +1,8 @@
-"""Answers of a server, read by Python: for where hiredis has no wheel. The same face as `hiredis.Reader`."""
+"""Calls and answers as bytes, by Python: for where hiredis has no wheel. The same faces as it has."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -60,3 +61,12 @@ class Reader:
         found = bytes(self._data[self._at : self._at + number])
         self._at += number + 2
         return found
+
+
+def packed(args: Sequence[str | bytes | int]) -> bytes:
+    """Write a call."""
+    parts = [b"*%d\r\n" % len(args)]
+    for one in args:
+        data = one if isinstance(one, bytes) else str(one).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)

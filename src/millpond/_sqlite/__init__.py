@@ -23,7 +23,7 @@ from millpond._sqlite._gate import Gate
 from millpond._sqlite._liveness import CONFIRM, LiveFile, Passport, Verdict, verdict
 from millpond._sqlite._process import read_stat
 from millpond._sqlite._sessions import enrol, enrolled, note_use, strike, used
-from millpond._sqlite._trouble import translate
+from millpond._sqlite._trouble import DiskFull, translate
 
 __all__ = [
     "CONFIRM",
@@ -31,6 +31,7 @@ __all__ = [
     "Bell",
     "Database",
     "DeathWatch",
+    "DiskFull",
     "EngineClock",
     "FileReplaced",
     "Gate",

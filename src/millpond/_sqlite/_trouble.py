@@ -91,10 +91,12 @@ def _read_only(path: str) -> EngineError:
     )
 
 
+class DiskFull(EngineUnavailable):
+    """There is no room to write: nothing was changed."""
+
+
 def _full(path: str) -> EngineError:
-    return EngineUnavailable(
-        f"no space left to write {path!r}: nothing was changed; free some disk space and try again"
-    )
+    return DiskFull(f"no space left to write {path!r}: nothing was changed; free some disk space and try again")
 
 
 def damaged(path: str, what: str) -> EngineError:

@@ -23,8 +23,7 @@ from millpond.cli.report import emit
 from millpond.errors import PoolError
 
 EXTRAS = {
-    "redis": ("redis", "keyed pools on Redis or Valkey"),
-    "hiredis": ("redis", "a parser that is several times as quick"),
+    "hiredis": ("redis", "pools on Redis or Valkey in a fraction of the time"),
     "temporalio": ("temporal", "resource pools on Temporal"),
     "cloudpickle": ("pickle", "lambdas and local functions in process pools"),
 }

@@ -49,13 +49,13 @@ def make(url: str) -> Iterator[Callable[..., KeyedPool]]:
 
 @pytest.fixture
 def pool(make: Callable[..., KeyedPool]) -> KeyedPool:
-    """A pool with few slots, and a lease that does not end."""
-    return make(slots=16, lease=keyed_play.LONG, drain=keyed_play.LONG)
+    """A pool whose lease does not end."""
+    return make(lease=keyed_play.LONG, drain=keyed_play.LONG)
 
 
 @pytest_asyncio.fixture
 async def apool(url: str) -> AsyncIterator[AsyncKeyedPool]:
     """The same, in the other colour."""
-    made = AsyncKeyedPool("p", url, slots=16, lease=keyed_play.LONG, drain=keyed_play.LONG)
+    made = AsyncKeyedPool("p", url, lease=keyed_play.LONG, drain=keyed_play.LONG)
     yield made
     await made.close()

@@ -646,7 +646,7 @@ def test_a_job_that_cannot_be_read_is_buried_and_harms_no_other(pool: KeyedPool)
 
 
 def test_a_result_has_the_same_limit_as_arguments(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, payload_limit=1000)
+    pool = make(payload_limit=1000)
 
     @pool.job
     def large(job: Job, number: int) -> bytes:

@@ -68,7 +68,7 @@ def test_a_job_that_is_cancelled_harms_no_job_that_follows_in_its_task(pool: Key
 
 def test_what_was_taken_ahead_goes_back_at_once_when_its_worker_leaves(make: Callable[..., KeyedPool]):
     """Quick jobs are taken ahead. When they turn out to be slow, those that have not begun are handed over."""
-    one, two = make(slots=16, lease=play.LONG, drain=play.LONG), make()
+    one, two = make(lease=play.LONG, drain=play.LONG), make()
     log, gate = play.Log(), play.Gate()
 
     async def do(job: Job, slow: bool) -> str:

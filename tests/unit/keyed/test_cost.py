@@ -68,7 +68,7 @@ STATES = ["idle", "busy", "paused", "paused key", "shut", "parked", "retry", "de
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_worker_that_has_nothing_to_do_is_quiet(make: Callable[..., KeyedPool], state: str):
-    pool = make(slots=16, lease=30.0)
+    pool = make(lease=30.0)
     gate, begun = play.Gate(), threading.Event()
 
     @pool.job(max_attempts=3, backoff=1000)
@@ -86,14 +86,14 @@ def test_a_worker_that_has_nothing_to_do_is_quiet(make: Callable[..., KeyedPool]
     with pool.worker(concurrency=1 if state == "full" else 100):
         match state:
             case "idle":
-                until(lambda: list(play.slot_share(pool).values()) == [16])
+                until(lambda: list(play.slot_share(pool).values()) == [play.SLOTS])
             case "busy":
                 do.dispatch("k"), do.dispatch("k")
                 until(lambda: states(pool) == ["running"])
             case "paused":
                 pool.admin.pause()
                 do.dispatch("k"), stay.start("k")
-                until(lambda: list(play.slot_share(pool).values()) == [16])
+                until(lambda: list(play.slot_share(pool).values()) == [play.SLOTS])
             case "paused key":
                 pool.admin.pause("k")
                 do.dispatch("k")
@@ -111,7 +111,7 @@ def test_a_worker_that_has_nothing_to_do_is_quiet(make: Callable[..., KeyedPool]
                 until(lambda: states(pool) == ["retry"])
             case "delayed":
                 do.options(delay=1000).dispatch("k")
-                until(lambda: list(play.slot_share(pool).values()) == [16])
+                until(lambda: list(play.slot_share(pool).values()) == [play.SLOTS])
             case "resident":
                 stay.start("k")
                 until(lambda: pool.residents()[0].state == "running")

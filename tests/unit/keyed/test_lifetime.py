@@ -36,7 +36,7 @@ def test_a_pool_costs_nothing_before_it_is_used():
 
 def test_all_threads_end(url: str):
     before = set(threading.enumerate())
-    pool = KeyedPool("p", url, slots=16, lease=play.LONG)
+    pool = KeyedPool("p", url, lease=play.LONG)
 
     @pool.job
     def do(job: Job) -> None: ...
@@ -124,7 +124,7 @@ async def test_a_task_that_waits_for_a_result_hears_that_the_pool_was_closed(apo
 
 def test_a_pool_that_is_closed_under_its_worker_lets_it_end(url: str):
     before = set(threading.enumerate())
-    pool, other = KeyedPool("p", url, slots=16, lease=play.LONG), KeyedPool("p", url)
+    pool, other = KeyedPool("p", url, lease=play.LONG), KeyedPool("p", url)
     pool.statistics()
     with other:
         worker = pool.worker(grace=0.1)
@@ -198,7 +198,7 @@ def test_one_pool_object_serves_many_threads(pool: KeyedPool):
 
 def test_many_threads_open_a_pool_at_once(make: Callable[..., KeyedPool]):
     for _ in range(10):
-        pool = make(name=f"p{time.monotonic_ns()}", slots=16)
+        pool = make(name=f"p{time.monotonic_ns()}")
         do = pool.declare_job("do")
         barrier = threading.Barrier(8)
 
@@ -283,7 +283,7 @@ async def test_a_dispatch_that_is_cancelled_harms_nobody_else(apool: AsyncKeyedP
 
 
 def test_an_async_pool_serves_two_loops(url: str):
-    pool = AsyncKeyedPool("p", url, slots=16, lease=play.LONG)
+    pool = AsyncKeyedPool("p", url, lease=play.LONG)
 
     @pool.job
     async def do(job: Job, number: int) -> int:
@@ -370,7 +370,7 @@ def test_a_pool_that_is_forgotten_leaves_no_thread(url: str):
 def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
     """A program that forgets to leave: its loop is closed, the process lives on."""
     before = set(threading.enumerate())
-    first, second = AsyncKeyedPool("p", url, slots=16, lease=0.5), KeyedPool("p", url)
+    first, second = AsyncKeyedPool("p", url, lease=0.5), KeyedPool("p", url)
 
     async def do(job: Job) -> str:
         return job.key
@@ -399,7 +399,7 @@ def test_a_worker_whose_loop_ended_under_it_gives_its_keys_up(url: str):
 def test_a_loop_that_stands_still_for_many_leases_keeps_its_keys(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    pool, other = make(slots=16, lease=0.3), make()
+    pool, other = make(lease=0.3), make()
     clock = play.Clock(monkeypatch, pool)
     log, end = play.Log(), threading.Event()
 
@@ -412,7 +412,7 @@ def test_a_loop_that_stands_still_for_many_leases_keeps_its_keys(
     job, _ = pool.job(do), other.job(do)
     with pool.worker() as worker:
         before = worker.id
-        until(lambda: play.slot_share(pool) == {before: 16})
+        until(lambda: play.slot_share(pool) == {before: play.SLOTS})
         receipts = [job.dispatch("a", block=True), job.dispatch("a")]
         until(lambda: log.running("a"))
         with other.worker() as there:
@@ -480,7 +480,7 @@ def test_closing_while_others_dispatch_refuses_or_accepts(url: str):
 
 @pytest.mark.asyncio
 async def test_a_worker_that_is_cancelled_while_it_joins_is_no_member_for_long(url: str):
-    pool = AsyncKeyedPool("p", url, slots=16, lease=0.4)
+    pool = AsyncKeyedPool("p", url, lease=0.4)
     store = play.tamper(pool)
     joining, go = threading.Event(), threading.Event()
 
@@ -537,7 +537,7 @@ async def test_a_pool_that_was_closed_is_opened_again_in_another_loop(url: str):
 @pytest.mark.asyncio
 async def test_a_worker_whose_start_is_cancelled_is_no_member(url: str):
     """Whenever that is: it leaves what it has joined."""
-    async with AsyncKeyedPool("p", url, slots=16, lease=play.LONG) as pool:
+    async with AsyncKeyedPool("p", url, lease=play.LONG) as pool:
         for turns in range(12):
 
             async def block() -> None:

@@ -136,7 +136,7 @@ def test_replace_finds_what_waits_behind_the_one_that_runs(pool: KeyedPool):
 
 
 def test_keys_and_statistics_tell_how_it_stands(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG)
+    pool = make(lease=play.LONG)
     gate = play.Gate()
 
     @pool.job(max_attempts=2, backoff=50)
@@ -169,7 +169,7 @@ def test_keys_and_statistics_tell_how_it_stands(make: Callable[..., KeyedPool]):
         until(lambda: pool.statistics().done_total == 2)
     counts = pool.statistics()
     assert (counts.dispatched_total, counts.retried_total, counts.dead_total) == (4, 1, 0)
-    assert len(pool.slots()) == 16
+    assert len(pool.slots()) == play.SLOTS
 
 
 def test_the_age_of_the_oldest_grows_while_nobody_works(pool: KeyedPool):
@@ -205,7 +205,7 @@ async def test_the_other_colour_sees_the_same(apool: AsyncKeyedPool):
         await apool.admin.pause("a")
         await apool.admin.resume("a")
         await apool.admin.resume()
-        assert len(await apool.slots()) == 16
+        assert len(await apool.slots()) == play.SLOTS
         assert (await apool.workers())[0].jobs == ("do",)
     await apool.admin.drop()
 
@@ -217,7 +217,7 @@ async def owns(pool: AsyncKeyedPool, worker: str) -> bool:
 def test_settings_of_a_pool_that_exists_can_be_changed(
     make: Callable[..., KeyedPool], caplog: pytest.LogCaptureFixture
 ):
-    pool = make(slots=16, lease=play.LONG, max_jobs=1)
+    pool = make(lease=play.LONG, max_jobs=1)
     do = pool.job(name="do")(lambda job: None)
     do.dispatch("a")
     with pytest.raises(PoolFull):
@@ -238,7 +238,7 @@ def test_settings_of_a_pool_that_exists_can_be_changed(
 
 
 def test_lease_and_drain_are_changed_while_no_worker_is_there(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG)
+    pool = make(lease=play.LONG)
     with pool.worker():
         with pytest.raises(ValueError, match="end them first"):
             pool.admin.configure(lease=7.0)

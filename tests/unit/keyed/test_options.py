@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keyed_play as play
@@ -70,6 +71,30 @@ def test_at_is_a_time_of_day(pool: KeyedPool):
         do.dispatch("k").result(HANG)
         for one in late:
             one.result(HANG)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_clock_that_was_set_since_the_pool_was_opened_shifts_no_job(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """These stores have a clock of their own, which nobody sets: `at` is the time of day when it is dispatched."""
+    with KeyedPool("p", play.fresh() if store == "memory" else f"sqlite:///{tmp_path}/pools.db") as pool:
+
+        @pool.job
+        async def do(job: Job) -> None: ...
+
+        with pool.worker():
+            do.dispatch("k").result(HANG)
+            wall, hour = time.time, 3600
+            monkeypatch.setattr(time, "time", lambda: wall() + hour)
+            monkeypatch.setattr(time, "time_ns", lambda: round((wall() + hour) * 1e9))
+            late = do.options(at=time.time() + HANG + 40).dispatch("k")
+            play.skip(pool, 39)
+            do.dispatch("k").result(HANG)
+            assert late.status() == "delayed"
+            play.skip(pool, 1 + HANG)
+            do.dispatch("k").result(HANG)
+            late.result(HANG)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +220,7 @@ def test_on_busy_coalesce(pool: KeyedPool):
 
 
 def test_a_full_mailbox_refuses_and_the_others_do_not(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, max_per_key=3)
+    pool = make(lease=play.LONG, max_per_key=3)
     ran: list[int] = []
 
     @pool.job
@@ -215,7 +240,7 @@ def test_a_full_mailbox_refuses_and_the_others_do_not(make: Callable[..., KeyedP
 
 
 def test_a_full_pool_refuses(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, max_jobs=3)
+    pool = make(lease=play.LONG, max_jobs=3)
 
     @pool.job
     async def do(job: Job, number: int) -> int:
@@ -231,7 +256,7 @@ def test_a_full_pool_refuses(make: Callable[..., KeyedPool]):
 
 
 def test_dispatch_many_says_what_was_refused(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, max_per_key=2)
+    pool = make(lease=play.LONG, max_per_key=2)
 
     @pool.job
     async def do(job: Job, number: int) -> int:

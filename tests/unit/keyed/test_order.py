@@ -196,7 +196,7 @@ def test_a_job_may_dispatch_more_for_its_own_key(pool: KeyedPool):
 
 
 def test_what_waits_for_a_worker_is_run_when_one_comes(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG)
+    pool = make(lease=play.LONG)
 
     @pool.job
     async def do(job: Job, number: int) -> int:

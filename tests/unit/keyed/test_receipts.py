@@ -247,7 +247,7 @@ def test_the_outcome_arrives_although_hints_are_lost(pool: KeyedPool):
 
 def test_the_receipt_of_one_program_is_good_in_another(make: Callable[..., KeyedPool]):
     """By its id: the same id is dispatched once, and both wait for the same job."""
-    one, two = make(slots=16, lease=play.LONG), make()
+    one, two = make(lease=play.LONG), make()
     ran: list[str] = []
 
     @one.job

@@ -266,7 +266,7 @@ def test_messages_that_nobody_handles_are_limited_as_jobs_of_a_key_are(make: Cal
 
 
 def test_messages_of_a_resident_that_moves_are_neither_lost_nor_out_of_order(make: Callable[..., KeyedPool]):
-    one, two = make(slots=16, lease=play.LONG, drain=play.LONG), make()
+    one, two = make(lease=play.LONG, drain=play.LONG), make()
     log = play.Log()
     got: dict[str, list[int]] = {f"k{number}": [] for number in range(8)}
 
@@ -295,7 +295,7 @@ def test_messages_of_a_resident_that_moves_are_neither_lost_nor_out_of_order(mak
         try:
             for _ in range(3):
                 with two.worker():
-                    until(lambda: play.settled(one, 2, 16))
+                    until(lambda: play.settled(one, 2, play.SLOTS))
                     before = {key: len(numbers) for key, numbers in got.items()}
                     until(lambda: all(len(got[key]) > before[key] for key in got))  # noqa: B023
         finally:
@@ -369,7 +369,7 @@ def test_messages_reach_a_resident_that_a_busy_loop_has_not_begun(pool: KeyedPoo
 
 
 def test_a_worker_leaves_although_a_busy_loop_has_not_begun_what_it_took(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, drain=play.LONG)
+    pool = make(lease=play.LONG, drain=play.LONG)
     ran: list[str] = []
     block, begun, end = blocked(pool)
 
@@ -403,7 +403,7 @@ def test_a_worker_leaves_although_a_busy_loop_has_not_begun_what_it_took(make: C
 
 
 def test_a_resident_that_is_moved_before_it_began_runs_elsewhere_at_once(make: Callable[..., KeyedPool]):
-    one, two = make(slots=16, lease=play.LONG, drain=play.LONG), make()
+    one, two = make(lease=play.LONG, drain=play.LONG), make()
     log = play.Log()
     block, begun, end = blocked(one)
 
@@ -420,7 +420,7 @@ def test_a_resident_that_is_moved_before_it_began_runs_elsewhere_at_once(make: C
             first.start(key)
         until(lambda: len(running(one)) == 20)
         with two.worker() as there:
-            until(lambda: play.settled(one, 2, 16))
+            until(lambda: play.settled(one, 2, play.SLOTS))
             moved = [key for key in keys if one.owner(key).owner == there.id]
             assert moved
             time.sleep(0.1)
@@ -534,7 +534,7 @@ def test_residents_do_not_count_as_concurrency_nor_hold_up_jobs_of_their_key(poo
 
 
 def test_a_resident_that_nobody_here_knows_waits_for_one_who_does(make: Callable[..., KeyedPool]):
-    one, two = make(slots=16, lease=play.LONG), make()
+    one, two = make(lease=play.LONG), make()
     ran = threading.Event()
 
     @one.job

@@ -189,7 +189,7 @@ def test_the_time_comes_in_the_zone_of_the_schedule(pool: KeyedPool, tz: str):
 
 
 def test_it_goes_on_when_the_pool_was_closed_here_and_its_worker_works_on(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG)
+    pool = make(lease=play.LONG)
     ran: list[str] = []
     watch = pool.resident(name="watch")(stay)
     wanted: dict[str, dict[str, Any]] = {}
@@ -210,7 +210,7 @@ def test_it_goes_on_when_the_pool_was_closed_here_and_its_worker_works_on(make: 
 def test_a_worker_joins_although_its_schedules_cannot_be_started(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    pool = make(slots=16, payload_limit=8)
+    pool = make(payload_limit=8)
     ran: list[str] = []
     pool.every(0.05, name="a schedule with a name that is longer than that")(lambda job: ran.append(job.key))
     with pool.worker():
@@ -232,7 +232,7 @@ def test_ids_are_remembered_as_long_as_they_are_needed(pool: KeyedPool):
 
 
 def test_a_function_that_is_asked_ends_before_anybody_else_asks_it(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG)
+    pool = make(lease=play.LONG)
     inside: list[int] = []
     most: list[int] = []
     watch = pool.resident(name="watch")(stay)

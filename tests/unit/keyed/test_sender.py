@@ -113,7 +113,7 @@ def test_what_cannot_be_sent_at_all_fails_alone():
 
 def test_close_and_dispatch_many_at_once_never_hang(make: Callable[..., Any]):
     for _ in range(20):
-        pool: KeyedPool = make(slots=16)
+        pool: KeyedPool = make()
 
         @pool.job
         def do(job: Job) -> None: ...

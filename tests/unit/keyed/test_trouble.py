@@ -31,7 +31,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def test_handlers_are_asked_to_stop_before_the_lease_ends(
     make: Callable[..., KeyedPool], colour: str, monkeypatch: pytest.MonkeyPatch
 ):
-    pool, lookout = make(slots=16, lease=0.3), make()
+    pool, lookout = make(lease=0.3), make()
     clock = play.Clock(monkeypatch, pool)
     stopped: list[str] = []
     log = play.Log()
@@ -74,7 +74,7 @@ def test_handlers_are_asked_to_stop_before_the_lease_ends(
 
 
 def test_only_renewals_fail(make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch):
-    pool, lookout = make(slots=16, lease=0.3), make()
+    pool, lookout = make(lease=0.3), make()
     clock = play.Clock(monkeypatch, pool)
     log = play.Log()
 
@@ -103,7 +103,7 @@ def test_only_renewals_fail(make: Callable[..., KeyedPool], monkeypatch: pytest.
 def test_a_renewal_that_hangs_does_not_keep_handlers_running(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    pool = make(slots=16, lease=0.3)
+    pool = make(lease=0.3)
     clock = play.Clock(monkeypatch, pool)
     hangs, hang = threading.Event(), threading.Event()
     begun: list[int] = []
@@ -214,7 +214,7 @@ def test_a_turn_that_takes_long_costs_no_lease(make: Callable[..., KeyedPool], m
 def test_another_worker_takes_over_from_one_that_is_cut_off_and_never_both(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    one, two = make(slots=16, lease=0.3), make()
+    one, two = make(lease=0.3), make()
     clock = play.Clock(monkeypatch, one)
     log, gate = play.Log(), play.Gate()
 
@@ -234,7 +234,7 @@ def test_another_worker_takes_over_from_one_that_is_cut_off_and_never_both(
     store = play.tamper(one)
     keys = [f"k{key}" for key in range(8)]
     with one.worker() as lost, two.worker() as other:
-        until(lambda: play.settled(producer, 2, 16))
+        until(lambda: play.settled(producer, 2, play.SLOTS))
         for key in keys:
             declared_watch.start(key)
         receipts = declared.dispatch_many([(keys[number % 8], number // 8) for number in range(400)])
@@ -249,7 +249,7 @@ def test_another_worker_takes_over_from_one_that_is_cut_off_and_never_both(
         until(lambda: all(log.running(f"r-{key}") for key in keys))
         becomes(lambda: [each.id for each in producer.workers()], [other.id])
         store.always_before = None
-        until(lambda: play.settled(producer, 2, 16))
+        until(lambda: play.settled(producer, 2, play.SLOTS))
     assert not log.overlaps
     for key in keys:
         assert list(dict.fromkeys(log.started(key))) == list(range(50))
@@ -260,7 +260,7 @@ def test_another_worker_takes_over_from_one_that_is_cut_off_and_never_both(
 def test_one_lost_answer_of_any_verb_leaves_no_key_stuck(
     make: Callable[..., KeyedPool], verb: str, monkeypatch: pytest.MonkeyPatch
 ):
-    pool, other = make(slots=16, lease=0.3), make()
+    pool, other = make(lease=0.3), make()
     clock = play.Clock(monkeypatch, pool)
     log = play.Log()
 
@@ -295,9 +295,9 @@ def test_one_lost_answer_of_any_verb_leaves_no_key_stuck(
                 clock.let_pass(2, here, there)  # nobody has heard that one of them joined: it dies
             for one in receipts:
                 one.result(HANG)
-            until(lambda: sum(play.slot_share(pool).values()) == 16)
+            until(lambda: sum(play.slot_share(pool).values()) == play.SLOTS)
             if verb in ("give", "claim"):
-                until(lambda: play.settled(other, 2, 16))
+                until(lambda: play.settled(other, 2, play.SLOTS))
         for one in first.dispatch_many([(f"k{number}", 9) for number in range(20)]):
             one.result(HANG)
         until(lambda: not left[0])
@@ -311,7 +311,7 @@ def test_answers_that_are_lost_at_random_lose_nothing(make: Callable[..., KeyedP
     """A call takes effect, or not, and fails: nothing is lost or twice at once, and no key is stuck afterwards."""
     print(f"{seed=}")
     dice = random.Random(seed)
-    one, two, calm = make(slots=16, lease=play.LONG, drain=5.0), make(), make()
+    one, two, calm = make(lease=play.LONG, drain=5.0), make(), make()
     log = play.Log()
     done: list[tuple[str, int]] = []
 
@@ -367,7 +367,7 @@ def test_answers_that_are_lost_at_random_lose_nothing(make: Callable[..., KeyedP
 
 
 def test_dispatches_whose_answers_are_lost_are_in_once_and_in_order(make: Callable[..., KeyedPool]):
-    pool, calm = make(slots=16, lease=play.LONG), make()
+    pool, calm = make(lease=play.LONG), make()
     dice = random.Random(7)
     log = play.Log()
 
@@ -442,7 +442,7 @@ def test_a_result_is_waited_for_through_an_outage(pool: KeyedPool):
 
 
 def test_a_pool_that_is_dropped_is_made_anew(make: Callable[..., KeyedPool]):
-    pool, producer = make(slots=16, lease=play.LONG), make()
+    pool, producer = make(lease=play.LONG), make()
     log = play.Log()
     stopped: list[str] = []
     gate = play.Gate()
@@ -496,7 +496,7 @@ def test_a_job_that_is_cut_off_again_and_again_is_no_killer(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
     """It was stopped by an outage of the store each time, and did not kill anybody."""
-    pool = make(slots=16, lease=0.3, max_losses=2)
+    pool = make(lease=0.3, max_losses=2)
     clock = play.Clock(monkeypatch, pool)
     runs: list[int] = []
 
@@ -523,7 +523,7 @@ def test_a_job_that_is_cut_off_again_and_again_is_no_killer(
 def test_the_room_of_handlers_that_were_cut_off_is_free_again(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    pool = make(slots=16, lease=0.3)
+    pool = make(lease=0.3)
     clock = play.Clock(monkeypatch, pool)
     block, begun = threading.Event(), threading.Event()
 
@@ -558,7 +558,7 @@ def test_the_room_of_handlers_that_were_cut_off_is_free_again(
 def test_a_job_that_its_worker_died_of_too_often_is_dead(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    pool, lookout = make(slots=16, lease=0.3, max_losses=2), make()
+    pool, lookout = make(lease=0.3, max_losses=2), make()
     clock = play.Clock(monkeypatch, pool)
 
     @pool.job
@@ -573,13 +573,13 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
     for number in range(2):  # a worker that takes it and is never seen again
         ghost = f"ghost{number}"
         verbs.join(Joiner(ghost, "ghost", names=("do",)))
-        verbs.claim(ghost, list(range(16)), {})
+        verbs.claim(ghost, list(range(play.SLOTS)), {})
         until(lambda ghost=ghost: verbs.work(ghost, 1, [], 10, 1).takes or receipt.status() != "waiting")  # type: ignore[misc]
         verbs.apply(Gone(ghost))
         clock.advance(1.1)
         pool.admin.pause()
         with pool.worker() as worker:
-            until(lambda worker=worker: play.slot_share(lookout) == {worker.id: 16})  # type: ignore[misc]
+            until(lambda worker=worker: play.slot_share(lookout) == {worker.id: play.SLOTS})  # type: ignore[misc]
             assert lookout.owner("k").why == "died"
             if number:
                 pool.admin.resume()
@@ -592,7 +592,7 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
 
 
 def test_the_clock_of_the_store_jumps(make: Callable[..., KeyedPool]):
-    pool, other = make(slots=16, lease=play.LONG), make()
+    pool, other = make(lease=play.LONG), make()
     log = play.Log()
 
     async def do(job: Job, number: int) -> int:
@@ -604,7 +604,7 @@ def test_the_clock_of_the_store_jumps(make: Callable[..., KeyedPool]):
     store: Any = pool._connection.store
     with pool.worker() as one_worker, other.worker() as other_worker:
         play.beat_often(one_worker), play.beat_often(other_worker)
-        until(lambda: play.settled(pool, 2, 16))
+        until(lambda: play.settled(pool, 2, play.SLOTS))
         receipts = []
         for skew in (3600, -3600, 0, 7200, -10):
             receipts += first.dispatch_many([(f"k{number % 6}", len(receipts) + number) for number in range(60)])
@@ -622,7 +622,7 @@ def test_the_clock_of_the_store_jumps(make: Callable[..., KeyedPool]):
 
 def test_trouble_is_told(make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch):
     events: list[Event] = []
-    pool = make(slots=16, lease=0.3, on_event=events.append)
+    pool = make(lease=0.3, on_event=events.append)
     clock = play.Clock(monkeypatch, pool)
     store = play.tamper(pool)
     with pool.worker():
@@ -636,7 +636,7 @@ def test_trouble_is_told(make: Callable[..., KeyedPool], monkeypatch: pytest.Mon
 def test_a_worker_that_cannot_reach_its_store_still_leaves(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    pool = make(slots=16, lease=0.3)
+    pool = make(lease=0.3)
     play.Clock(monkeypatch, pool)
     gate = play.Gate()
 
@@ -654,7 +654,7 @@ def test_a_worker_that_cannot_reach_its_store_still_leaves(
 
 
 def test_a_worker_that_cannot_join_says_so(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG)
+    pool = make(lease=play.LONG)
     store = play.tamper(pool)
     store.before["join"] = play.cut
     before = threading.active_count()
@@ -694,7 +694,7 @@ def test_a_worker_that_cannot_listen_leaves_no_member_behind(pool: KeyedPool, mo
 
 def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Callable[..., KeyedPool]):
     """Its lease is a fraction of what it was: a worker that beat by the old one would lose it each time."""
-    maker, pool = make(slots=16, lease=play.LONG), make()
+    maker, pool = make(lease=play.LONG), make()
     maker._connection.open()
 
     @pool.job
@@ -717,7 +717,7 @@ def test_a_worker_that_takes_up_its_slots_while_the_pool_is_made_anew_serves_the
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
     """Both pools count their members from the beginning: what was seen of the old one must not pass for the new."""
-    pool = make(slots=16, lease=play.LONG)
+    pool = make(lease=play.LONG)
     claim, claims, may_go_on = Rebalancer._claim, threading.Event(), threading.Event()
 
     def slow_claim(self: Rebalancer, *args: Any) -> list[int]:

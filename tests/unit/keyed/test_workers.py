@@ -24,10 +24,16 @@ from waiting import HANG, auntil, until
 
 def test_a_first_worker_has_everything_at_once(pool: KeyedPool):
     with pool.worker() as worker:
-        until(lambda: play.slot_share(pool) == {worker.id: 16})
+        until(lambda: play.slot_share(pool) == {worker.id: play.SLOTS})
         assert worker.is_member
         (view,) = pool.workers()
-        assert (view.id, view.slots, view.weight, view.concurrency, view.is_leaving) == (worker.id, 16, 1, 100, False)
+        assert (view.id, view.slots, view.weight, view.concurrency, view.is_leaving) == (
+            worker.id,
+            play.SLOTS,
+            1,
+            100,
+            False,
+        )
         assert 0 < view.lease_left <= play.LONG and ":" in view.label
         assert pool.owner("k").why == "free"
     assert pool.workers() == [] and {one.owner for one in pool.slots()} == {""}
@@ -35,42 +41,44 @@ def test_a_first_worker_has_everything_at_once(pool: KeyedPool):
 
 
 def test_a_joiner_has_its_share_within_two_heartbeats(make: Callable[..., KeyedPool]):
-    pool = make(slots=64, lease=30.0)
+    pool = make(lease=30.0)
     store = play.tamper(pool)
     with pool.worker() as first:
-        until(lambda: play.slot_share(pool) == {first.id: 64})
+        until(lambda: play.slot_share(pool) == {first.id: play.SLOTS})
         before = store.calls.count("renew")
         with pool.worker() as second:
-            until(lambda: play.settled(pool, 2, 64))
+            until(lambda: play.settled(pool, 2, play.SLOTS))
             assert store.calls.count("renew") - before <= 2
             share = play.slot_share(pool)
-            assert 0.4 * 64 <= share[second.id] <= 0.6 * 64
+            assert 0.4 * play.SLOTS <= share[second.id] <= 0.6 * play.SLOTS
             moved = [one for one in pool.slots() if one.owner == second.id]
             assert {(one.why, one.before) for one in moved} == {("rebalanced", first.id)}
             with pool.worker() as third:
                 old_slots = pool.slots()
-                until(lambda: play.slot_share(pool).get(third.id, 0) >= 64 - 2 * 25)  # nobody has more than 1.15 shares
+                until(
+                    lambda: play.slot_share(pool).get(third.id, 0) >= play.SLOTS - 2 * (play.SLOTS * 1.15 // 3 + 1)
+                )  # nobody has more than 1.15 shares
                 after = pool.slots()
                 changed = [new for old, new in zip(old_slots, after, strict=True) if old.owner != new.owner]
-                assert len(changed) <= 64 // 3 * 1.7
-        assert until(lambda: play.slot_share(pool) == {first.id: 64})
+                assert len(changed) <= play.SLOTS // 3 * 1.7
+        assert until(lambda: play.slot_share(pool) == {first.id: play.SLOTS})
 
 
 def test_weights_count(make: Callable[..., KeyedPool]):
-    pool = make(slots=64, lease=play.LONG)
+    pool = make(lease=play.LONG)
     with pool.worker(weight=3) as heavy, pool.worker() as light:
-        until(lambda: play.settled(pool, 2, 64))
+        until(lambda: play.settled(pool, 2, play.SLOTS))
         share = play.slot_share(pool)
         assert share[heavy.id] > 2 * share[light.id]
 
 
 def test_jump_is_there_for_those_who_want_it(make: Callable[..., KeyedPool]):
-    pool = make(slots=64, lease=play.LONG, placement="jump")
+    pool = make(lease=play.LONG, placement="jump")
     with pool.worker() as first, pool.worker() as second:
-        until(lambda: play.settled(pool, 2, 64))
+        until(lambda: play.settled(pool, 2, play.SLOTS))
         before = pool.slots()
         with pool.worker() as third:
-            until(lambda: play.settled(pool, 3, 64))
+            until(lambda: play.settled(pool, 3, play.SLOTS))
             changed = [new for old, new in zip(before, pool.slots(), strict=True) if old.owner != new.owner]
             assert {one.owner for one in changed} == {third.id}
         assert {first.id, second.id} == set(play.slot_share(pool))
@@ -82,16 +90,16 @@ def all_to_the_last(members: Sequence[Member], slots: int) -> list[str]:
 
 
 def test_a_function_may_place_the_keys(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, placement=all_to_the_last)
+    pool = make(lease=play.LONG, placement=all_to_the_last)
 
     @pool.job
     async def do(job: Job) -> str:
         return job.key
 
     with pool.worker() as first:
-        until(lambda: play.slot_share(pool) == {first.id: 16})
+        until(lambda: play.slot_share(pool) == {first.id: play.SLOTS})
         with pool.worker() as second:
-            until(lambda: play.slot_share(pool) == {first.id: 0, second.id: 16})
+            until(lambda: play.slot_share(pool) == {first.id: 0, second.id: play.SLOTS})
             assert do.dispatch("k").result(HANG) == "k"
     assert make(placement=all_to_the_last).workers() == []
     for wrong in ("jump", "rendezvous", lambda members, slots: [""] * slots):
@@ -100,7 +108,7 @@ def test_a_function_may_place_the_keys(make: Callable[..., KeyedPool]):
 
 
 def test_a_placement_is_known_by_the_name_that_one_gives(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, placement=("to the last", all_to_the_last))
+    pool = make(placement=("to the last", all_to_the_last))
     assert pool.workers() == []
     assert make(placement=("to the last", lambda members, slots: [""] * slots)).workers() == []
     with pytest.raises(ValueError, match="placement=to the last, not to the first"):
@@ -111,7 +119,7 @@ def test_a_placement_is_known_by_the_name_that_one_gives(make: Callable[..., Key
 
 
 def test_a_producer_need_not_know_how_keys_are_placed(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, placement=all_to_the_last)
+    pool = make(lease=play.LONG, placement=all_to_the_last)
 
     @pool.job
     async def do(job: Job) -> str:
@@ -134,7 +142,7 @@ def test_a_placement_that_raises_stops_no_worker_for_good(make: Callable[..., Ke
             raise ValueError("not today")
         return [members[0].id] * slots if members else [""] * slots
 
-    pool = make(slots=16, lease=play.LONG, placement=moody)
+    pool = make(lease=play.LONG, placement=moody)
 
     @pool.job
     async def do(job: Job) -> str:
@@ -156,8 +164,8 @@ def test_a_placement_that_raises_stops_no_worker_for_good(make: Callable[..., Ke
     ids=repr,
 )
 def test_what_holds_for_the_pool_cannot_be_wished_away(make: Callable[..., KeyedPool], options: dict[str, Any]):
-    make(slots=16, lease=1.0, drain=5.0).statistics()
-    make(slots=16).statistics()
+    make(lease=1.0, drain=5.0).statistics()
+    make().statistics()
     make().statistics()
     other = make(**options)
     with pytest.raises(ValueError, match=next(iter(options))):
@@ -239,7 +247,7 @@ def test_what_is_no_url_is_refused(url: Any):
 
 @pytest.mark.parametrize("colour", ["plain", "coroutine"])
 def test_a_worker_that_leaves_hands_over_at_once_what_it_has_not_begun(make: Callable[..., KeyedPool], colour: str):
-    one, two = make(slots=16, lease=play.LONG, drain=play.LONG), make()
+    one, two = make(lease=play.LONG, drain=play.LONG), make()
     log, gate = play.Log(), play.Gate()
 
     def plain(job: Job, number: int) -> None:
@@ -259,7 +267,7 @@ def test_a_worker_that_leaves_hands_over_at_once_what_it_has_not_begun(make: Cal
     do.dispatch_many([("slow", number) for number in range(5)])
     until(lambda: log.running("slow") == [0])
     with two.worker():
-        until(lambda: play.settled(one, 2, 16))
+        until(lambda: play.settled(one, 2, play.SLOTS))
         rest = do.dispatch_many([(f"k{number}", number) for number in range(50)])
         closing = threading.Thread(target=leaver.close)
         closing.start()
@@ -279,7 +287,7 @@ def test_a_worker_that_leaves_hands_over_at_once_what_it_has_not_begun(make: Cal
 
 def test_what_a_take_brings_to_a_worker_that_leaves_is_handed_over_unblamed(make: Callable[..., KeyedPool]):
     """A `work` is under way when the worker begins to leave; its answer comes late."""
-    one, two = make(slots=16, lease=play.LONG, drain=play.LONG), make()
+    one, two = make(lease=play.LONG, drain=play.LONG), make()
     attempts: list[int] = []
 
     async def do(job: Job) -> None:
@@ -297,7 +305,7 @@ def test_what_a_take_brings_to_a_worker_that_leaves_is_handed_over_unblamed(make
     leaver = one.worker()
     leaver.__enter__()
     before = leaver.id
-    until(lambda: play.slot_share(one) == {before: 16})
+    until(lambda: play.slot_share(one) == {before: play.SLOTS})
     store.after["work"] = slow
     receipts = first.dispatch_many([(f"k{number}",) for number in range(10)])
     assert under_way.wait(HANG)
@@ -310,7 +318,7 @@ def test_what_a_take_brings_to_a_worker_that_leaves_is_handed_over_unblamed(make
 
 
 def test_a_coroutine_that_outlasts_the_grace_is_cancelled_and_run_again_elsewhere(make: Callable[..., KeyedPool]):
-    one, two = make(slots=16, lease=play.LONG, drain=play.LONG), make()
+    one, two = make(lease=play.LONG, drain=play.LONG), make()
     log = play.Log()
     why: list[str] = []
 
@@ -339,7 +347,7 @@ def test_a_function_that_outlasts_the_grace_keeps_its_key_while_it_runs(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(worker_module, "CANCELLED", 0.05)
-    one, two = make(slots=16, lease=0.3, drain=play.LONG), make()
+    one, two = make(lease=0.3, drain=play.LONG), make()
     clock = play.Clock(monkeypatch, one)
     log, gate = play.Log(), play.Gate()
 
@@ -384,7 +392,7 @@ def test_close_may_be_called_with_a_grace_of_its_own_and_twice(pool: KeyedPool):
 def test_a_key_that_drains_too_long_is_told_and_runs_elsewhere(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
-    one, two = make(slots=16, lease=play.LONG, drain=0.3), make()
+    one, two = make(lease=play.LONG, drain=0.3), make()
     play.Clock(monkeypatch, one)  # so that nothing begins there because it was told late here
     log = play.Log()
     why: list[str] = []
@@ -403,7 +411,7 @@ def test_a_key_that_drains_too_long_is_told_and_runs_elsewhere(
         receipts = first.dispatch_many([(f"k{number}",) for number in range(20)])
         until(lambda: len(log.begun) == 20)
         with two.worker() as there:
-            until(lambda: play.settled(one, 2, 16))
+            until(lambda: play.settled(one, 2, play.SLOTS))
             moved = [receipt for receipt in receipts if one.owner(receipt.key).owner == there.id]
             assert moved
             for receipt in moved:
@@ -415,7 +423,7 @@ def test_a_key_that_drains_too_long_is_told_and_runs_elsewhere(
 
 def test_a_handler_is_told_before_its_drain_is_over(make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch):
     """From then on the key may run elsewhere, so it had better have stopped."""
-    one, two = make(slots=16, lease=play.LONG, drain=0.3), make()
+    one, two = make(lease=play.LONG, drain=0.3), make()
     given: list[float] = []
     told: list[float] = []
     give_away = Runner.give_away
@@ -429,14 +437,14 @@ def test_a_handler_is_told_before_its_drain_is_over(make: Callable[..., KeyedPoo
     store.before["give"] = lambda *args: given.append(elapsed())
     store.after["give"] = lambda *args: time.sleep(0.1)  # a slow answer does not make it later
     with one.worker():
-        until(lambda: len(play.slot_share(two)) == 1 and sum(play.slot_share(two).values()) == 16)
+        until(lambda: len(play.slot_share(two)) == 1 and sum(play.slot_share(two).values()) == play.SLOTS)
         with two.worker():
             until(lambda: told)
     assert told[0] <= given[0] + 0.81 * 0.3
 
 
 def test_a_slot_that_comes_back_is_not_drained_any_more(make: Callable[..., KeyedPool]):
-    one, two = make(slots=16, lease=play.LONG, drain=play.LONG), make()
+    one, two = make(lease=play.LONG, drain=play.LONG), make()
     log, gate = play.Log(), play.Gate()
 
     async def do(job: Job) -> int:
@@ -451,7 +459,7 @@ def test_a_slot_that_comes_back_is_not_drained_any_more(make: Callable[..., Keye
         assert worker._worker is not None
         runs = worker._worker._runner.takes.all()
         with two.worker():
-            until(lambda: play.settled(one, 2, 16))
+            until(lambda: play.settled(one, 2, play.SLOTS))
             until(lambda: any(run.drained for run in runs))
         until(lambda: not any(run.is_moved for run in runs))
         assert all(run.drained.cancelled() for run in runs if run.drained)
@@ -461,7 +469,7 @@ def test_a_slot_that_comes_back_is_not_drained_any_more(make: Callable[..., Keye
 
 
 def test_workers_that_come_and_go_lose_nothing_and_run_nothing_twice_at_once(make: Callable[..., KeyedPool]):
-    pools = [make(slots=32, lease=play.LONG, drain=play.LONG), make(), make()]
+    pools = [make(lease=play.LONG, drain=play.LONG), make(), make()]
     pools[0].statistics()
     log = play.Log()
 
@@ -509,7 +517,7 @@ def test_two_workers_of_one_pool_object_share_its_keys(pool: KeyedPool):
             await asyncio.sleep(0.0005)
 
     with pool.worker(), pool.worker():
-        until(lambda: play.settled(pool, 2, 16))
+        until(lambda: play.settled(pool, 2, play.SLOTS))
         receipts = do.dispatch_many([(f"k{number % 20}", number // 20) for number in range(400)])
         for one in receipts:
             one.result(HANG)
@@ -525,7 +533,7 @@ def test_everything_is_told_to_whoever_asked(make: Callable[..., KeyedPool]):
         if event.name == "job_done":
             raise ValueError("an observer must not matter")
 
-    pool = make(slots=16, lease=play.LONG, on_event=observer)
+    pool = make(lease=play.LONG, on_event=observer)
 
     @pool.job
     async def do(job: Job, bad: bool = False) -> None:
@@ -547,7 +555,7 @@ def test_everything_is_told_to_whoever_asked(make: Callable[..., KeyedPool]):
 
 
 def test_shutdown_ends_all_workers_and_keeps_what_waits(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, drain=play.LONG)
+    pool = make(lease=play.LONG, drain=play.LONG)
     gate, begun = play.Gate(), threading.Event()
 
     @pool.job
@@ -560,7 +568,7 @@ def test_shutdown_ends_all_workers_and_keeps_what_waits(make: Callable[..., Keye
     threads = [threading.Thread(target=pool.run) for _ in range(2)]  # no main thread: no signals
     for each in threads:
         each.start()
-    until(lambda: play.settled(pool, 2, 16))
+    until(lambda: play.settled(pool, 2, play.SLOTS))
     receipts = do.dispatch_many([("k", number) for number in range(5)])
     assert begun.wait(HANG)  # what was only taken is given back
     pool.admin.shutdown()
@@ -581,7 +589,7 @@ def test_shutdown_ends_all_workers_and_keeps_what_waits(make: Callable[..., Keye
 
 
 def test_a_worker_that_joins_a_pool_that_is_shut_ends_at_once(make: Callable[..., KeyedPool]):
-    pool = make(slots=16, lease=play.LONG, drain=play.LONG)
+    pool = make(lease=play.LONG, drain=play.LONG)
     pool.admin.shutdown()
     thread = threading.Thread(target=pool.run)
     thread.start()

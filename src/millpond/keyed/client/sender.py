@@ -21,7 +21,7 @@ from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed.rules.commands import Dispatch
 from millpond.keyed.rules.records import Batch, Order, Verdicts
 from millpond.keyed.shared.connection import PoolConnection
-from millpond.keyed.stores.base import PoolGone
+from millpond.keyed.stores.base import NothingChanged, PoolGone
 
 BATCH = 500
 BATCH_BYTES = 4 << 20
@@ -171,6 +171,8 @@ class Sender:
                 return store.do(Dispatch(batch, orders))
             except PoolGone:
                 is_gone = True
+            except NothingChanged:
+                raise
             except EngineUnavailable as error:
                 if elapsed() > deadline:
                     raise EngineUnavailable(

@@ -7,6 +7,8 @@ from typing import Any
 
 def check_text(value: Any, what: str, longest: int, *, empty: bool = False) -> str:
     """Return `value` as a plain string if it is a text of 1 to `longest` characters; else say what is wrong."""
+    if type(value) is str and value.isascii() and 0 < len(value) <= longest:
+        return value  # as nearly all are
     if not isinstance(value, str):
         raise TypeError(f"{what} is a string, not {value!r}; use str() or a stable text of it")
     if (not value and not empty) or len(value) > longest:

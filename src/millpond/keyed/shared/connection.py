@@ -31,6 +31,7 @@ from millpond.keyed.shared.definition import Definition
 from millpond.keyed.stores.base import PoolGone, Store
 
 T = TypeVar("T")
+_tuple = tuple.__new__  # a NamedTuple in half the time
 
 _STORES = {
     "memory": "millpond.keyed.stores.memory",
@@ -315,14 +316,19 @@ class PoolConnection:
         trace: Mapping[str, str] | None = None,
     ) -> tuple[str, Order]:
         """Return the id and the order of a job; raise when its arguments do not fit or are too large."""
-        payload = self._limited(definition.shape.encode(args, kwargs), f"the arguments of job {definition.name!r}")
+        settings = self.open()[1]
+        payload = definition.shape.encode(args, kwargs)
+        if len(payload) > settings.payload_limit:
+            self._limited(payload, f"the arguments of job {definition.name!r}")
+        plain = self.checked_key(key)
         job = options.id if options is not None and options.id else self.new_id()
         if options is not None:
-            options = options._replace(id=job, name=definition.name)
+            at = options.at and self.store.time_at(options.at)
+            options = options._replace(id=job, name=definition.name, at=at)
         keep = definition.keep
         fields = (job, definition.name, self.producer if keep else "", keep, payload)
         body = encode(TracedEnvelope(*fields, trace) if trace else Envelope(*fields))
-        return job, Order(*self.address(key), body, options)
+        return job, _tuple(Order, (slot_of(plain, settings.slots), f"j:{plain}", body, options))
 
     def sending(self, job: str, key: str | None = None) -> AbstractContextManager[Mapping[str, str] | None]:
         """Trace the dispatch of a job, if that is wanted; the value is what travels with it."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from millpond.errors import EngineError
+from millpond.errors import EngineError, EngineUnavailable
 from millpond.keyed.rules.commands import Command
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import (
@@ -31,6 +31,10 @@ from millpond.keyed.rules.records import (
 
 class PoolGone(EngineError):
     """The store has no such pool (any more): it lost its data, or the pool was dropped. Open it again."""
+
+
+class NothingChanged(EngineUnavailable):
+    """The store could not do it, and has surely done nothing: so whoever asked is told at once."""
 
 
 class Opened(NamedTuple):
@@ -77,6 +81,9 @@ class Store(Protocol):
 
     def open(self, settings: Settings) -> Opened:
         """Make the pool with these settings, or find it with those that it was made with."""
+
+    def time_at(self, moment: int) -> int:
+        """Return what the clock of the store will show at a time of day, as this machine knows it now."""
 
     def do(self, command: Command[A]) -> A:
         """Carry out a command, in one step."""

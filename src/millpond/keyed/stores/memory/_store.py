@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 from millpond._clock import EngineTime
@@ -100,6 +101,9 @@ class MemoryStore:
                 self.tables = MemoryTables(settings, secrets.token_hex(8))
                 self._rules = Rules(self.tables, self._hints.add, self._hand)
             return Opened(self.tables.settings, self.tables.incarnation)
+
+    def time_at(self, moment: int) -> int:
+        return self._clock() + self.skew + moment - time.time_ns() // 1000
 
     def do(self, command: Command[A]) -> A:
         with self._working() as (rules, now):

@@ -2,22 +2,15 @@
 
 lua/          what a pool does: one script for each step, atomic
 _scripts      the scripts, put together
-_connection   a connection, and what its troubles mean
+_connection   a connection for one purpose
 _listener     hints
 _store        the verbs
 
-The URL is what redis-py takes (`redis://`, `rediss://`, `unix://`), and `redis+cluster://` for a node of a cluster: a
-pool lives on one shard. `?prefix=` is what all keys begin with, `millpond:` unless told; other options go to redis-py.
+The URL is `redis://`, `rediss://` (TLS) or `unix://`, and `redis+cluster://` for a node of a cluster: a pool lives on
+one shard. `?prefix=` is what all keys begin with, `millpond:` unless told; `millpond._redis` knows the other options.
 """
 
 from __future__ import annotations
-
-try:
-    import redis as _redis  # noqa: F401
-except ModuleNotFoundError as _error:  # pragma: no cover  (a test runs it without the package)
-    raise ModuleNotFoundError(
-        'redis: URLs need the redis package: pip install "millpond[redis]"', name="redis"
-    ) from _error
 
 from millpond.keyed.stores.redis._store import RedisStore, examine, has, pools
 

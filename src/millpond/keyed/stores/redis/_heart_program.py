@@ -13,16 +13,20 @@ itself.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` takes more memory than it is worth here
+# `signal`, `socket` and `typing` would take 2 MB, in every worker
+import _signal  # type: ignore[import-not-found]
+import _socket
 import marshal
 import mmap
 import os
 import select
-import socket
 import struct
 import sys
 import time
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 CALL = 5.0
@@ -73,24 +77,7 @@ class Redis:
 
     def _connect(self) -> None:
         address = self._address
-        if address["path"]:
-            made = socket.socket(socket.AF_UNIX)
-            made.settimeout(CALL)
-            made.connect(address["path"])
-        else:
-            made = socket.create_connection((address["host"], address["port"]), CALL)
-        if address["tls"] is not None:
-            import ssl  # noqa: PLC0415  (it takes half as much memory as everything else)
-
-            tls = address["tls"]
-            context = ssl.create_default_context(cafile=tls["ca_file"], capath=tls["ca_path"])
-            context.check_hostname = bool(tls["check_hostname"])
-            if not tls["verifies"]:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            if tls["cert_file"]:
-                context.load_cert_chain(tls["cert_file"], tls["key_file"])
-            made = context.wrap_socket(made, server_hostname=address["host"])
+        made = _secured(address) if address["tls"] is not None else _connected(address)
         self._socket, self._rest = made, b""
         if address["password"]:
             self._must(b"AUTH", *([address["username"]] if address["username"] else []), address["password"])
@@ -142,6 +129,46 @@ class Redis:
         made, self._socket = self._socket, None
         if made is not None:
             made.close()
+
+
+def _connected(address: dict[str, Any]) -> Any:
+    """Return a plain socket that is connected, or raise OSError."""
+    if address["path"]:
+        made = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        made.settimeout(CALL)
+        made.connect(address["path"])
+        return made
+    host = address["host"]
+    host = host.encode() if host.isascii() else host  # else Python loads its tables of all characters
+    failure: OSError | None = None
+    for family, kind, number, _, where in _socket.getaddrinfo(host, address["port"], 0, _socket.SOCK_STREAM):
+        made = _socket.socket(family, kind, number)
+        made.settimeout(CALL)
+        try:
+            made.connect(where)
+        except OSError as error:
+            made.close()
+            failure = error
+        else:
+            return made
+    raise failure or OSError("the host has no address")
+
+
+def _secured(address: dict[str, Any]) -> Any:
+    """Return a socket with TLS that is connected, or raise OSError."""
+    import socket  # noqa: PLC0415  (these two take half as much memory as everything else)
+    import ssl  # noqa: PLC0415
+
+    tls = address["tls"]
+    context = ssl.create_default_context(cafile=tls["ca_file"], capath=tls["ca_path"])
+    context.check_hostname = bool(tls["check_hostname"])
+    if not tls["verifies"]:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls["cert_file"]:
+        context.load_cert_chain(tls["cert_file"], tls["key_file"])
+    made = socket.create_connection((address["host"], address["port"]), CALL)
+    return context.wrap_socket(made, server_hostname=address["host"])
 
 
 class Process:

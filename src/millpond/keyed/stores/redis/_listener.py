@@ -8,16 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from redis import exceptions
-
 from millpond._fork import this
-from millpond.errors import EngineError
+from millpond._redis import Address, Connection, ServerError, connected
 from millpond.keyed.rules.records import Signal
-from millpond.keyed.stores.redis._connection import Place
 
 _PATIENCE: Final = 5.0
 """Seconds of silence after which the connection is tried, and after which it is given up."""
@@ -46,15 +42,15 @@ class Ear:
 class Listener:
     """All ears of a store."""
 
-    def __init__(self, place: Place, base: bytes) -> None:
-        self._place, self._base = place, base
+    def __init__(self, address: Address, base: bytes) -> None:
+        self._address, self._base = address, base
         self._everybody = base + b"all"
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
         self._ears: dict[bytes, list[Ear]] = {}
-        self._connection: Any = None
+        self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self._pid = this.pid
@@ -104,54 +100,58 @@ class Listener:
     def _say(self, *words: str | bytes) -> None:
         """Send a command if there is a connection; the thread reads the answer. Call it with the lock held."""
         if self._connection is not None:
-            with contextlib.suppress(exceptions.RedisError, OSError):  # the thread notices, and connects again
-                self._connection.send_packed_command(self._connection.pack_command(*words), check_health=False)
+            with contextlib.suppress(OSError):  # the thread notices, and connects again
+                self._connection.send(words)
 
     def _listen(self, over: threading.Event) -> None:
         failures = 0
         while not over.is_set():
             connection = None
             try:
-                connection = self._place.connect()
+                connection = connected(self._address)
                 with self._lock:
                     self._connection = connection
                     self._say("SUBSCRIBE", self._everybody, *self._ears)
                 self._call(self._all_ears())
                 failures = 0
                 self._read(connection, over)
-            except (exceptions.RedisError, OSError, EngineError):
+            except (ServerError, OSError):
                 failures += 1
             finally:
                 with self._lock:
                     if self._connection is connection:
                         self._connection = None
                 if connection is not None:
-                    connection.disconnect()
+                    connection.close()
             over.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
 
-    def _read(self, connection: Any, over: threading.Event) -> None:
-        asked = 0.0
+    def _read(self, connection: Connection, over: threading.Event) -> None:
+        is_asked = False
         while not over.is_set():
-            if not connection.can_read(timeout=_PATIENCE):
-                if asked:
-                    raise exceptions.TimeoutError("no answer")
-                asked = time.monotonic()
+            messages = connection.heard(_PATIENCE)
+            if not messages:
+                if is_asked:
+                    raise TimeoutError("no answer")
                 with self._lock:
                     self._say("PING")
-                continue
-            asked = 0.0
-            message = connection.read_response()
-            if isinstance(message, list) and message[0] in (b"message", b"subscribe"):
-                channel = message[1]
-                if channel != self._everybody:
-                    with self._lock:
-                        ears = list(self._ears.get(channel, ()))
-                    if message[0] == b"message" and message[2]:
-                        self._hand(ears, message[2])
-                    else:
-                        self._call(ears)
-                elif message[0] == b"message":
-                    self._call(self._all_ears())
+            is_asked = not messages
+            for message in messages:
+                if isinstance(message, ServerError):
+                    raise message
+                if isinstance(message, list) and message[0] in (b"message", b"subscribe"):
+                    self._tell(message[0] == b"message", message[1], message[2])
+
+    def _tell(self, is_message: bool, channel: bytes, text: Any) -> None:
+        """Wake up those who listen there; a channel that has just been subscribed to may have had something before."""
+        if channel != self._everybody:
+            with self._lock:
+                ears = list(self._ears.get(channel, ()))
+            if is_message and text:
+                self._hand(ears, text)
+            else:
+                self._call(ears)
+        elif is_message:
+            self._call(self._all_ears())
 
     def _all_ears(self) -> list[Ear]:
         with self._lock:

@@ -11,11 +11,11 @@ import fcntl
 import marshal
 import mmap
 import os
+import secrets
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -152,8 +152,9 @@ def _shared_file() -> int:
     if hasattr(os, "memfd_create"):
         found = os.memfd_create("millpond-heart")
     else:
-        with tempfile.TemporaryFile() as file:
-            found = os.dup(file.fileno())
+        path = f"{os.environ.get('TMPDIR', '/tmp')}/millpond-heart-{secrets.token_hex(8)}"
+        found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        os.unlink(path)
     try:
         os.truncate(found, PAGE.size)
         return fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, 3)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pkgutil
 from functools import cache
-from hashlib import sha1
-from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Final
+
+from millpond._redis import Script
 
 FORMAT: Final = 2
 """Of the data; `common.lua` names it, too."""
@@ -52,18 +53,8 @@ _PIECES: Final = {
 }
 
 
-class Script(NamedTuple):
-    """A script, and the name by which the server knows it once it was loaded."""
-
-    name: str
-    source: bytes
-    sha: bytes
-
-
 @cache
 def script(name: str) -> Script:
     """Return a script by its name."""
-    folder = files(__package__) / "lua"
     pieces = [*_PIECES[name].split(), name]
-    source = b"\n".join((folder / f"{piece}.lua").read_bytes() for piece in pieces)
-    return Script(name, source, sha1(source, usedforsecurity=False).hexdigest().encode())
+    return Script(b"\n".join(pkgutil.get_data(__package__, f"lua/{piece}.lua") or b"" for piece in pieces))

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from millpond._clock import elapsed
-from millpond._events import logger
+from millpond._redis import Address
 from millpond.errors import EngineError
 from millpond.keyed.rules import commands
 from millpond.keyed.rules import questions as about
@@ -35,7 +35,7 @@ from millpond.keyed.rules.records import (
     Work,
 )
 from millpond.keyed.stores.base import Opened, PoolGone, Subscription
-from millpond.keyed.stores.redis._connection import Link, Place, forbidden
+from millpond.keyed.stores.redis._connection import Link, forbidden
 from millpond.keyed.stores.redis._listener import Listener
 from millpond.keyed.stores.redis._outer_heart import OuterHeart
 from millpond.keyed.stores.redis._reads import CHUNK, answer_to, beat_of, chunks
@@ -63,15 +63,15 @@ class RedisStore:
         self.url = url
         self.skew = 0
         self._pool = pool
-        self._place = Place(url)
+        self._address = Address(url)
         quoted = pool.replace("%", "%25").replace("{", "%7B").replace("}", "%7D") or "%"
-        self._base = f"{self._place.prefix}{{{quoted}}}:".encode()
-        self._dispatching = Link(self._place, self._base)
-        self._working = Link(self._place, self._base)
-        self._pulse = Link(self._place, self._base)
-        self._moves = Link(self._place, self._base)
-        self._desk = Link(self._place, self._base)
-        self._listener = Listener(self._place, self._base)
+        self._base = f"{self._address.prefix}{{{quoted}}}:".encode()
+        self._dispatching = Link(self._address, self._base)
+        self._working = Link(self._address, self._base)
+        self._pulse = Link(self._address, self._base)
+        self._moves = Link(self._address, self._base)
+        self._desk = Link(self._address, self._base)
+        self._listener = Listener(self._address, self._base)
 
     # -- the pool as a whole ------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class RedisStore:
         self._desk.command("EXISTS", self._base + b"meta")  # a node of a cluster sends us to the one that has the pool
         lines = (line.partition(b":") for line in self._desk.command("INFO").splitlines())
         info = {name: value.decode() for name, _, value in lines}
-        where = f"redis at {self._place.name}"
+        where = f"redis at {self._address.name}"
         version = info.get(b"redis_version", "0")
         if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
             raise EngineError(f"{where} is version {version}; keyed pools need Redis 6.2 or newer, or Valkey")
@@ -105,7 +105,7 @@ class RedisStore:
                 "maxmemory-policy noeviction, or give pools a server of their own"
             )
         for problem in self._desk.run("probe", []):
-            raise forbidden(problem.decode(), self._place)
+            raise forbidden(problem.decode(), self._address)
 
     def exists(self) -> bool:
         """Return whether there is a pool of this name."""
@@ -138,7 +138,7 @@ class RedisStore:
         if not isinstance(answer, list):
             if answer in (b"gone", b"dropped"):
                 raise PoolGone(
-                    f"redis at {self._place.name} has no pool {self._pool!r} any more: it was dropped, or the server "
+                    f"redis at {self._address.name} has no pool {self._pool!r} any more: it was dropped, or the server "
                     "lost its data; open it again"
                 )
             raise self._unreadable(answer)
@@ -146,7 +146,7 @@ class RedisStore:
 
     def _unreadable(self, found: bytes) -> EngineError:
         return EngineError(
-            f"the pool {self._pool!r} in redis at {self._place.name} has format {found.decode()}, and this millpond "
+            f"the pool {self._pool!r} in redis at {self._address.name} has format {found.decode()}, and this millpond "
             f"reads format {FORMAT}; use the version of millpond that wrote it, or drop the pool"
         )
 
@@ -172,6 +172,9 @@ class RedisStore:
         return cast(A, answer)
 
     # -- producers ----------------------------------------------------------------------------------------------------
+
+    def time_at(self, moment: int) -> int:
+        return moment  # the server's clock is the time of day
 
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         args: list[_Arg] = [*batch]
@@ -237,15 +240,10 @@ class RedisStore:
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
         keep, gone = script("keep"), script("gone")
-        try:
-            address = self._place.address()
-        except OSError as error:
-            logger.warning("a worker of %r has no heart outside its process: %s", self._place.name, error)
-            return None
         return OuterHeart(
             {
                 "pid": os.getpid(),
-                "address": address,
+                "address": self._address.for_programs(),
                 "base": self._base,
                 "keep": (keep.sha, keep.source),
                 "gone": (gone.sha, gone.source),
@@ -343,15 +341,15 @@ class RedisStore:
 
 def pools(url: str) -> list[str]:
     """Return the pools of a server, by name; of a cluster, those of the node that the URL names."""
-    place = Place(url)
-    link = Link(place, b"")
+    address = Address(url)
+    link = Link(address, b"")
     names, cursor = set(), b"0"
     try:
         while True:
-            pattern = f"{place.prefix}{{*}}:meta"
+            pattern = f"{address.prefix}{{*}}:meta"
             cursor, keys = link.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
             for key in keys:
-                quoted = key.decode().removeprefix(place.prefix).removesuffix(":meta")[1:-1]
+                quoted = key.decode().removeprefix(address.prefix).removesuffix(":meta")[1:-1]
                 names.add(quoted.replace("%7B", "{").replace("%7D", "}").replace("%25", "%"))
             if int(cursor) == 0:
                 return sorted("" if name == "%" else name for name in names)
@@ -370,7 +368,7 @@ def has(url: str, pool: str) -> bool:
 
 def examine(url: str) -> tuple[dict[str, str], list[float], float]:
     """Return what a server says of itself, the seconds of some answers, and its time."""
-    link = Link(Place(url), b"")
+    link = Link(Address(url), b"")
     try:
         lines = (line.partition(b":") for line in link.command("INFO").splitlines())
         info = {name.decode(): value.decode(errors="replace") for name, _, value in lines}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from millpond import _fork
-from millpond._sqlite import FileReplaced, Transaction
+from millpond._sqlite import DiskFull, FileReplaced, Transaction
 from millpond.errors import PoolClosed
 from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
@@ -20,7 +21,7 @@ from millpond.keyed.rules.records import (
     Settings,
     Signal,
 )
-from millpond.keyed.stores.base import Opened, PoolGone
+from millpond.keyed.stores.base import NothingChanged, Opened, PoolGone
 from millpond.keyed.stores.sqlite import _reads
 from millpond.keyed.stores.sqlite._file import SharedFile
 from millpond.keyed.stores.sqlite._files import files
@@ -100,11 +101,13 @@ class SqliteStore:
 
     @contextlib.contextmanager
     def _gone(self) -> Iterator[None]:
-        """Raise as a store does when the file was replaced."""
+        """Raise as a store does when the file was replaced, or cannot grow."""
         try:
             yield
         except FileReplaced as error:
             raise PoolGone(str(error)) from error
+        except DiskFull as error:
+            raise NothingChanged(str(error)) from error
 
     # -- the verbs ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +129,9 @@ class SqliteStore:
 
         with self._gone():
             return Opened(*(file.read(find) or file.write(make)).origin)
+
+    def time_at(self, moment: int) -> int:
+        return self._open_file().clock.now() + self.skew + moment - time.time_ns() // 1000
 
     def do(self, command: Command[A]) -> A:
         one: Command[Any] = command

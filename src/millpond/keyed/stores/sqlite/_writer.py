@@ -11,6 +11,7 @@ A caller that waits too long is told who is in the way; its call is withdrawn, s
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from millpond._interrupts import shielded
-from millpond._sqlite import Database, EngineClock, Transaction
+from millpond._sqlite import Database, DiskFull, EngineClock, Transaction
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 
 T = TypeVar("T")
@@ -167,6 +168,20 @@ class Writer:
             call.end(error)
 
     def _commit(self, calls: list[_Call]) -> None:
+        try:
+            self._commit_once(calls)
+        except DiskFull:
+            if not self._make_room():
+                raise
+            self._commit_once(calls)
+
+    def _make_room(self) -> bool:
+        """Move the WAL into the database, which takes much less: a small change writes whole pages there."""
+        with contextlib.suppress(EngineError):
+            return self._database.checkpoint_if_large(1)
+        return False
+
+    def _commit_once(self, calls: list[_Call]) -> None:
         if not calls:
             return
         with self._database.writing() as transaction:

@@ -33,15 +33,69 @@ local function end_take(slot, mailbox, left, how, delay, failures, reason)
   end
 end
 
+-- Takes as they are, by slot and mailbox: asked for once, for all settles of a slot that stand beside one another.
+local known = {}
+local function known_run(slot, mailbox, i)
+  local runs = known[slot]
+  if not runs then
+    runs = {}
+    known[slot] = runs
+  end
+  if runs[mailbox] == nil then
+    local mailboxes = {}
+    repeat
+      mailboxes[#mailboxes + 1] = ARGV[i + 1]
+      local is_long = ARGV[i + 5] ~= ''
+      i = i + 6
+    until is_long or ARGV[i] ~= slot
+    local found = call('HMGET', P .. 'run:' .. slot, unpack(mailboxes))
+    for j = 1, #mailboxes do
+      if runs[mailboxes[j]] == nil then runs[mailboxes[j]] = found[j] end
+    end
+  end
+  return runs[mailbox]
+end
+
+-- What settles left behind, to be removed in one command for many: takes by slot, and mailboxes.
+local over, empty = {}, {}
+
+-- Let a take end of which all was done and nothing is to be said; return whether it could.
+local function end_plainly(slot, mailbox, many)
+  local box = P .. 'mb:' .. mailbox
+  local left = call('LLEN', box) - many
+  if left < 0 then return false end
+  if left == 0 then empty[#empty + 1] = box else call('LTRIM', box, many, -1) end
+  local ended = over[slot]
+  if ended then ended[#ended + 1] = mailbox else over[slot] = {mailbox} end
+  if has('lent') then call('HDEL', P .. 'lent', mailbox) end
+  clear_trouble(mailbox)
+  count('jobs', -many)
+  count('done', many)
+  count('running', -1)
+  go_on(slot, mailbox, left)
+  return true
+end
+
+local function remove_what_ended()
+  for slot, mailboxes in pairs(over) do call('HDEL', P .. 'run:' .. slot, unpack(mailboxes)) end
+  if #empty > 0 then call('DEL', unpack(empty)) end
+end
+
 -- Return whether the take was running, and where the next settle begins.
 local function settle(i)
   local slot, mailbox, token, how, many = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 4], ARGV[i + 5]
   local next = many == '' and i + 6 or i + 10 + 5 * many
   local runs = P .. 'run:' .. slot
-  local run = call('HGET', runs, mailbox)
+  local run = known_run(slot, mailbox, i)
   if not run or sub(run, 1, #token + 1) ~= token .. ':' then return false, next end
   local taken, was, rest = string.match(run, '^%d+:(%d+):(%d+):(.*)$')
   taken, was = tonumber(taken), tonumber(was)
+  if many == '' and was < taken and tonumber(ARGV[i + 3]) >= taken and sub(mailbox, 1, 1) == 'j' and not has('doomed')
+    and end_plainly(slot, mailbox, taken - was) then
+    known[slot][mailbox] = false
+    return true, next
+  end
+  known[slot][mailbox] = nil -- it changes now
   local delay, failures, reason, notes = 0, 0, '', 0
   local is_refused = how == 'to_dead_letters' and has_no_grave()
   if many ~= '' then
@@ -245,6 +299,7 @@ for j = 1, tonumber(ARGV[9]) do
   is_running, i = settle(i)
   if not is_running then stale[#stale + 1] = j - 1 end
 end
+remove_what_ended()
 local due = tick()
 
 local member = call('HMGET', P .. 'w:' .. me, 'lease', 'call', 'about')
