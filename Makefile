@@ -13,7 +13,7 @@ SLOW   := $(BIN)/python -m pytest -q -m 'slow and not soak'
 BESIDE := $(BIN)/python tools/beside.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint busy coverage matrix format bench soak docs clean
+.PHONY: help setup demo chromium test check lint busy coverage matrix format bench soak docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -32,15 +32,16 @@ demo: $(RUNS)  ## see workers killed and nothing lost (ends by itself when there
 	@$(BIN)/millpond demo
 
 # The lots of tests, each a pytest of its own. Most of them wait for a server, a process or a clock rather than for a core,
-# so four at a time take little longer than one; the longest come first.
+# so five at a time take little longer than one; the longest come first, and those that need a core to the end come early.
 UNIT_LOTS := "$(TEST) tests/unit/keyed tests/conformance" "$(TEST) tests/unit --ignore=tests/unit/keyed"
 TYPES     := "$(BIN)/mypy && $(BIN)/mypy --config-file tests/mypy.ini tests"
 LONG_LOTS := "$(BIN)/python tools/matrix.py" \
   "$(TEST) tests/integration --ignore-glob='*/test_temporal_*' --ignore-glob='*/test_keyed_*' --ignore-glob='*/test_cli*' --ignore-glob='*/test_pytest_plugin.py'" \
-  "$(TEST) tests/integration/test_temporal_*" "$(TEST) tests/integration/test_keyed_*"
-MORE_LOTS := "$(TEST) tests/integration/test_cli* tests/integration/test_pytest_plugin.py" "$(SLOW) tests/chaos/test_keyed_chaos.py" \
-  "$(SLOW) tests/integration/test_temporal_* tests/chaos/test_temporal_chaos.py" "$(TEST) tests/property" "$(TEST) tests/docs tests/replay" \
-  "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py --ignore-glob='*/test_temporal_*'" "$(TEST) tests/browser" "$(TEST) tests/stress"
+  "$(SLOW) tests/chaos/test_keyed_chaos.py" "$(TEST) tests/integration/test_keyed_*" "$(TEST) tests/integration/test_temporal_*" \
+  "$(TEST) tests/integration/test_cli* tests/integration/test_pytest_plugin.py"
+MORE_LOTS := "$(SLOW) --ignore=tests/chaos/test_keyed_chaos.py --ignore-glob='*/test_temporal_*'" "$(TEST) tests/stress" \
+  "$(SLOW) tests/integration/test_temporal_* tests/chaos/test_temporal_chaos.py" "$(TEST) tests/property tests/chaos" $(TYPES) \
+  "$(TEST) tests/docs tests/replay" "$(TEST) tests/browser"
 
 $(BIN)/promtool: $(STAMP)
 	@sh tools/debian.sh $(BIN) "prometheus promtool" prometheus
@@ -48,9 +49,12 @@ $(BIN)/promtool: $(STAMP)
 $(BIN)/pgbouncer: $(STAMP)
 	@sh tools/debian.sh $(BIN) pgbouncer pgbouncer libevent-2.1-7 libc-ares2
 
-test: lint $(BIN)/promtool $(BIN)/pgbouncer  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+chromium:
 	@sh tools/browser.sh
-	@$(BESIDE) 4 $(LONG_LOTS) $(UNIT_LOTS) $(MORE_LOTS) $(TYPES)
+
+test: $(STAMP)  ## run everything that must pass: checks, all tests, also on the other Pythons of this machine
+	@$(MAKE) --no-print-directory -j 4 lint chromium $(BIN)/promtool $(BIN)/pgbouncer
+	@$(BESIDE) 5 $(LONG_LOTS) $(UNIT_LOTS) $(MORE_LOTS)
 	@echo "all green"
 
 check: lint  ## format, lint, types, layers, and the quick tests: two minutes
@@ -81,8 +85,8 @@ bench: $(STAMP)  ## run the benchmarks side by side with their rivals; writes be
 	$(BIN)/python benchmarks/run.py $(BENCH)
 	$(BIN)/python tools/figures.py
 
-soak: $(STAMP)  ## run the long storms
-	$(BIN)/python -m pytest -q -m soak --timeout 1800
+soak: $(STAMP)  ## run the long storms; those of some tests: SOAK=tests/chaos/test_resource_chaos.py
+	$(BIN)/python -m pytest -q -m soak --timeout 1800 $(SOAK)
 
 docs: $(STAMP)  ## build the documentation into site/; fails on a broken link
 	@UV="$(UV)" sh tools/venv.sh "$(PYTHON)" $(VENV) docs

@@ -78,7 +78,7 @@ def ten_thousand(peer: type[Any]) -> float:
 
 async def _ten_thousand(url: str, waiters: int) -> float:
     async with AsyncResourcePool("bench", url) as pool:
-        for number in range(RESOURCES):
+        for number in range(max(KINDS, harness.scale(RESOURCES))):
             await pool.add(f"board-{number}", labels={"kind": str(number % KINDS)})
 
         async def want(number: int) -> None:

@@ -51,9 +51,9 @@ def runs_of(workload: str, peer: type[Peer]) -> list[dict[str, Any]]:
 
 
 def smoke(work: Callable[..., dict[str, Any]], peer: type[Peer]) -> dict[str, Any]:
-    """Run a workload until there is something to be seen: on a busy machine half a second may be too short for that."""
+    """Run a workload of two processes until there is something to be seen: half a second may be too short for that."""
     for seconds in (0.5, 2.0, 8.0, 32.0):
-        run = work(peer, seconds=seconds)
+        run = work(peer, seconds=seconds, processes=2)
         if run["grants_per_s"] and run["handover_ms"] is not None:
             break
     return run

@@ -1,7 +1,8 @@
 """Run the tests on every other supported Python of this machine, each in an environment of its own, side by side.
 
 On the newest, all of them; on those between, which the oldest and the newest enclose, the tests of local pools, where
-Pythons differ most. With --all, all on each.
+Pythons differ most. With --all, all on each. On a free-threaded build (`python3.14t`), if one is found, the tests of
+local pools and the storms of tests/stress, with the GIL off; with --all, those of keyed and resource pools too.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO
 
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15")
-SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/sqlite/*")
+FREE_THREADED = ("3.15t", "3.14t")
+"""Of these the first that is found. 3.13t was an experiment of CPython's, and is not supported."""
+SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/resources/test_odd_arguments.py", "unit/sqlite/*")
 """Tests of which one Python is enough: about servers or rules rather than Python."""
+NEED_MORE = ("unit/resources/test_temporal_hosted_pool.py", "unit/test_urls.py", "unit/keyed/test_models.py")
+"""Tests that need packages which are not made for free-threaded builds, or were not when this was written."""
 SECOND = ("unit/keyed", "unit/resources", "conformance")
 """The tests of the second of two lots, which take about as long as all others; the first is about local pools."""
 
 
 def version_of(python: str) -> str | None:
-    """Return the minor version that `python` really is, or None when it does not run."""
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    """Return the minor version that `python` really is, as "3.14" or "3.14t", or None when it does not run."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2] + getattr(sys, 'abiflags', '').strip('dmu'))"
     try:
         answer = subprocess.run([python, "-c", code], capture_output=True, text=True)
     except OSError:
@@ -36,7 +42,8 @@ def find(version: str) -> str | None:
     """Return an interpreter of this version: from PATH, or from a pyenv that keeps it out of PATH."""
     root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
     candidates = [shutil.which(f"python{version}")]
-    candidates += sorted(glob.glob(f"{root}/versions/{version}.*/bin/python"), reverse=True)
+    number, threads = version.rstrip("t"), "t" if version.endswith("t") else ""
+    candidates += sorted(glob.glob(f"{root}/versions/{number}.*{threads}/bin/python"), reverse=True)
     return next((each for each in candidates if each and version_of(each) == version), None)
 
 
@@ -46,7 +53,8 @@ def set_up(version: str, python: str) -> str:
     stamp = f"{folder}/.installed"
     wanted = max(os.path.getmtime(each) for each in ("pyproject.toml", "conformance/pyproject.toml", "tools/venv.sh"))
     if not os.path.exists(stamp) or os.path.getmtime(stamp) < wanted:
-        subprocess.run(["sh", "tools/venv.sh", python, folder, "test"], check=True)
+        group = "free-threaded" if version.endswith("t") else "test"
+        subprocess.run(["sh", "tools/venv.sh", python, folder, group], check=True)
         with open(stamp, "w"):
             pass
     return folder
@@ -56,6 +64,9 @@ def start(version: str, folder: str, *, everything: bool) -> list[tuple[str, sub
     """Start the tests on one interpreter, in the background, in one or two lots."""
     lots = [["tests/unit", *(f"--ignore=tests/{part}" for part in SECOND)]]
     lots += [[f"tests/{part}" for part in SECOND]] if everything else []
+    if version.endswith("t"):
+        lots = [[*lot, *(f"--ignore=tests/{part}" for part in NEED_MORE)] for lot in lots]
+        lots[0].append("tests/stress")
     return [run(version, folder, lot) for lot in lots]
 
 
@@ -66,7 +77,7 @@ def run(version: str, folder: str, lot: list[str]) -> tuple[str, subprocess.Pope
     command += ["-k", "not redis and not valkey and not temporal and not between_machines", *lot]
     command += [f"--ignore-glob=tests/{part}" for part in SPARED]
     output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115  (read when the tests have ended)
-    environment = {**os.environ, "MILLPOND_MATRIX": version}
+    environment = {**os.environ, "MILLPOND_MATRIX": version, **({"PYTHON_GIL": "0"} if version.endswith("t") else {})}
     tests = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True, env=environment)
     return version, tests, output
 
@@ -77,11 +88,21 @@ def main(everywhere: bool) -> int:
     found = {version: python for version, python in others.items() if python is not None}
     for version in others.keys() - found.keys():
         print(f"Python {version}: not installed here, skipped", flush=True)
-    folders = {version: set_up(version, python) for version, python in found.items()}
+    threaded = next(((version, python) for version in FREE_THREADED if (python := find(version))), None)
+    if threaded is None:
+        print(f"free-threaded Python ({' or '.join(FREE_THREADED)}): not installed here, skipped", flush=True)
+    newest = list(found)[-1] if found else ""
+    found.update([threaded] if threaded is not None else [])
     runs: list[tuple[str, subprocess.Popen[str], IO[str]]] = []
-    for version, folder in folders.items():
-        runs += start(version, folder, everything=everywhere or version == list(found)[-1])
     failed: list[str] = []
+    with ThreadPoolExecutor(1) as one:  # the tests of one begin while the next environment is made
+        folders: dict[str, Future[str]] = {each: one.submit(set_up, each, python) for each, python in found.items()}
+        for version, folder in folders.items():
+            if (error := folder.exception()) is not None:
+                print(f"Python {version}: no environment: {error}", file=sys.stderr)
+                failed.append(version)
+                continue
+            runs += start(version, folder.result(), everything=everywhere or version == newest)
     for version, tests, output in runs:
         if tests.wait():
             failed.append(version)

@@ -4,7 +4,7 @@
 # usage: venv.sh PYTHON FOLDER [GROUP]   (UV=path of uv, or empty)
 set -eu
 python=$1 folder=$2 group=${3:-} suites=
-case $group in dev | test | bench) suites=1 ;; esac
+case $group in dev | test | bench | free-threaded) suites=1 ;; esac
 echo "setting up $folder${group:+ ($group)} ..." >&2
 make() {
     if [ -n "${UV:-}" ]; then

@@ -2,7 +2,7 @@
 
 What must hold is checked three ways: by the kernel (every holder locks a device file, `resource_worker.py`), from the
 event log (capacity, tokens, order, by a model that knows nothing of the rules' code), and at the end (nothing held,
-nobody waiting, the file sound). Seeds are printed; `CHAOS_SEED` repeats one.
+nobody waiting, the file sound). Seeds are printed; `CHAOS_SEED` repeats one, and `CHAOS_KILLS` sizes the long storms.
 
 The storm goes by what the workers have done, not by the clock: it strikes only those who have used a grant since they
 were started, and goes on until enough of them were killed while they held something or waited for it.
@@ -46,6 +46,8 @@ import resource_worker
 from resource_worker import SHARED, begun
 
 POOL = "chaos"
+KILLS = int(os.environ.get("CHAOS_KILLS") or 1000)
+"""Kills in a long storm."""
 
 
 class Witness:
@@ -401,10 +403,10 @@ def test_kills_of_processes_and_companions_of_three_machines_break_no_promise(ki
 @pytest.mark.parametrize("kind", ["redis", "valkey", "cluster", "postgres"])
 def test_a_thousand_kills_between_machines_break_no_promise(kind: str, tmp_path: Path) -> None:
     with log_stores.running(kind) as url:
-        rage(tmp_path, processes=16, kills=1000, pause=0.15, make=partial(ChaosBetweenMachines, url))
+        rage(tmp_path, processes=16, kills=KILLS, pause=0.15, make=partial(ChaosBetweenMachines, url))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_a_thousand_kills_of_thirty_two_processes_break_no_promise(tmp_path: Path) -> None:
-    rage(tmp_path, processes=32, kills=1000, pause=0.15)
+    rage(tmp_path, processes=32, kills=KILLS, pause=0.15)

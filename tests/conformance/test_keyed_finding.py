@@ -15,6 +15,7 @@ import pytest
 
 from millpond.errors import JobFailed, NotFound
 from millpond.keyed import AsyncKeyedPool, Job, JobView, KeyedPool, Page, Resident
+from millpond.keyed.rules.commands import Dispatch
 from millpond.keyed.rules.envelope import encode, opened
 from millpond.keyed.rules.records import Batch
 from waiting import HANG, until
@@ -174,7 +175,7 @@ def test_ids_that_are_there_twice_are_all_cancelled(pool: KeyedPool):
     for key in ("k1", "k2"):
         orders = [pool._connection.order(twice._definition, key, (), {}, None)]
         body = encode(opened(b"0" * 16 + orders[0][1].body).__class__("same", "other", "", 0, b"\x80"))
-        pool._connection.store.dispatch(Batch(f"p-{key}", 1), [orders[0][1]._replace(body=body)])
+        pool._connection.store.do(Dispatch(Batch(f"p-{key}", 1), [orders[0][1]._replace(body=body)]))
     delayed = do.options(id="y", delay=1000).dispatch("k3")
     assert pool.admin.cancel(["y"], key="k1") == 0 and delayed.status() == "delayed"
     assert pool.admin.cancel(["same", "y", "none"]) == 3

@@ -16,8 +16,6 @@ from millpond.resources._rules.records import Holder, Want
 from millpond.resources.engines.log import LogEngine
 from millpond.resources.engines.memory import MemoryEngine
 from millpond.resources.engines.sqlite import SqliteEngine
-from millpond.resources.engines.temporal import _url as temporal_url
-from millpond.resources.engines.temporal._engine import TemporalEngine
 from millpond.testing import FakeClock
 from millpond_conformance import ENGINE_CHECKS, Bench, check_engine
 
@@ -43,6 +41,11 @@ BENCHES: dict[str, Callable[[Path], Bench]] = {"memory": _memory, "sqlite-normal
 
 @pytest.mark.parametrize("check", ENGINE_CHECKS, ids=lambda check: check.__name__)
 def test_temporal_keeps_the_contract(check, pools):
+    from millpond.resources.engines.temporal import (
+        _url as temporal_url,
+    )  # not everywhere to be had: not on free threads
+    from millpond.resources.engines.temporal._engine import TemporalEngine
+
     url = f"{pools.url()}?prefix=conformance-{next(_worlds)}:"
     bench = Bench(lambda: TemporalEngine(url, temporal_url.parse(url)), lambda: TemporalEngine(url, temporal_url.parse(url)), url=url)  # fmt: skip
     try:

@@ -8,13 +8,14 @@ from millpond.keyed.rules import placement
 from millpond.keyed.rules.envelope import Envelope, encode, opened
 from millpond.keyed.rules.records import SECOND, Joiner, Order, OrderOptions, Report, Settings, Take
 from millpond.keyed.stores import sqlite
+from millpond_conformance._verbs import Verbs
 
 SLOTS = 16
 SETTINGS = Settings(slots=SLOTS, lease=60 * SECOND)
 
 
-def open_store(url: str, pool: str = "p", settings: Settings = SETTINGS) -> sqlite.SqliteStore:
-    store = sqlite.open(url, pool)
+def open_store(url: str, pool: str = "p", settings: Settings = SETTINGS) -> Verbs:
+    store = Verbs(sqlite.open(url, pool))
     store.open(settings)
     return store
 
@@ -31,7 +32,7 @@ def resident(key: str, job: str, payload: bytes = b"") -> tuple[int, str, bytes]
 class Hand:
     """A worker that does what a test says."""
 
-    def __init__(self, store: sqlite.SqliteStore, name: str = "w", *, claims: bool = True) -> None:
+    def __init__(self, store: Verbs, name: str = "w", *, claims: bool = True) -> None:
         self.store, self.name, self.calls = store, name, 0
         store.join(Joiner(name, "test", 1, 100, ("job", "watch")))
         if claims:
@@ -78,7 +79,7 @@ _FAULTS = {
 }
 
 
-def check_rows(store: sqlite.SqliteStore) -> None:
+def check_rows(store: Verbs) -> None:
     """Look at all rows of all pools: the invariants of `rules.mailboxes`, and the counters."""
 
     def look(transaction: Any) -> None:

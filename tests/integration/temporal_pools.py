@@ -25,7 +25,7 @@ from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._orders import raw
 from millpond.resources.engines.temporal._pool_client import PoolClient
 from millpond.testing._temporal import TemporalServer
-from waiting import HANG
+from waiting import HANG, Pace
 from waiting import until as wait_until
 
 T = TypeVar("T")
@@ -223,8 +223,9 @@ _NOT_YET = object()
 
 async def until(look: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
     """Look until it is good."""
-    deadline = time.monotonic() + HANG
+    pace = Pace(HANG)
     while not good(found := await look()):
-        assert time.monotonic() < deadline, f"it stays {found!r}"
-        await asyncio.sleep(0.01)
+        pause = pace.pause()
+        assert pause, f"it stays {found!r}"
+        await asyncio.sleep(max(pause, 0.01))
     return found

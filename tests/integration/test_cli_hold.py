@@ -202,8 +202,8 @@ def test_an_unknown_name_with_labels_or_a_count_is_no_lock(shell: Shell, wanted:
 def test_who_waits_is_told_who_holds_it_and_why(shell: Shell):
     first = shell.start("run", "--hold", "build", "--reason", "nightly", "--", "sleep", LONG)
     until(shell.holders)
-    done = shell.run("run", "--hold", "build", "--timeout", "1", "--", "true")
     who = rf"{user()} \(pid {first.pid} on \S+\)"
+    done = shell.run("run", "--hold", "build", "--timeout", "1", "--", "true")
     assert done.returncode == 75
     assert re.search(rf"no build within 1 s: build is held by {who} since .* \(nightly\)", done.stderr)
     assert not shell.run("run", "--hold", "build", "--timeout", "0.1", "-q", "--", "true").stdout
@@ -260,7 +260,7 @@ def test_a_killed_command_frees_what_its_run_held(shell: Shell):
     (command,) = psutil.Process(first.pid).children()
     command.kill()
     assert first.wait(HANG) == 128 + 9 and not shell.holders()
-    assert shell.run("run", "--hold", "build", "--timeout", "5", "--", "true").returncode == 0
+    assert shell.run("run", "--hold", "build", "--timeout", "50", "--", "true").returncode == 0
 
 
 def test_what_a_killed_run_left_behind_holds_others_up(shell: Shell):
@@ -302,7 +302,7 @@ def test_what_a_command_leaves_behind_holds_nobody_up(shell: Shell):
     left = psutil.Process(int(done.stdout))
     try:
         assert left.is_running()
-        again = shell.run("run", "--hold", "build", "--timeout", "5", "--", "echo", "mine")
+        again = shell.run("run", "--hold", "build", "--timeout", "50", "--", "echo", "mine")
         assert (again.stdout, again.stderr) == ("mine\n", "")
     finally:
         left.kill()
@@ -351,7 +351,7 @@ def test_the_code_of_the_command_counts_also_when_freeing_fails(shell: Shell):
 def test_long_names_are_told_apart(shell: Shell):
     names = ["x" * 210 + "1", "x" * 210 + "2"]
     assert shell.run("add", "q", *names).returncode == 0
-    assert shell.run("run", "--hold", "q:2", "--timeout", "5", "--", "true").returncode == 0
+    assert shell.run("run", "--hold", "q:2", "--timeout", "50", "--", "true").returncode == 0
 
 
 def test_a_reason_cannot_move_the_terminal_of_others(shell: Shell):
@@ -408,20 +408,20 @@ def test_signals_are_passed_on(shell: Shell, name: str):
 
 
 def test_a_run_inside_a_run_never_waits_for_itself(shell: Shell):
-    inner = [*COMMAND, "run", "--hold", "build", "--timeout", "5", "--", "sh", "-c", "echo $MILLPOND_RESOURCE"]
+    inner = [*COMMAND, "run", "--hold", "build", "--timeout", "50", "--", "sh", "-c", "echo $MILLPOND_RESOURCE"]
     done = shell.run("run", "--hold", "build", "--", "sh", "-c", '"$@"; echo $?', "sh", *inner)
     assert done.stdout == "build\n0\n" and "held already by the run around this one" in done.stderr
     assert not shell.holders()
 
 
 def test_runs_inside_runs_know_all_that_is_around_them(shell: Shell):
-    run = [*COMMAND, "run", "-q", "--timeout", "5", "--hold"]
+    run = [*COMMAND, "run", "-q", "--timeout", "50", "--hold"]
     assert shell.run("run", "--hold", "a", "--", *run, "b", "--", *run, "a", "--", "echo", "inner").stdout == "inner\n"
     kept = [f"{name}={shell.environment.get(name, '')}" for name in ("PATH", "XDG_STATE_HOME", "PYTHONPATH")]
     bare = ["env", "-i", *kept, *run, "a", "--", "echo", "bare"]
     assert shell.run("run", "--hold", "a", "--", *bare).stdout == "bare\n"
     spelled = ["--url", "sqlite:///state/millpond/pools.db"]
-    other = [*COMMAND, "run", "-q", *spelled, "--timeout", "5", "--hold", "a", "--", "echo", "spelled"]
+    other = [*COMMAND, "run", "-q", *spelled, "--timeout", "50", "--hold", "a", "--", "echo", "spelled"]
     assert shell.run("run", "--hold", "a", "--", *other).stdout == "spelled\n"
 
 
@@ -430,7 +430,7 @@ def test_a_command_uses_the_place_of_its_run(shell: Shell):
     shell.environment["MILLPOND_URL"] = f"sqlite:///{shell.folder}/other.db"
     shared = f"sqlite:///{shell.folder}/shared.db"
     assert shell.run("add", "--url", shared, "boards", "esp1", "rp1").returncode == 0
-    inner = [*COMMAND, "run", "--hold", "boards", "--timeout", "5", "--", "sh", "-c", "echo $MILLPOND_RESOURCE"]
+    inner = [*COMMAND, "run", "--hold", "boards", "--timeout", "50", "--", "sh", "-c", "echo $MILLPOND_RESOURCE"]
     done = shell.run("run", "--url", shared, "--hold", "boards/esp1", "--", *inner)
     assert done.stdout == "esp1\n" and "held already by the run around this one" in done.stderr
     assert not (shell.folder / "other.db").exists() and not (shell.folder / "state").exists()
@@ -577,7 +577,7 @@ def can_be_apart() -> bool:
 def storm(
     shell: Shell, shells: int, runs: int, kills: int, seed: int, *, apart: bool = False
 ) -> tuple[list[int], int, list[float]]:
-    """Let many shells fight over one name, kill runs and commands at random.
+    """Let many shells fight over one name, kill runs and commands at random; go on until one was struck that had begun.
 
     With `apart`, every other run is in a pid namespace of its own. Return exit codes, how many were struck, and the
     seconds that each shell took.
@@ -593,13 +593,15 @@ def storm(
 
     def fight(number: int) -> None:
         began = time.monotonic()
-        for each in range(runs):
+        each = 0
+        while each < runs or not struck:
             where = APART if apart and (number + each) % 2 else ()
             arguments = [*where, *COMMAND, "run", "-q", "--hold", "build", "--", *command]
             child = subprocess.Popen(arguments, env=shell.environment, cwd=shell.folder)
             alive.add(child.pid)
             codes.append(child.wait())
             alive.discard(child.pid)
+            each += 1
         took.append(time.monotonic() - began)
 
     def strike() -> None:
@@ -628,11 +630,11 @@ def storm(
 
 
 def check_storm(shell: Shell, codes: list[int], runs: int) -> None:
-    assert len(codes) == runs
+    assert len(codes) >= runs
     assert 99 not in codes, "two commands ran at once"
     assert set(codes) <= {0, -9, 128 + 9}, codes
     assert codes.count(0) > 0
-    assert shell.run("run", "--hold", "build", "--timeout", "30", "--", "true").returncode == 0, "it is stale"
+    assert shell.run("run", "--hold", "build", "--timeout", str(HANG), "--", "true").returncode == 0, "it is stale"
     assert not shell.holders()
 
 

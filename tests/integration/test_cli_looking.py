@@ -117,7 +117,7 @@ def test_acts_on_resources_are_asked_for_and_leave_a_reason(shell: Shell, lab: R
     assert re.search(r"held until \d\d-\d\d \d\d:\d\d:\d\d  urgent", shell.says("who"))
     shell.says("release", "gpus/gpu-0", "-y", "--reason", "over")
     assert not shell.json("who")
-    shell.says("drain", "gpus/gpu-1", "-y", "--timeout", "5")
+    shell.says("drain", "gpus/gpu-1", "-y", "--timeout", "50")
     shell.says("remove", "gpus/gpu-1", "-y")
     assert [one["name"] for one in shell.json("ls")] == ["gpu-0"]
     reasons = {str(event.data.get("reason")) for event in lab.admin.history()}

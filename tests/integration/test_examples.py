@@ -61,7 +61,7 @@ def test_every_example_is_here():
 @pytest.mark.parametrize("name", sorted(PRINTS))
 def test_an_example_runs_and_prints_what_it_promises(name):
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, timeout=HANG
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py")], capture_output=True, text=True, timeout=2 * HANG
     )
     assert done.returncode == 0, done.stderr
     for line in PRINTS[name]:
@@ -162,6 +162,10 @@ def program(folder, module, *arguments):
     )
 
 
+STOOD_STILL = r"worker \w+ of pool '\w+' is (cut off \(lease\): its handlers stop|back: it was cut off as \w+)"
+"""What a worker says on a machine that stood still for longer than its lease: no fault of an example."""
+
+
 def ended(running, complaint=r"(?!)"):
     """Return what a program printed, when it has ended well, and logged no other warning than this."""
     try:
@@ -170,7 +174,7 @@ def ended(running, complaint=r"(?!)"):
         running.kill()
         running.communicate()
     assert running.returncode == 0, errors
-    assert not [line for line in errors.splitlines() if not re.fullmatch(complaint, line)]
+    assert not [line for line in errors.splitlines() if not re.fullmatch(f"{complaint}|{STOOD_STILL}", line)]
     return out
 
 

@@ -625,14 +625,14 @@ def test_a_long_reading_holds_up_neither_moves_nor_heartbeats(store, redis_url):
     """Each of them has a connection of its own."""
     hire(store)
     begun, release = threading.Event(), threading.Event()
-    run = store._writer.run
+    run = store._desk.run
 
     def slowly(name, args):
         begun.set()
         assert release.wait(60)
         return run(name, args)
 
-    store._writer.run = slowly
+    store._desk.run = slowly
     reader = threading.Thread(target=lambda: store.ask(about.Keys()))
     reader.start()
     try:
@@ -675,12 +675,12 @@ def test_a_drop_that_stopped_halfway_is_ended_by_who_opens_the_pool(store, redis
     hire(store)
     put(store, "a")
     before = store.ask(about.Members()).incarnation
-    store._writer.run("mark", [])  # and then its process died
+    store._desk.run("mark", [])  # and then its process died
     with pytest.raises(PoolGone):
         store.ask(about.Members())
     assert store.open(Settings(slots=SLOTS)).incarnation != before
     assert store.ask(about.Counts()).jobs == 0 and store.ask(about.Members()).members == ()
-    store._writer.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
+    store._desk.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
     assert store.ask(about.Members()).members == ()
 
 
@@ -752,7 +752,7 @@ def test_a_job_begins_with_its_wake_up_while_the_worker_cannot_ask(redis_url):
             told.append(args[7])
             return answer
 
-        real.work = work  # type: ignore[method-assign, assignment]
+        real.work = work  # type: ignore[attr-defined]
         with pool.worker():
             do.dispatch("warm", b"").result(HANG)
             until(lambda: told[-1] > 0, "the worker says that it has room")

@@ -201,7 +201,7 @@ def _play(store, rng):
         )
         store.dispatch(Batch(job, 1), [order(rng.choice("xyz"), job, rng.choice([None, special]), keep=SECOND)])
         slot, mailbox, body = resident("k", job, bytes([number % 5]))
-        commands: list[Command] = [Start(slot, mailbox, body), Stop(slot, mailbox), Notify(slot, mailbox, b"")]
+        commands: list[Command[str]] = [Start(slot, mailbox, body), Stop(slot, mailbox), Notify(slot, mailbox, b"")]
         commands += [Purge(key.slot, key.mailbox), Pause(key.slot, key.mailbox[2:]), Resume(key.slot, key.mailbox[2:])]
         commands += [Cancel(key.slot, key.mailbox, str(rng.randrange(number + 1))), Replay((1, 2, 3)), Drop((number,))]
         store.apply(rng.choice(commands))

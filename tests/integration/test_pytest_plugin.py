@@ -213,7 +213,7 @@ def test_what_a_test_starts_uses_the_place_of_its_run(suite: Suite):
         import subprocess, sys
 
         def test_inner():
-            run = [sys.executable, "-m", "millpond", "run", "--hold", "rig", "--timeout", "5", "--", "true"]
+            run = [sys.executable, "-m", "millpond", "run", "--hold", "rig", "--timeout", "50", "--", "true"]
             done = subprocess.run(run, capture_output=True, text=True)
             assert done.returncode == 0 and "held already" in done.stderr, done.stderr
         """

@@ -73,7 +73,7 @@ def test_who_waits_in_line_comes_back_when_its_time_is_over(pool, block, monkeyp
 
         thread = threading.Thread(target=wait)
         thread.start()
-        until(lambda: bool(pool.waiters()))
+        until(lambda: pool.waiters() or failed)
         program = block()
         thread.join(HANG)
         assert not thread.is_alive() and len(failed) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import sys
@@ -52,6 +53,7 @@ def spoil(file: Path, pool: str, what: str) -> None:
         "log": "UPDATE resource_log SET body = x'c1c1' WHERE row / (1 << 40) = (SELECT id FROM resource_pool WHERE name = ?)",
         "change": "UPDATE resource_log SET body = x'9193010091a178' "
         "WHERE row / (1 << 40) = (SELECT id FROM resource_pool WHERE name = ?)",
+        "base": "UPDATE resource_pool SET base = 'x' WHERE name = ?",
         "all rows": "DELETE FROM resource_log WHERE row / (1 << 40) = (SELECT id FROM resource_pool WHERE name = ?)",
     }[what]
     connection = sqlite3.connect(file, isolation_level=None)
@@ -59,7 +61,7 @@ def spoil(file: Path, pool: str, what: str) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("what", ["image", "log", "change"])
+@pytest.mark.parametrize("what", ["image", "log", "change", "base"])
 def test_a_pool_that_cannot_be_read_harms_no_other_and_can_be_deleted(file, what, start, caplog):
     caplog.set_level(logging.WARNING, "millpond")
     opened(file, "one").close()
@@ -80,6 +82,21 @@ def test_a_pool_that_cannot_be_read_harms_no_other_and_can_be_deleted(file, what
             assert one.acquire(timeout=HANG).resource == "b"
             two.acquire(timeout=HANG).release()
     until(lambda: "what a dead process held in pool 'one' is left as it is" in caplog.text)
+
+
+def test_a_session_that_cannot_be_read_harms_nobody_and_keeps_what_it_holds(file, start):
+    opened(file, "one").close()
+    program = start(HOLDER, file, "one")
+    program.line()
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("UPDATE session SET passport = 'junk'")
+    with opened(file, "two") as two, ResourcePool("one", f"sqlite:///{file}") as one:
+        two.acquire(timeout=HANG).release()
+        program.kill()
+        with two.acquire():  # batches go on, and nobody buries what nobody can judge
+            [holder] = one.holders()
+        one.admin.release("a", token=holder.token, reason="it is gone")
+        one.acquire(timeout=HANG).release()
 
 
 def test_a_bad_pool_in_the_same_batch_fails_alone(file):

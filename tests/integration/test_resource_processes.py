@@ -18,7 +18,7 @@ from millpond._sqlite import Bell, Gate
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, StaleToken
 from millpond.resources import ResourcePool
 from millpond.resources._engine import AUDIT
-from millpond.resources.engines.sqlite._engine import SAFETY
+from millpond.resources.engines.sqlite._engine import SAFETY, SqliteEngine
 from waiting import HANG, until
 
 PRELUDE = """
@@ -285,6 +285,37 @@ def test_a_process_that_is_stopped_keeps_its_lock(url, start):
         stopped.process.send_signal(signal.SIGCONT)
         stopped.tell()
         assert stopped.line() == "fine"
+
+
+def test_a_process_that_stood_still_for_a_thousand_steps_knows_what_it_lost(url, start):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        pool.add("b")
+        child = start(
+            """
+            grant = pool.acquire(name="a")
+            say("held")
+            hear()
+            until = time.monotonic() + 20
+            while grant.is_held and time.monotonic() < until:
+                time.sleep(0.01)
+            say("believes to hold it" if grant.is_held else "knows")
+            """,
+            url,
+        )
+        assert child.line() == "held"
+        [holder] = pool.holders()
+        child.stop()
+        pool.admin.release("a", token=holder.token, reason="it stands still")
+        engine = pool._engine
+        assert isinstance(engine, SqliteEngine)
+        while engine._replicas.pools["p"].base < 1000:  # the log is compacted: nobody can read that any more
+            pool.acquire(name="b").release()
+        for _ in range(600):
+            pool.acquire(name="b").release()
+        child.tell()
+        child.process.send_signal(signal.SIGCONT)
+        assert child.line() == "knows"
 
 
 def test_a_lease_of_a_stopped_process_is_lost_and_it_knows_when_it_goes_on(url, start):

@@ -65,7 +65,7 @@ def test_a_pool_on_temporal_is_seen_and_operated(shell: Shell):
     assert "paused: move" in shell.says("pools")
     shell.says("resume", name, "-y")
     shell.says("configure", name, "lock_delay=2", "-y", "--reason", "they are hot")
-    shell.says("drain", f"{name}/a", "-y", "--timeout", "5")
+    shell.says("drain", f"{name}/a", "-y", "--timeout", "50")
     shell.says("remove", f"{name}/a", "-y")
     assert [one["name"] for one in shell.json("ls", name)] == ["b"]
     assert {one["what"]: one["state"] for one in shell.json("doctor")}["place"] == "good"
@@ -83,12 +83,25 @@ def test_a_command_holds_what_is_on_temporal(shell: Shell, tmp_path):
         assert not pool.holders()
 
 
+def test_a_program_that_has_just_started_knows_what_happened_before(shell: Shell):
+    name = f"boards-{uuid.uuid4().hex[:8]}"
+    with ResourcePool(name, shell.url, holder="ann") as pool:
+        pool.add("a")
+        pool.acquire(reason="soak test").release()
+        pool.admin.cordon("a", reason="loud")
+        command = [sys.executable, "-m", "millpond", "events", name, "-o", "json", "--url", shell.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)
+        told = [(one["event"], one.get("holder"), one.get("reason")) for one in json.loads(done.stdout)]
+        assert [one[0] for one in told] == ["added", "granted", "released", "cordoned"], told
+        assert ("granted", "ann", "soak test") in told and told[-1][2] == "loud"
+
+
 def test_a_program_that_has_just_started_knows_since_when_something_is_held(shell: Shell):
     name = f"boards-{uuid.uuid4().hex[:8]}"
     with ResourcePool(name, shell.url) as pool:
         pool.add("a")
+        began = time.monotonic()
         with pool.acquire(lease=3600):
-            began = time.monotonic()
             time.sleep(2.0)  # in which the pool has nothing to do, so that its own clock stands still
             command = [sys.executable, "-m", "millpond", "who", name, "-o", "json", "--url", shell.url]
             done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=True)

@@ -251,7 +251,7 @@ def _command(state: State, command: str) -> None:
     elif verb == "delay":
         state.call("dispatch", Batch(f"batch-{command}", 1), [order(f"{job[0]}8", delay=5)])
     else:
-        commands: dict[str, do.Command] = {
+        commands: dict[str, do.Command[str]] = {
             "cancel": do.Cancel(slot, mailbox, job),
             "purge": do.Purge(slot, mailbox),
             "pause": do.Pause(slot, mailbox),

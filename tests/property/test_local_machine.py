@@ -234,7 +234,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert now.queued == 0
         if self.is_observed and not self.maps:
             ended = ("task_finished", "task_failed")
-            until(lambda: sum(self.events[each] for each in ended) == now.completed, str(self.events), timeout=10)
+            until(lambda: sum(self.events[each] for each in ended) == now.completed, str(self.events))
             assert self.events["task_failed"] == now.failed
             assert self.events["task_rejected"] == now.rejected
         results = [value for each in self.maps for value in _taken(each)]

@@ -154,10 +154,10 @@ def prepare(pool: Any) -> None:
         keep(pool.acquire(name="held", timeout=0))
 
 
-class Look(Question[tuple[str, Settings, dict[str, tuple[str, int]]]], frozen=True):
+class Look(Question[tuple[bool, Settings, dict[str, tuple[str, int]]]], frozen=True):
     """What calls may have changed: whether the pool is paused, its settings, state and capacity of each resource."""
 
-    def answer(self, replica: Replica, now: int) -> tuple[str, Settings, dict[str, tuple[str, int]]]:
+    def answer(self, replica: Replica, now: int) -> tuple[bool, Settings, dict[str, tuple[str, int]]]:
         state = replica.state
         found = {one.name: (one.state, one.capacity) for one in state.resources.values()}
         return state.settings.paused, state.settings, found

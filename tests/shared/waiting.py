@@ -12,13 +12,16 @@ A test that must be green on a busy machine follows four rules (CONTRIBUTING.md 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import inspect
 import sys
 import time
+import warnings
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
+from unittest import mock
 
 T = TypeVar("T")
 
@@ -28,13 +31,32 @@ HANG = 60.0
 _POLL = 0.002
 
 
+class Pace:
+    """When to ask again: soon at first, then less often, and never so often that the asking itself takes most of a core."""
+
+    def __init__(self, timeout: float) -> None:
+        self._began = self._asked = time.monotonic()
+        self._timeout = timeout
+
+    def pause(self) -> float:
+        """Return after how many seconds to ask again; 0.0 when the time is over."""
+        now = time.monotonic()
+        waited, cost = now - self._began, now - self._asked
+        if waited > self._timeout:
+            return 0.0
+        pause = max(_POLL, min(waited / 50, 0.01), min(2 * cost, 0.1))
+        self._asked = now + pause
+        return pause
+
+
 def until(question: Callable[[], T], what: str = "", timeout: float = HANG) -> T:
     """Return the first answer that is true; fail with the last one after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    pace = Pace(timeout)
     while not (answer := question()):
-        if time.monotonic() > deadline:
+        pause = pace.pause()
+        if not pause:
             raise AssertionError(f"{what or 'it'} did not come true in {timeout:g} s: {answer!r}")
-        time.sleep(_POLL)
+        time.sleep(pause)
     return answer
 
 
@@ -45,26 +67,42 @@ def freed(*refs: weakref.ref[Any]) -> bool:
     return all(ref() is None for ref in refs)
 
 
+@contextlib.contextmanager
+def warnings_of_all_threads() -> Iterator[list[warnings.WarningMessage]]:
+    """Record the warnings of all threads. On a free-threaded build `catch_warnings` has those of its own context only."""
+    with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as stack:
+        warnings.simplefilter("always")
+        if getattr(sys.flags, "context_aware_warnings", False):
+
+            def warn(text: str, category: type[Warning], stacklevel: int = 1) -> None:
+                caught.append(warnings.WarningMessage(category(text), category, "", 0))
+
+            stack.enter_context(mock.patch.object(warnings, "warn", warn))
+        yield caught
+
+
 def becomes(question: Callable[[], Any], value: object, timeout: float = HANG) -> None:
     """Wait until the answer is `value`; fail with the last answer after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
+    pace = Pace(timeout)
     while (answer := question()) != value:
-        if time.monotonic() > deadline:
+        pause = pace.pause()
+        if not pause:
             raise AssertionError(f"after {timeout:g} s it is {answer!r}, not {value!r}")
-        time.sleep(_POLL)
+        time.sleep(pause)
 
 
 async def auntil(question: Callable[[], T | Awaitable[T]], what: str = "", timeout: float = HANG) -> T:
     """Do the same in an event loop; the question may be a coroutine function."""
-    deadline = time.monotonic() + timeout
+    pace = Pace(timeout)
     while True:
         asked = question()
         answer: T = await asked if inspect.isawaitable(asked) else asked  # type: ignore[assignment]
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        pause = pace.pause()
+        if not pause:
             raise AssertionError(f"{what or 'it'} did not come true in {timeout:g} s: {answer!r}")
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(pause)
 
 
 def never(question: Callable[[], object], what: str = "", seconds: float = 0.1) -> None:

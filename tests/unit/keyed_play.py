@@ -16,6 +16,7 @@ from millpond._clock import elapsed
 from millpond.errors import EngineUnavailable
 from millpond.keyed.client._sync.pool import KeyedPool
 from millpond.keyed.client.bridge import Working
+from millpond.keyed.rules import commands as do
 from millpond.keyed.stores.memory import MemoryStore
 from millpond.keyed.worker import heartbeat, membership
 from millpond.keyed.worker import worker as worker_module
@@ -74,8 +75,18 @@ class Log:
             return list(self._now[key])
 
 
+def named(command: do.Command[Any]) -> str:
+    """Return what a command is called in tests."""
+    verbs = (do.Dispatch, do.Join, do.Renew, do.Leave, do.Give, do.Claim, do.Work)
+    return type(command).__name__.lower() if isinstance(command, verbs) else "apply"
+
+
 class Tampered:
-    """A store whose verbs can be made to fail before or after they take effect. A question has the name of its class."""
+    """A store whose verbs can be made to fail before or after they take effect.
+
+    A question has the name of its class, a command the same in small letters: `work`, `renew`, …; what people do is
+    `apply`. Hooks are called with what the command holds.
+    """
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -91,15 +102,19 @@ class Tampered:
             return value
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            verb = type(args[0]).__name__ if name == "ask" else name
+            verb, told = name, args
+            if name == "ask":
+                verb = type(args[0]).__name__
+            elif name == "do":
+                verb, told = named(args[0]), tuple(args[0])
             self.calls.append(verb)
             if self.always_before is not None:
                 self.always_before(verb)
             if (hook := self.before.get(verb)) is not None:
-                hook(*args, **kwargs)
+                hook(*told, **kwargs)
             result = value(*args, **kwargs)
             if (hook := self.after.get(verb)) is not None:
-                hook(*args, **kwargs)
+                hook(*told, **kwargs)
             if self.always_after is not None:
                 self.always_after(verb)
             return result
@@ -154,12 +169,14 @@ class Clock:
         for _ in range(round(4 * leases)):
             self.advance(0.25)
             for each in workers:
-                until(lambda each=each: self._is_renewed(each), "a renewal")  # type: ignore[misc]
+                until(lambda each=each: self.is_renewed(each), "a renewal")  # type: ignore[misc]
 
-    def _is_renewed(self, worker: Working) -> bool:
-        assert worker._worker is not None and worker._worker._membership is not None
+    def is_renewed(self, worker: Working) -> bool:
+        """Let a worker renew its lease, and tell whether it has."""
+        assert worker._worker is not None
         worker._worker._heartbeat.wake()
-        return worker._worker._membership.left() > 0.79 * self._lease
+        membership = worker._worker._membership
+        return membership is not None and membership.left() > 0.79 * self._lease
 
 
 def skip(pool: KeyedPool, seconds: float) -> None:

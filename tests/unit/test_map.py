@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millpond import CancelToken, ThreadPool
 from millpond.local._map import Items, Results
+from millpond.local.threads import _map as thread_map
 from millpond.local.threads._map import Slicer
 from waiting import HANG, freed, never, until
 
@@ -134,6 +135,19 @@ def test_map_is_the_builtin_map(items, chunksize, buffersize):
         assert list(pool.map(str, items, chunksize=chunksize, buffersize=buffersize)) == list(map(str, items))
         unordered = pool.map(str, items, chunksize=chunksize, buffersize=buffersize, ordered=False)
         assert sorted(unordered) == sorted(map(str, items))
+
+
+def test_a_map_that_is_being_made_is_not_found_by_those_who_look_at_the_pool(pool, monkeypatch):
+    """It was, before it was whole: `statistics()` in another thread then failed. A race, without the GIL a common one."""
+    looks = []
+
+    def look_and_make(*args: Any) -> Slicer:
+        looks.append((pool.statistics().queued, pool.purge()))
+        return Slicer(*args)
+
+    monkeypatch.setattr(thread_map, "Slicer", look_and_make)
+    assert list(pool.map(abs, [-1, -2])) == [1, 2]
+    assert looks == [(0, 0)]
 
 
 def test_several_iterables_end_with_the_shortest(pool):

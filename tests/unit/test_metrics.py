@@ -199,13 +199,14 @@ def test_a_collector_keeps_no_pool_alive_and_forgets_what_was_removed():
 
 
 def test_waits_and_runs_of_local_tasks_are_measured():
-    measured = metrics.Histograms()
+    measured, stuck = metrics.Histograms(), threading.Event()
     with ThreadPool(1, name="h", on_event=measured) as pool:
         for _ in range(3):
             pool.submit(time.sleep, 0.02)
         pool.submit(divmod, 1, 0)
-        pool.options(timeout=0.01).submit(time.sleep, 0.2)
-    until(lambda: values(scrape(measured), "millpond_job_run_seconds_count", "h", outcome="timeout"))
+        pool.options(timeout=0.01).submit(stuck.wait)
+        until(lambda: values(scrape(measured), "millpond_job_run_seconds_count", "h", outcome="timeout"))
+        stuck.set()
     found = scrape(measured)
     assert value(found, "millpond_job_wait_seconds_count", "h") == 5
     assert value(found, "millpond_job_run_seconds_count", "h", outcome="ok") == 3

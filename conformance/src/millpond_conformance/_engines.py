@@ -140,6 +140,34 @@ class Watch:
 # --- the verbs -------------------------------------------------------------------------------------------------------
 
 
+def verb_a_bad_command_fails_alone(bench: Bench) -> None:
+    """What the rules cannot decide is its caller's error, and harms none of the calls that go with it."""
+    bench.add("a", "b")
+    answers: dict[str, list[Any]] = {}
+    for round_ in range(5):
+        for name in ("good 1", "bad", "good 2"):
+            key = f"{name}, round {round_}"
+            command = bench.acquire(request=key, wants=() if name == "bad" else (Want(),))
+            found = answers.setdefault(key, [])
+            try:
+                bench.engine.apply(POOL, command, found.append, block=False)
+            except Exception as error:  # an engine that decides here and now may raise it
+                found.append(error)
+        bench.until(lambda: all(answers.values()), "every call is answered, whatever goes with it")
+        for key, found in answers.items():
+            [answer] = found
+            if key.startswith("bad"):
+                assert isinstance(answer, Exception) or answer.kind == "refused", f"{key} was answered {answer}"
+            else:
+                assert isinstance(answer, commands.Reply) and answer.kind == HELD, f"{key} was answered {answer}"
+        assert set(bench.states()) == {f"good {one}, round {round_}" for one in (1, 2)}, (
+            "what is refused leaves nothing"
+        )
+        for key in [key for key in answers if key.startswith("good")]:
+            bench.send(commands.Release(bench.engine.session, answers[key][0].token))
+        answers.clear()
+
+
 def verb_apply_answers_once_with_and_without_block(bench: Bench) -> None:
     """`apply` runs a command at once and answers exactly once."""
     bench.add("a")

@@ -49,6 +49,7 @@ from millpond.keyed.stores.base import Store
 from millpond.keyed.stores.memory import _reads
 from millpond_conformance._keyed_model import NAMES, Judge, clone, finish, make_rules, tables_of
 from millpond_conformance._stores import jobs_in
+from millpond_conformance._verbs import Verbs
 
 SLACK = 4 * SECOND
 STEP = 10 * SECOND
@@ -99,7 +100,7 @@ class Side:
     """A store that is played beside the rules: it translates, and compares."""
 
     def __init__(self, name: str, store: Store, settings: Settings) -> None:
-        self.name, self.store = name, store
+        self.name, self.store = name, Verbs(store)
         store.open(settings)
         self.offset = store.ask(about.Members()).now - START
         self.maps: dict[str, dict[int, int]] = {"token": {}, "signal": {}, "note": {}, "version": {}, "dead": {}}
@@ -129,7 +130,7 @@ class Side:
                 got = self.store.renew(worker, leaving=leaving)
             case Verb("apply", (do.Replay(numbers) | do.Drop(numbers),)):
                 numbers = tuple(self.maps["dead"].get(one, one) for one in numbers)
-                got = self.store.apply(verb.arguments[0]._replace(numbers=numbers))
+                got = self.store.apply(replace(verb.arguments[0], numbers=numbers))
             case Verb(name, arguments):
                 got = getattr(self.store, name)(*arguments)
         self.compare(str(verb), wanted, got)

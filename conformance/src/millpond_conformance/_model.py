@@ -12,14 +12,13 @@ that no index of the state is trusted. `Judge.step` is `_rules.step` plus all of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
-from millpond.resources._rules import changes, commands, selectors
+from millpond.resources._rules import changes, commands, plainly, selectors
 from millpond.resources._rules.image import Image
-from millpond.resources._rules.placement import Plan
 from millpond.resources._rules.records import (
     ACTIVE,
     ALL,
@@ -29,10 +28,8 @@ from millpond.resources._rules.records import (
     OFFERED,
     REMOVING,
     WAITING,
-    Group,
     Request,
     Resource,
-    Want,
 )
 from millpond.resources._rules.state import State
 from millpond.resources._rules.step import Outcome, step
@@ -133,13 +130,13 @@ def check_state(state: State, now: int) -> None:
     _check_requests(state, now)
     _check_lines(state)
     _check_time(state, now)
-    for request in waiting(state):
-        _expect(request.patient or possible(state, request), f"{request.id} waits in vain")
-        shares = servable(state, request, now)
+    for request in plainly.waiting(state):
+        _expect(request.patient or plainly.possible(state, request), f"{request.id} waits in vain")
+        shares = plainly.servable(state, request, now)
         _expect(shares is None, f"G4: {request.id} waits, although it could have {shares}")
-    keeper = camper(state, now)
-    if keeper is not None:
-        _check_camp(state, keeper, now)
+    bundle = plainly.reserved_for(state, now)
+    if bundle is not None:
+        _check_camp(state, bundle, now)
 
 
 def _check_resources(state: State) -> None:
@@ -155,7 +152,7 @@ def _check_resources(state: State) -> None:
         _same(resource.name, name, "a resource under another name")
         _same(state.index.slots[resource.slot], resource, f"slot {resource.slot}")
         _same(resource.used, used[name], f"units of {name} in use")
-        free |= bit if lendable(resource) else 0
+        free |= bit if plainly.lendable(resource) else 0
         active |= bit if resource.state == ACTIVE else 0
         present |= bit if resource.state != REMOVING else 0
         _expect(resource.state not in (DRAINING, REMOVING) or resource.used > 0, f"{name} stays {resource.state}")
@@ -176,7 +173,7 @@ def _check_resources(state: State) -> None:
             for wanted in alternatives
         ]
         _same(matcher.masks, masks, f"resources that match {text!r}")
-        _same(matcher.mask, _union(masks), f"resources that match {text!r}")
+        _same(matcher.mask, plainly.union(masks), f"resources that match {text!r}")
 
 
 def _check_requests(state: State, now: int) -> None:
@@ -191,7 +188,7 @@ def _check_requests(state: State, now: int) -> None:
             _expect(bool(request.shares) and request.since > 0, f"{name} is {request.state} without shares")
             wanted = sum(want.count for want in request.wants)
             _same(len({one for one, _ in request.shares}), wanted, f"resources of {name}")
-            for want, (resource, units) in zip(_flat(request.wants), request.shares, strict=True):
+            for want, (resource, units) in zip(plainly.wishes(request.wants), request.shares, strict=True):
                 whole = state.resources[resource].capacity if want.units == ALL else units
                 _same(units, whole, f"units of {resource} that {name} has, who has all of them")
         else:
@@ -213,7 +210,7 @@ def _check_lines(state: State) -> None:
     found: dict[str, object] = {}
     for key, line in state.index.lines.items():
         requests = line.requests()
-        _expect(requests == sorted(requests, key=lambda one: _order(state, one)), f"order of line {key}")
+        _expect(requests == sorted(requests, key=lambda one: plainly.order(state, one)), f"order of line {key}")
         for request in requests:
             _expect(request is state.requests.get(request.id), f"{request.id} stands in line as another")
             _expect(request.id not in found, f"{request.id} stands in two lines")
@@ -223,24 +220,22 @@ def _check_lines(state: State) -> None:
     for text, matcher in state.index.matchers.items():
         wanted = {key for key in state.index.lines if any(want.selector == text for want in key[0])}
         _same(set(matcher.lines), wanted, f"lines of {text!r}")
-    _same(found, {one.id: (one.wants, one.group, one.refused) for one in waiting(state)}, "lines")
-    bundles = [one for one in sorted(waiting(state), key=lambda one: one.seq) if one.bundle]
-    _same(list(state.index.bundles), [one.id for one in bundles if exclusive(one) is None], "bundles")
-    names = {name for one in bundles if (name := exclusive(one)) is not None}
-    alone = {name: [one.id for one in bundles if exclusive(one) == name] for name in names}
+    _same(found, {one.id: (one.wants, one.group, one.refused) for one in plainly.waiting(state)}, "lines")
+    bundles = [one for one in sorted(plainly.waiting(state), key=lambda one: one.seq) if one.bundle]
+    _same(list(state.index.bundles), [one.id for one in bundles if plainly.exclusive_target(one) is None], "bundles")
+    names = {name for one in bundles if (name := plainly.exclusive_target(one)) is not None}
+    alone = {name: [one.id for one in bundles if plainly.exclusive_target(one) == name] for name in names}
     _same({name: list(ids) for name, ids in state.index.exclusive.items()}, alone, "exclusive requests")
-    groups = {one.group for one in bundles if one.group and exclusive(one) is not None}
-    mine = {name: [one.id for one in bundles if exclusive(one) is not None and one.group == name] for name in groups}
+    groups = {one.group for one in bundles if one.group and plainly.exclusive_target(one) is not None}
+    mine = {
+        name: [one.id for one in bundles if plainly.exclusive_target(one) is not None and one.group == name]
+        for name in groups
+    }
     _same(
         {name: list(ids) for name, ids in state.index.exclusive_by_group.items()}, mine, "exclusive requests by group"
     )
-    guarded = _union(1 << one.slot for one in state.resources.values() if one.name in names)
+    guarded = plainly.union(1 << one.slot for one in state.resources.values() if one.name in names)
     _same(state.index.exclusive_mask, guarded, "resources with an exclusive request")
-
-
-def _order(state: State, request: Request) -> tuple[int, int]:
-    ageing = state.settings.ageing
-    return request.asked - request.priority * ageing if ageing else -request.priority, request.seq
 
 
 def _check_time(state: State, now: int) -> None:
@@ -254,17 +249,19 @@ def _check_time(state: State, now: int) -> None:
     _expect(due is None or due > now, f"what was over at {due} still stands at {now}")
 
 
-def _check_camp(state: State, keeper: Request, now: int) -> None:
+def _check_camp(state: State, bundle: Request, now: int) -> None:
     """Check that what is kept for a bundle is of use to it, no more than it needs, and the most that helps."""
-    kept = [one for one in state.resources.values() if _kept(state, keeper, now) >> one.slot & 1]
-    _expect(all(map(lendable, kept)), f"{[one.name for one in kept]} kept for {keeper.id} cannot be lent")
-    useful = [one for one in kept if any(_suits(want, one) and one.capacity >= want.units for want in keeper.wants)]
-    _same([one.name for one in kept], [one.name for one in useful], f"kept for {keeper.id}, but of no use")
-    _expect(len(kept) <= sum(want.count for want in keeper.wants), f"more is kept for {keeper.id} than it wants")
-    if _room(state, keeper, now) is not None or sum(want.count for want in keeper.wants) > 5:
+    kept = [one for one in state.resources.values() if plainly.kept(state, bundle, now) >> one.slot & 1]
+    _expect(all(map(plainly.lendable, kept)), f"{[one.name for one in kept]} kept for {bundle.id} cannot be lent")
+    useful = [
+        one for one in kept if any(plainly.suits(want, one) and one.capacity >= want.units for want in bundle.wants)
+    ]
+    _same([one.name for one in kept], [one.name for one in useful], f"kept for {bundle.id}, but of no use")
+    _expect(len(kept) <= sum(want.count for want in bundle.wants), f"more is kept for {bundle.id} than it wants")
+    if plainly.room(state, bundle, now) is not None or sum(want.count for want in bundle.wants) > 5:
         return  # what is too large for the quota is not kept; many wishes cannot be tried in all ways
-    free = [one for one in state.resources.values() if _usable(state, keeper) >> one.slot & 1]
-    _same(_most(keeper, kept), _most(keeper, free), f"wishes of {keeper.id} that could be met from what is kept")
+    free = [one for one in state.resources.values() if plainly.usable(state, bundle) >> one.slot & 1]
+    _same(_most(bundle, kept), _most(bundle, free), f"wishes of {bundle.id} that could be met from what is kept")
 
 
 # --- a step, by what it changed --------------------------------------------------------------------------------------
@@ -335,27 +332,27 @@ def _check_grants(state: State, command: commands.Command, outcome: Outcome, now
             continue
         name, _, shares = grant
         asking = change.request if isinstance(change, changes.Asked) else state.requests[name]
-        keeper = camper(state, now)
-        if keeper is not None and keeper.id != name:
-            kept = _kept(state, keeper, now)
-            taken = [resource for resource, _ in shares if kept >> state.resources[resource].slot & 1]
-            _same(taken, [], f"given to {name}, although kept for {keeper.id}")
-        late = [resource for resource, _ in shares if is_reserved(state, asking, state.resources[resource])]
+        bundle = plainly.reserved_for(state, now)
+        if bundle is not None and bundle.id != name:
+            reserved = plainly.kept(state, bundle, now)
+            taken = [resource for resource, _ in shares if reserved >> state.resources[resource].slot & 1]
+            _same(taken, [], f"given to {name}, although kept for {bundle.id}")
+        late = [resource for resource, _ in shares if plainly.is_held_back(state, asking, state.resources[resource])]
         _same(late, [], f"given to {name}, although one waits for it alone who asked before")
-        room = _room(state, asking, now)
-        _expect(room is None or sum(units for _, units in shares) <= room, f"{name} has no room for {shares}")
+        left = plainly.room(state, asking, now)
+        _expect(left is None or sum(units for _, units in shares) <= left, f"{name} has no room for {shares}")
         _expect(not state.settings.paused, f"{name} was granted {shares} in a paused pool")
-        lent = {resource: lendable(state.resources[resource]) for resource, _ in shares}
+        lent = {resource: plainly.lendable(state.resources[resource]) for resource, _ in shares}
         state.evolve(change, now)
         request = state.requests[name]
-        for (resource, units), want in zip(shares, _flat(request.wants), strict=True):
+        for (resource, units), want in zip(shares, plainly.wishes(request.wants), strict=True):
             given = state.resources[resource]
             _expect(lent[resource], f"{resource} is not to be lent, but {name} has it")
             _expect(given.used <= given.capacity, f"G1: {given.used} units of {resource} are in use")
             _expect(resource not in request.refused, f"{name} was given {resource}, which it refused")
-            _expect(_suits(want, given), f"{name} was given {resource}, which is not what it wants")
+            _expect(plainly.suits(want, given), f"{name} was given {resource}, which is not what it wants")
             _same(units, given.capacity if want.units == ALL else want.units, f"units of {resource} for {name}")
-        group = _group(state, request)
+        group = state.groups.get(request.group) if request.group else None
         if group is not None and group.quota:
             _expect(group.held <= group.quota, f"{name} was given more than the quota of {group.name!r}")
 
@@ -375,7 +372,7 @@ def _check_transfer(request: Request, command: commands.Command, change: changes
 def _check_order(before: State, after: State, outcome: Outcome) -> None:
     """G3: nobody is served before an equal one that has been waiting all the while and still is."""
     touched = {getattr(change, "id", "") for change in outcome.changes}
-    still = [one for one in waiting(before) if one.id not in touched and one.id in after.requests]
+    still = [one for one in plainly.waiting(before) if one.id not in touched and one.id in after.requests]
     for name, _, _ in filter(None, map(_grant, outcome.changes)):
         served = after.requests.get(name) or before.requests.get(name)
         if served is None:
@@ -395,7 +392,7 @@ def _check_order(before: State, after: State, outcome: Outcome) -> None:
 def _is_between(before: State, after: State, served: Request, one: Request) -> bool:
     """Tell whether an exclusive request came after the one and before the other, who is held up by it."""
     everybody = [*before.requests.values(), *after.requests.values()]
-    return any(exclusive(other) is not None and served.seq < other.seq < one.seq for other in everybody)
+    return any(plainly.exclusive_target(other) is not None and served.seq < other.seq < one.seq for other in everybody)
 
 
 def _check_id(before: State, command: commands.Acquire, outcome: Outcome) -> None:
@@ -449,157 +446,9 @@ def _check_endings(before: State, after: State, command: commands.Command, outco
         _expect(fair.get(change.how, False), f"G8: {command} ended the grant of {was.id} as {change.how!r}")
 
 
-# --- the rules once more, naively ------------------------------------------------------------------------------------
-
-
-def waiting(state: State) -> list[Request]:
-    """Return the requests that wait."""
-    return [one for one in state.requests.values() if one.state == WAITING]
-
-
-def lendable(resource: Resource) -> bool:
-    """Tell whether units of it can be lent now."""
-    return resource.state == ACTIVE and not resource.delayed and resource.used < resource.capacity
-
-
-def servable(state: State, request: Request, now: int) -> Shares | None:
-    """Return what a waiter could be given now, if anything."""
-    if state.settings.paused:
-        return None
-    free = {one.name: one for one in state.resources.values() if lendable(one) and one.name not in request.refused}
-    keeper = camper(state, now)
-    if keeper is not None and keeper.id != request.id:
-        kept = _kept(state, keeper, now)
-        free = {name: one for name, one in free.items() if not kept >> one.slot & 1}
-    free = {name: one for name, one in free.items() if not is_reserved(state, request, one)}
-    room = _room(state, request, now)
-    if room is not None and _is_hard(request):
-        return None  # the cheapest of several whole resources is not looked for
-    return _ways(request, free, {one.name: one.capacity - one.used for one in free.values()}, room)
-
-
-def exclusive(request: Request) -> str | None:
-    """Return the name of the one resource of which a request wants several units, or all."""
-    [want, *more] = request.wants
-    is_one = not more and want.count == 1 and want.units != 1
-    return want.selector.strip()[1:] if is_one and want.selector.strip().startswith("@") else None
-
-
-def is_reserved(state: State, request: Request, resource: Resource) -> bool:
-    """Tell whether somebody waits for several units of this very resource whom the request must not overtake."""
-    for one in waiting(state):
-        if exclusive(one) != resource.name or one.seq >= request.seq:
-            continue
-        if one.group == request.group and _order(state, request) < _order(state, one):
-            continue
-        need = resource.capacity if one.wants[0].units == ALL else one.wants[0].units
-        group = _group(state, one)
-        room = group.quota - group.held if group is not None and group.quota else need
-        if need <= room and need <= resource.capacity and resource.name not in one.refused:
-            return True
-    return False
-
-
-def possible(state: State, request: Request) -> bool:
-    """Tell whether a request could be satisfied if nobody held anything and all were active."""
-    there = {
-        one.name: one for one in state.resources.values() if one.state != REMOVING and one.name not in request.refused
-    }
-    group = _group(state, request)
-    quota = group.quota if group is not None and group.quota else None
-    if quota is not None and _is_hard(request):
-        quota = None
-    return _ways(request, there, {one.name: one.capacity for one in there.values()}, quota) is not None
-
-
-def camper(state: State, now: int) -> Request | None:
-    """Return the bundle for which freed units are kept."""
-    for request in sorted(waiting(state), key=lambda one: one.seq):
-        if not request.bundle or exclusive(request) is not None or request.asked > now - state.settings.patience:
-            continue
-        there = _active(state, request)
-        room = _room(state, request, now)
-        if _ways(request, there, {one.name: one.capacity for one in there.values()}, room) is not None:
-            return request
-    return None
-
-
-def _kept(state: State, keeper: Request, now: int) -> int:
-    return Plan(state, keeper, _usable(state, keeper), _room(state, keeper, now)).kept()
-
-
-def _active(state: State, request: Request) -> dict[str, Resource]:
-    return {
-        one.name: one for one in state.resources.values() if one.state == ACTIVE and one.name not in request.refused
-    }
-
-
-def _usable(state: State, request: Request) -> int:
-    return _union(
-        1 << one.slot
-        for one in state.resources.values()
-        if lendable(one) and one.name not in request.refused and not is_reserved(state, request, one)
-    )
-
-
-def _group(state: State, request: Request) -> Group | None:
-    return state.groups.get(request.group) if request.group else None
-
-
-def _room(state: State, request: Request, now: int) -> int | None:
-    """Return what the quota leaves, less what the oldest bundle of the group that is overdue will need."""
-    group = _group(state, request)
-    if group is None or not group.quota:
-        return None
-    for bundle in sorted(waiting(state), key=lambda one: one.seq):
-        if bundle.bundle and bundle.group == request.group and bundle.asked <= now - state.settings.patience:
-            if bundle.id == request.id:
-                break
-            there = _active(state, bundle)
-            whole = {one.name: one.capacity for one in there.values()}
-            least = [units for units in range(1, group.quota + 1) if _ways(bundle, there, whole, units) is not None]
-            if least:
-                return group.quota - group.held - least[0]
-    return group.quota - group.held
-
-
-def _is_hard(request: Request) -> bool:
-    return len(_flat(request.wants)) > 1 and any(want.units == ALL for want in request.wants)
-
-
-def _flat(wants: Iterable[Want]) -> list[Want]:
-    return [want for want in wants for _ in range(want.count)]
-
-
-def _suits(want: Want, resource: Resource) -> bool:
-    return any(selectors.matches(one, resource.name, resource.labels) for one in selectors.parse(want.selector))
-
-
-def _ways(request: Request, there: Mapping[str, Resource], units: Mapping[str, int], room: int | None) -> Shares | None:
-    """Return a way to give a request all it wants of these units within `room`, by trying."""
-    if any(want.count > len(there) for want in request.wants):
-        return None
-    wants = _flat(request.wants)
-
-    def go(index: int, taken: frozenset[str], left: int | None) -> Shares | None:
-        if index == len(wants):
-            return ()
-        want = wants[index]
-        for name, resource in there.items():
-            need = resource.capacity if want.units == ALL else want.units
-            fits = name not in taken and units[name] >= need and (left is None or need <= left)
-            if fits and _suits(want, resource):
-                rest = go(index + 1, taken | {name}, None if left is None else left - need)
-                if rest is not None:
-                    return ((name, need), *rest)
-        return None
-
-    return go(0, frozenset(), room)
-
-
 def _most(request: Request, there: Iterable[Resource]) -> int:
     """Return how many of the wishes the free units of these resources can meet at once, by trying."""
-    wants = _flat(request.wants)
+    wants = plainly.wishes(request.wants)
 
     def go(index: int, left: tuple[Resource, ...]) -> int:
         if index == len(wants):
@@ -607,15 +456,10 @@ def _most(request: Request, there: Iterable[Resource]) -> int:
         best = go(index + 1, left)
         want = wants[index]
         for one in left:
-            if _suits(want, one) and one.capacity - one.used >= (one.capacity if want.units == ALL else want.units):
+            if plainly.suits(want, one) and one.capacity - one.used >= (
+                one.capacity if want.units == ALL else want.units
+            ):
                 best = max(best, 1 + go(index + 1, tuple(other for other in left if other is not one)))
         return best
 
     return go(0, tuple(there))
-
-
-def _union(masks: Iterable[int]) -> int:
-    result = 0
-    for mask in masks:
-        result |= mask
-    return result

@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from millpond._sqlite._process import boot_id
+from millpond._sqlite._trouble import damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ class EngineClock:
         self._ticks = ticks
         with database.writing() as transaction:
             row = transaction.execute("SELECT value FROM meta WHERE key = 'clock'").fetchone()
-            kept = None if row is None else Setting(*json.loads(row[0]))
+            kept = None if row is None else _read(row[0], database.path)
             setting = choose(kept, boot=boot_id() if boot is None else boot, ticks=ticks(), wall=wall())
             self._setting = setting
             if setting != kept:
@@ -91,3 +92,14 @@ class EngineClock:
 
     def _write(self, transaction: Transaction) -> None:
         transaction.execute("INSERT OR REPLACE INTO meta VALUES ('clock', ?)", (json.dumps(self._setting),))
+
+
+def _read(text: object, path: str) -> Setting:
+    """Read a record of the time; raise `EngineError` if there is none in it."""
+    try:
+        boot, *times = json.loads(text)  # type: ignore[arg-type]  # the file may have anything
+        if type(boot) is str and [type(one) for one in times] == [int] * 2:
+            return Setting(boot, *times)
+    except (ValueError, TypeError):
+        pass
+    raise damaged(path, f"its clock is {text!r}")

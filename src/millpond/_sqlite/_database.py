@@ -29,12 +29,12 @@ import os
 import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from millpond._events import logger
 from millpond._sqlite._files import OWNER_ONLY, make_database
 from millpond._sqlite._gate import Gate
-from millpond._sqlite._trouble import check_place, translate, translate_os_error
+from millpond._sqlite._trouble import check_place, damaged, translate, translate_os_error
 from millpond._version import __version__
 from millpond.errors import EngineError, EngineUnavailable
 
@@ -370,14 +370,17 @@ class Database:
             if application or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 raise EngineError(f"{self.path!r} is the database of another program; give Millpond a file of its own")
             return None
-        found: Any = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()[0]
+        row = connection.execute("SELECT value FROM meta WHERE key = 'format'").fetchone()
+        found = row[0] if row else None
         known = len(self._migrations) + 1
+        if type(found) is not int or found < 1:
+            raise damaged(self.path, f"its format is {found!r}")
         if found > known:
             raise EngineError(
                 f"{self.path!r} was written by a newer Millpond (format {found}, this one knows up to {known}): "
                 "upgrade millpond"
             )
-        return int(found)
+        return found
 
     def _close(self, patience: float) -> None:
         if self._is_closed:

@@ -33,7 +33,7 @@ import os
 import secrets
 import socket
 from dataclasses import asdict, dataclass
-from typing import Self
+from typing import Final, Self
 
 from millpond._sqlite._files import create, mode_of
 from millpond._sqlite._lockfile import LockFile, share
@@ -165,11 +165,19 @@ class Passport:
         """Return it as JSON, for the session's row."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
-    @classmethod
-    def decode(cls, text: str) -> Self:
-        """Read it back; fields that a newer version added are ignored."""
-        fields = json.loads(text)
-        return cls(**{name: fields[name] for name in cls.__slots__})
+    @staticmethod
+    def decode(text: str) -> Passport:
+        """Read it back; fields that a newer version added are ignored.
+
+        One that cannot be read is of nobody who could be found: such a session is never taken for dead.
+        """
+        try:
+            fields = json.loads(text)
+            found = [fields[name] for name in Passport.__slots__]
+        except (ValueError, LookupError, TypeError):
+            return _STRANGER
+        kinds = [type(getattr(_STRANGER, name)) for name in Passport.__slots__]
+        return Passport(*found) if [type(one) for one in found] == kinds else _STRANGER
 
     @property
     def is_own(self) -> bool:
@@ -180,6 +188,9 @@ class Passport:
     def is_visible(self) -> bool:
         """Whether its pid means the same here as there."""
         return self.namespace != "" and (self.boot, self.namespace) == (boot_id(), namespace())
+
+
+_STRANGER: Final = Passport("", 0, 0, "", "", 0, "")
 
 
 def verdict(passport: Passport, number: int, live: LiveFile) -> Verdict:

@@ -97,6 +97,14 @@ def _full(path: str) -> EngineError:
     )
 
 
+def damaged(path: str, what: str) -> EngineError:
+    """Return the error about a database of which something makes no sense."""
+    return EngineError(
+        f"{path!r} is damaged ({what}); stop all its users, keep a copy with its '-wal' file, and start "
+        "with a new file or restore a backup"
+    )
+
+
 def translate(error: sqlite3.Error, path: str) -> EngineError:
     """Put an error of SQLite into words. It does not say whether a transaction was committed: its owner knows that."""
     extended = getattr(error, "sqlite_errorcode", None) or 0
@@ -119,10 +127,7 @@ def translate(error: sqlite3.Error, path: str) -> EngineError:
         case sqlite3.SQLITE_NOTADB:
             return EngineError(f"{path!r} is not a SQLite database ({error}); give Millpond a file of its own")
         case sqlite3.SQLITE_CORRUPT:
-            return EngineError(
-                f"{path!r} is damaged ({error}); stop all its users, keep a copy with its '-wal' file, and start "
-                "with a new file or restore a backup"
-            )
+            return damaged(path, str(error))
         case sqlite3.SQLITE_IOERR:
             return EngineUnavailable(
                 f"reading or writing {path!r} failed ({name}: {error}); check the disk and its free space, then try "

@@ -168,7 +168,9 @@ def show(place: Place, name: str, output: str) -> None:
 def _say_if_unknown(place: Place, past: Sequence[object]) -> None:
     """Say that there is no history to show, where that is so for every program that has just started."""
     if not past and place.url.startswith("temporal:"):
-        write("(on Temporal a program knows only what happened since it opened the pool: there is no earlier history)")
+        write(
+            "(on Temporal a program knows the last hundred steps of a pool, or none of a large one: see its workflow)"
+        )
 
 
 def _event(event: Any) -> str:

@@ -74,7 +74,6 @@ class Backlog:
         return any(each is task for queue in self.queues() for each in list(queue))
 
     def shared(self) -> int:
-        """Count the tasks that wait in the shared queue."""
         return max(0, len(self.queue) - self.removed)
 
     def queues(self) -> list[Queue]:
@@ -189,7 +188,6 @@ class Backlog:
         return removed > SWEEP_AT and removed > sum(map(len, self.queues())) // 2
 
     def sweep_if_due(self) -> None:
-        """Sweep if that has not been done meanwhile."""
         if self._is_sweep_due():
             self.sweep()
 

@@ -86,7 +86,6 @@ def hide_frame(function: Any) -> None:
 
 
 def run_admitted(leave: Callable[[], object], fn: Callable[..., Any], /, *args: Any) -> Any:
-    """Make a call that holds a place in a bounded pool, and give the place back."""
     try:
         return fn(*args)
     finally:
@@ -207,7 +206,6 @@ def give_up_observed(call: Any, error: BaseException) -> None:
 
 
 def name_of(fn: Any) -> str:
-    """Return what people call this function."""
     while isinstance(fn, Wrapper):
         fn = fn.fn
     fn = getattr(fn, "func", fn)

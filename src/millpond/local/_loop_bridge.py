@@ -148,7 +148,6 @@ def await_from_the_start(task: Awaitable) -> Awaited[Any]:
 
 
 def wrap(task: Awaitable, kind: type[W] = Awaited) -> W:  # type: ignore[assignment]
-    """Return an asyncio future of `task` for the running loop, of the given kind."""
     loop = asyncio.get_running_loop()
     awaited = kind(loop=loop)
     awaited.task = task

@@ -148,8 +148,6 @@ class Map(ABC, Generic[T]):
         self._items = Items()
         self._lock = _thread.allocate_lock()
         self._is_over = False
-        with runner.lock:
-            runner.maps.add(self)
 
     @abstractmethod
     def queue_places(self) -> None:
@@ -258,7 +256,6 @@ class MapPlace(Task[None]):
 
 
 def check_map(iterables: tuple[Any, ...], buffersize: int | None, progress: Progress) -> int | None:
-    """Check what every `map` was given; return how many items there are, if that is known."""
     check_optional_count("buffersize", buffersize, 1)
     if not isinstance(progress, bool):
         check_callable(progress, "progress")
@@ -286,6 +283,8 @@ def start_map(
     total = check_map(iterables, buffersize, progress)
     items: Iterator[Any] = iter(iterables[0]) if len(iterables) == 1 else zip(*iterables, strict=False)
     run = kind(runner, fn, is_bare=len(iterables) == 1, chunksize=chunksize, ordered=ordered)
+    with runner.lock:
+        runner.maps.add(run)  # only now: others call whatever they find there
     deadline = None if timeout is None else time.monotonic() + timeout
     first = list(items if buffersize is None else islice(items, buffersize))
     run.add(first)

@@ -17,7 +17,6 @@ Progress: TypeAlias = bool | Callable[[int, int | None], object]
 
 
 def with_progress(results: Iterator[T], total: int | None, progress: Progress) -> Iterator[T]:
-    """Yield `results` and report each."""
     report = ProgressReport(total, progress)
     try:
         yield from report.each(results)

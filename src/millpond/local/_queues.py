@@ -179,7 +179,6 @@ def queue_maker(order: Order) -> Callable[[], Queue]:
 
 
 def check_priority(order: Order, priority: Any) -> None:
-    """Refuse a priority that this order cannot honour."""
     if isinstance(priority, bool) or not isinstance(priority, int | float) or priority != priority:
         raise TypeError(f"priority must be a number, not {priority!r}")
     if order != "priority" and not isinstance(order, Priority):

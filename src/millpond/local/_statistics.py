@@ -64,7 +64,6 @@ _CLASS = {"threads": "ThreadPool", "processes": "ProcessPool", "asyncio": "Async
 
 
 def to_html(now: Statistics) -> str:
-    """Return the HTML of a pool: a gauge of its workers and its counts."""
     width, height = 240, 14
     unit = width / max(1, now.max_workers)
     busy, alive = unit * now.running, unit * now.workers

@@ -82,7 +82,6 @@ class Watchers:
             self.listeners.append(listener)
 
     def drop_listener(self, listener: Callable[[Any], object]) -> None:
-        """Remove a listener if it is still there."""
         with contextlib.suppress(ValueError):
             if self.listeners is not None:
                 self.listeners.remove(listener)
@@ -94,7 +93,6 @@ class Watchers:
             self.callbacks.append(callback)
 
     def wake(self, task: Any) -> None:
-        """Notify everybody that `task` is done."""
         if FREE_THREADED:
             pass_lock_of(self)
         locks = self.locks

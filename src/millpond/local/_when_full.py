@@ -221,7 +221,6 @@ class Admission:
         return self._admitted < self._host.workers_that_count() + self.max_queued
 
     def _place_admitted(self, task: Task[Any]) -> None:
-        """Queue a task that has a place."""
         host = self._host
         host.hold_place(task, self.leave)
         task._owner = host.owner  # only now: who finds it there may claim the task, which swaps `_fn`
@@ -321,7 +320,6 @@ class Admission:
             raise me.error
 
     def _expire(self, me: Submitter, timeout: float | None) -> None:
-        """Give up if there is no room yet."""
         if self._step_back(me):
             me.error = self._full(f", and no room came within {timeout} s")
             _fail(me.task, me.error)

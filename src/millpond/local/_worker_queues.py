@@ -93,7 +93,6 @@ class WorkerQueues:
         return self._normal + self._leaving
 
     def queues(self) -> list[Queue]:
-        """Return every single queue but the pool's shared one."""
         keyed: list[Queue] = [each.keyed for each in self.all()]
         return keyed + [each.shared for each in self.all()] if self.dedicated else keyed
 
@@ -114,7 +113,7 @@ class WorkerQueues:
             return False
         task.queue = None
         tasks.ended.append(None)
-        return len(tasks.ended) >= tasks.number
+        return length_now(tasks.ended) >= tasks.number
 
     def forget(self, key: Hashable) -> None:
         """Forget a key whose last task has ended, unless another one came meanwhile (under the lock)."""
@@ -125,7 +124,6 @@ class WorkerQueues:
 
     @property
     def has_keys(self) -> bool:
-        """Whether there are tasks with a key, queued or running."""
         return bool(self._keys)
 
     def free(self) -> WorkerQueue | None:

@@ -1,4 +1,4 @@
-"""How a thread talks to an engine: it blocks. The twin for event loops is `_async_port`; nothing else differs."""
+"""How a thread talks to an engine: it blocks. The twin for event loops is `_async_bridge`; nothing else differs."""
 
 from __future__ import annotations
 

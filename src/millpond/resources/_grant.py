@@ -20,7 +20,7 @@ from millpond._fork import this
 from millpond._urls import shown
 from millpond.errors import (
     AcquireTimeout,
-    EngineUnavailable,
+    EngineError,
     LeaseLost,
     PoolClosed,
     PoolError,
@@ -32,7 +32,7 @@ from millpond.resources._bridge import Block, Bridge, Latch, Obtainable
 from millpond.resources._engine import Ticket
 from millpond.resources._own_request import OwnRequest
 from millpond.resources._own_requests import OwnRequests
-from millpond.resources._refusals import Asked, grant_name, lost, not_held
+from millpond.resources._refusals import Asked, add_note, grant_name, lost, not_held
 from millpond.resources._rules.commands import Acquire, Decline, Pass, Release, Renew, Reply
 from millpond.resources._views import ResourceView
 
@@ -227,15 +227,15 @@ class Grant(Obtainable):
                 self.release()
             except LeaseLost:
                 is_lost = True
-            except EngineUnavailable as trouble:  # it is released as soon as the engine answers
+            except (EngineError, RuntimeError) as trouble:  # it is released as soon as the engine can, or not ours
                 if error is None:
                     raise
-                error.add_note(str(trouble))
+                add_note(error, str(trouble))
         if is_lost and self._on_lost != "ignore" and not self._request.is_passed_on:
             cancelled = block is not None and block.absorb(error)
             if error is None or cancelled:
                 raise self._lost() from None
-            error.add_note(str(self._lost()))
+            add_note(error, str(self._lost()))
 
     def __del__(self) -> None:
         request = getattr(self, "_request", None)
@@ -265,7 +265,7 @@ class Grant(Obtainable):
         if self._chooser is not None:
             self._rank(self._chooser)
         latch = self._hang_latch()
-        request.on_lost = _forward(weakref.ref(self))
+        request.on_lost = _forward(self._own.tie(request, self))
         ticket: Ticket | None = None
         try:
             ticket = self._own.ask(request, block=self._bridge.blocks)
@@ -345,7 +345,7 @@ class Grant(Obtainable):
         """Begin as held: the grant was another's until now."""
         self._hang_latch()
         self._request.sent = sent
-        self._request.on_lost = _forward(weakref.ref(self))
+        self._request.on_lost = _forward(self._own.tie(self._request, self))
         self._own.adopt(self._request, reply)
 
     def _is_timed_out(self) -> bool:

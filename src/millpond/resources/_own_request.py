@@ -4,17 +4,27 @@ r"""One request of this process, from the asking to its end, and the grant that 
                   \-> offered (a picky requester looks at it first)
 
 It is changed by `OwnRequests` only, under its lock. `settled` is called, outside the lock, at each step that whoever
-waits must hear of. It knows nothing of the grant that its owner has: a grant that was dropped must be noticed.
+waits must hear of. Of the grant that its owner has it only knows whether that is still there: one that was dropped must
+be noticed.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 from millpond.resources._rules.commands import Acquire, Reply
 from millpond.resources._timers import Timer
 
 ASKING, WAITING, OFFERED, HELD, OVER, LOST = "asking", "waiting", "offered", "held", "over", "lost"
+
+
+class GrantRef(weakref.ref[Any]):
+    """Leads to a grant, and knows its request when it leads nowhere any more."""
+
+    __slots__ = ("id",)
+    id: str
 
 
 class OwnRequest:
@@ -25,6 +35,7 @@ class OwnRequest:
         "_timers",
         "command",
         "deadline",
+        "grant",
         "held_since",
         "how",
         "id",
@@ -56,6 +67,7 @@ class OwnRequest:
         self.is_passed_on = False
         self.is_suspect = False
         self.on_lost: Callable[[], None] | None = None
+        self.grant: GrantRef | None = None
         self._timers: list[Timer] = []
 
     def begin_waiting(self) -> None:

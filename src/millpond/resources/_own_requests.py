@@ -22,6 +22,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from millpond._fork import this
 from millpond.errors import AlreadyExists, EngineUnavailable, PoolClosed
 from millpond.resources import _timers
 from millpond.resources._engine import AUDIT, Engine, Ticket
-from millpond.resources._own_request import ASKING, LOST, OVER, OwnRequest
+from millpond.resources._own_request import ASKING, LOST, OVER, GrantRef, OwnRequest
 from millpond.resources._questions import Standing, Standings
 from millpond.resources._rules import changes
 from millpond.resources._rules.commands import Claim, Release, Renew, Reply, Suspect, Withdraw
@@ -111,6 +112,7 @@ class OwnRequests:
         self._pid = this.pid
         self._is_closed = False
         self._audit: _timers.Timer | None = None
+        self._gone: deque[GrantRef] = deque()  # grants that were freed, also after their release
         self._adopting = 0  # grants that are being taken over: they are the session's, and in no `_requests` yet
         self.seen = 0
         _all.add(self)
@@ -124,6 +126,8 @@ class OwnRequests:
 
     def check_open(self) -> None:
         """Refuse to work after close, and in a forked child."""
+        if self._gone:
+            self._look_for_dropped()
         if this.pid != self._pid:
             raise RuntimeError(
                 f"this is of pool {self.pool!r} in process {self._pid}, and here is its forked child {this.pid}: "
@@ -217,6 +221,12 @@ class OwnRequests:
             request.how = how
             request.state = OVER
 
+    def tie(self, request: OwnRequest, grant: object) -> GrantRef:
+        """Notice the end of a request's grant, even if a signal strikes its `__del__`: no Python code runs for that."""
+        request.grant = GrantRef(grant, self._gone.append)
+        request.grant.id = request.id
+        return request.grant
+
     # --- hearing -----------------------------------------------------------------------------------------------
 
     def _answered(self, request: OwnRequest, answer: Reply | Exception) -> None:
@@ -247,6 +257,8 @@ class OwnRequests:
     def _hear(self, entries: Sequence[Entry]) -> None:
         """Listen to what happened in the pool, for those of our own. No entries: something may have been missed."""
         requests = self._requests
+        if self._gone:
+            self._look_for_dropped()
         if not entries:
             self._look([one.id for one in list(requests.values()) if one.state != OFFERED], strays=True)
             return
@@ -430,6 +442,15 @@ class OwnRequests:
                 request, "the grant was dropped without release(), so it is free again: keep it while you use it"
             )
 
+    def _look_for_dropped(self) -> None:
+        """Give back what grants held that are gone, and whose `__del__` did not get to that."""
+        for one in self._gone.copy():
+            request = self._requests.get(one.id)
+            if request is not None and request.grant is one:
+                self.dropped(request)
+            with contextlib.suppress(ValueError, IndexError):  # another thread is here, too
+                self._gone.remove(one)
+
     def _release_dropped(self, request: OwnRequest) -> None:
         if request.state == HELD and not request.is_passed_on and this.pid == self._pid:
             self.give_back(request, "dropped")
@@ -466,6 +487,8 @@ class OwnRequests:
                 self._audit = _timers.call_later(self.engine.audit_every, self._audit_now)
 
     def _audit_now(self) -> None:
+        if self._gone:
+            self._look_for_dropped()
         with self._lock:
             if self._audit is not None:
                 self._audit.cancel()
@@ -520,7 +543,10 @@ class OwnRequests:
     def _miss(self, request: OwnRequest, found: Standing, sent: float) -> None:
         """Handle a request that the engine does not know as ours any more."""
         if found.state == "gone" and request.state == WAITING:
-            self._end(request, changes.Ended(request.id, found.how or "ended"))
+            limit = request.command.timeout / 1_000_000
+            is_late = bool(limit) and sent - request.sent >= limit
+            how = found.how or ("timed out" if is_late else "it ended unheard")
+            self._end(request, changes.Ended(request.id, how))
         elif found.state == "gone" and request.state == HELD and request.held_since < sent:
             self._lose(request, found.how or "the pool does not know it any more")
         elif found.state == "taken" and request.state == HELD and found.token > request.token:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from millpond._events import logger
 from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, PoolError, PoolFull, StaleToken, Unsatisfiable
 from millpond.resources import _views
 from millpond.resources._rules.records import Want
@@ -64,3 +65,11 @@ def not_held(grant: str, how: str) -> LeaseLost:
 def lost(grant: str, how: str) -> LeaseLost:
     """Return the error of a grant that was taken away."""
     return LeaseLost(f"{grant} was lost: {how}; stop using it and acquire it again")
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an exception of the user; the log has it for one that takes none, as a frozen dataclass does."""
+    try:
+        error.add_note(note)
+    except Exception:
+        logger.warning("%s", note, extra={"millpond": {"error": repr(error)}})

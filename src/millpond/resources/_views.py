@@ -320,9 +320,13 @@ def explain(replica: Replica, now: int, name: str) -> str:
 def _explain_request(replica: Replica, request: Request, now: int) -> str:
     names = ", ".join(name for name, _ in request.shares)
     if request.state == HELD:
-        return f"request {request.id!r} holds {names} since {_age(now - request.since)} under token {request.token}"
+        reason = f" ({request.reason})" if request.reason else ""
+        return (
+            f"request {request.id!r} holds {names} since {_age(now - request.since)} under token {request.token}: "
+            f"{_who(request)}{reason}{_doubt(request)}"
+        )
     if request.state == OFFERED:
-        return f"request {request.id!r} was offered {names} and has not claimed it yet"
+        return f"request {request.id!r} of {_who(request)} was offered {names} and has not claimed it yet"
     state = replica.state
     order = _in_order_of_service(state)
     ahead = sum(one.wants == request.wants for one in order[: order.index(request)])
@@ -465,7 +469,15 @@ def _resource_status(
 def _hand(one: Request, now: int) -> str:
     how = "held by" if one.state == HELD else "offered to"
     reason = f" ({one.reason})" if one.reason else ""
-    return f"{how} {who(one.holder.id, one.holder.host, one.holder.pid)} since {_age(now - one.since)}{reason}"
+    return f"{how} {_who(one)} since {_age(now - one.since)}{reason}{_doubt(one)}"
+
+
+def _who(one: Request) -> str:
+    return who(one.holder.id, one.holder.host, one.holder.pid)
+
+
+def _doubt(one: Request) -> str:
+    return f", suspect: {one.suspect}" if one.suspect else ""
 
 
 def _age(microseconds: int) -> str:

@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable
 
+from millpond.local._atomic import take_away
 from millpond.resources import _timers
 
 
@@ -17,7 +18,7 @@ class Watching:
 
     def stop(self) -> None:
         """Stop it. Doing so again does nothing."""
-        stop, self._stop = self._stop, None
+        stop = take_away(self, "_stop")
         if stop is not None:
             stop()
 

@@ -17,6 +17,7 @@ import pytest
 from millpond.errors import JobFailed
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
 from millpond.keyed.rules import records as store_records
+from millpond_conformance._verbs import Verbs
 from waiting import HANG, until
 
 
@@ -633,7 +634,7 @@ def test_a_job_that_cannot_be_read_is_buried_and_harms_no_other(pool: KeyedPool)
     with pool.worker():
         work.dispatch("k").result(HANG)
         address = pool._connection.address("k")
-        pool._connection.store.dispatch(
+        Verbs(pool._connection.store).dispatch(
             store_records.Batch("nonsense", 1), [store_records.Order(*address, b"\x93\xc4\x02hi\x01\x02")]
         )
         assert work.dispatch("k").result(HANG) == "k"

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from millpond.errors import EngineError
+from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.placement import Rendezvous
-from millpond.keyed.rules.records import SECOND, Joiner, Outcome, Report, Settings, Work
+from millpond.keyed.rules.questions import A
+from millpond.keyed.rules.records import SECOND, Joiner, Outcome, PoolState, Report, Settings
 from millpond.keyed.stores.memory import MemoryStore
 from millpond.keyed.worker import feed as feed_module
 from millpond.keyed.worker.feed import Feed
@@ -34,9 +36,16 @@ class RecordingStore(MemoryStore):
         super().__init__()
         self.given: list[str] = []
 
-    def give(self, worker: str, moves: Any, why: str) -> int:
-        self.given += [taker for _, taker in moves]
-        return super().give(worker, moves, why)
+    def do(self, command: do.Command[A]) -> A:
+        if isinstance(command, do.Give):
+            self.given += [taker for _, taker in command.moves]
+        return super().do(command)
+
+    def join(self, name: str) -> PoolState:
+        return self.do(do.Join(Joiner(name, name)))
+
+    def renew(self, worker: str, **how: Any) -> PoolState | None:
+        return self.do(do.Renew(worker, **how))
 
     def pass_time(self, clock: Clock, seconds: float) -> None:
         clock.now += seconds
@@ -70,13 +79,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def feed_of(store: MemoryStore, clock: Clock) -> tuple[Feed, Membership]:
+def feed_of(store: RecordingStore, clock: Clock) -> tuple[Feed, Membership]:
     settings = Settings()
     store.open(settings)
     feed = Feed("p", store, settings, Rendezvous(), _ignore, _ignore, _ignore)
     feed._runner = IdleRunner()  # type: ignore[assignment]
     membership = Membership("a", settings.lease / SECOND, clock())
-    feed.serve(membership, store.join(Joiner("a", "a")), settings)
+    feed.serve(membership, store.join("a"), settings)
     return feed, membership
 
 
@@ -105,7 +114,7 @@ def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back
     feed, membership = feed_of(store, clock)
     settle_down(feed)
     assert owned(store, "a") == 4096
-    feed.tell(store.join(Joiner(name, name)))
+    feed.tell(store.join(name))
     settle_down(feed)
     assert 1800 < owned(store, name) < 2300
     store.given.clear()
@@ -123,7 +132,7 @@ def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back
 def test_two_workers_that_join_at_once_come_to_an_end(clock):
     store = RecordingStore()
     feed, _ = feed_of(store, clock)
-    store.join(Joiner("b", "b"))  # before the first one has looked: its beat is a list of one member
+    store.join("b")  # before the first one has looked: its beat is a list of one member
     settle_down(feed)
     assert owned(store, "a") < 2300
 
@@ -133,12 +142,14 @@ def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
     store = RecordingStore()
     feed, membership = feed_of(store, clock)
     settle_down(feed)
-    feed.tell(store.join(Joiner("b", "b")))
+    feed.tell(store.join("b"))
     settle_down(feed)
-    calls, real = 0, store.work
+    calls, real = 0, store.do
 
-    def work(*args: Any) -> Work:
+    def carry_out(command: do.Command[Any]) -> Any:
         nonlocal calls
+        if not isinstance(command, do.Work):
+            return real(command)
         calls += 1
         if calls > 200:
             raise AssertionError("the dead one was not noticed")
@@ -150,9 +161,9 @@ def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
             assert beat is not None
             membership.extend(clock())
             feed.tell(beat)
-        return real(*args)
+        return real(command)
 
-    store.work = work  # type: ignore[method-assign, assignment]
+    store.do = carry_out  # type: ignore[method-assign, assignment]
     feed._round()
     assert owned(store, "a") == 4096
 
@@ -165,11 +176,12 @@ class Picky(RecordingStore):
         self.refused = refused
         self.taken: list[Report] = []
 
-    def work(self, worker: str, call: int, settles: Any, *rest: Any) -> Work:
-        if any(self.refused in outcome.data for one in settles for outcome in one.outcomes):
-            raise EngineError("too large for me")
-        self.taken += settles
-        return super().work(worker, call, settles, *rest)
+    def do(self, command: do.Command[A]) -> A:
+        if isinstance(command, do.Work):
+            if any(self.refused in outcome.data for one in command.reports for outcome in one.outcomes):
+                raise EngineError("too large for me")
+            self.taken += command.reports
+        return super().do(command)
 
 
 def test_a_report_that_the_store_cannot_take_holds_up_no_other(clock):
@@ -210,7 +222,7 @@ def test_a_leaving_worker_whose_hand_over_failed_gives_everything_at_its_next_he
     store = RecordingStore()
     feed, _ = feed_of(store, clock)
     settle_down(feed)
-    store.join(Joiner("b", "b"))
+    store.join("b")
     feed.stop_taking()
     beat = store.renew("a", leaving=True)
     assert beat is not None

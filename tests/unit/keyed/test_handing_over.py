@@ -12,6 +12,7 @@ import keyed_play as play
 import pytest
 
 from millpond.keyed import Job, KeyedPool
+from millpond.keyed.rules import commands as do
 from millpond.keyed.rules.envelope import Envelope, encode, stamped
 from millpond.keyed.rules.records import Report, Signal, Take
 from millpond.keyed.shared.definition import Policy, define
@@ -29,16 +30,18 @@ class Desert:
         self.waiting = 0
         self.spare = 0
         store = play.tamper(pool)
-        work = store.inner.work
+        carry_out = store.inner.do
 
-        def patient(*args: Any) -> Any:
+        def patient(command: do.Command[Any]) -> Any:
+            if not isinstance(command, do.Work):
+                return carry_out(command)
             self.waiting += not self.rain.is_set()
             assert self.rain.wait(HANG)
-            answer = work(*args)
-            self.spare = args[7]
+            answer = carry_out(command)
+            self.spare = command.spare
             return answer
 
-        store.work = patient  # type: ignore[attr-defined]
+        store.do = patient  # type: ignore[attr-defined]
 
 
 @pytest.fixture(params=["few slots", "defaults"])

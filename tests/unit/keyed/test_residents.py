@@ -15,6 +15,10 @@ import pytest
 
 from millpond.errors import LeaseLost, NotFound, PoolFull
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
+from millpond.keyed.rules.envelope import Envelope, encode, stamped
+from millpond.keyed.rules.records import Report, Take
+from millpond.keyed.worker.membership import Membership
+from millpond.keyed.worker.runner import Runner
 from waiting import HANG, auntil, becomes, until
 
 
@@ -616,3 +620,16 @@ def test_equal_arguments_are_the_same_in_whatever_order(pool: KeyedPool):
     with pool.worker():
         assert watch.start("k", {"a": 1, "b": {"x", "y"}})
         assert not watch.start("k", {"b": {"y", "x"}, "a": 1})
+
+
+@pytest.mark.asyncio
+async def test_a_resident_that_never_began_is_not_said_to_have_ended():
+    """Nobody here knows it, so it is parked."""
+    reports: list[Report] = []
+    events: list[str] = []
+    runner = Runner("p", {}, 10, reports.append, lambda event: events.append(event.name))
+    body = stamped(1, encode(Envelope("job", "watch", "", 0, b"")))
+    runner.start(Membership("a", play.LONG, 1e12), [Take(1, "r:watch:k", 7, (body,))])
+    await auntil(lambda: runner.is_idle and bool(reports))
+    assert [(one.how, one.done) for one in reports] == [("park", 0)]
+    assert events == []

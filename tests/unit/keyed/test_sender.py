@@ -13,6 +13,7 @@ import pytest
 from millpond.errors import PoolClosed
 from millpond.keyed import Job, KeyedPool
 from millpond.keyed.client.sender import Pending, Sender
+from millpond.keyed.rules.commands import Dispatch
 from millpond.keyed.rules.records import Batch, Order, Verdicts
 from waiting import HANG
 
@@ -26,6 +27,9 @@ class StubHome:
     def __init__(self) -> None:
         self.store = self
         self.taken: list[str] = []
+
+    def do(self, command: Dispatch) -> Verdicts:
+        return self.dispatch(command.batch, command.orders)
 
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
         if any(order.body == b"bad" for order in orders):

@@ -18,6 +18,7 @@ from millpond.keyed import Job, KeyedPool, Resident
 from millpond.keyed.rules.records import SECOND
 from millpond.keyed.worker import heartbeat
 from millpond.keyed.worker.rebalancer import Rebalancer
+from millpond_conformance._verbs import Verbs
 from waiting import HANG, becomes, never, until
 
 
@@ -151,9 +152,12 @@ def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
     monkeypatch.setattr(heartbeat, "STUCK", 0.0)  # two leases then
     lost: list[str] = []
     one = make(
-        lease=0.3, on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None
+        slots=16,
+        lease=0.3,
+        on_event=lambda event: lost.append(event.data["why"]) if event.name == "worker_lost" else None,
     )
     two = make()
+    clock = play.Clock(monkeypatch, one)
 
     @two.job
     async def do(job: Job) -> str:
@@ -161,23 +165,30 @@ def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
 
     one.declare_job("do")
     store = play.tamper(one)
-    with one.worker() as stuck:
+    with one.worker() as stuck, two.worker() as sound:
         was = stuck.id
-        with two.worker():
-            until(lambda: play.settled(two, 2, 4096))
-            key = play.key_of(two, was)
-            store.before["work"] = trouble
-            assert do.dispatch(key).result(HANG) == "two"
-            assert "it could not work" in lost
-            until(lambda: not stuck.is_member)
-            never(lambda: stuck.is_member, seconds=0.5)  # it would be given keys
-            if trouble is not end_the_thread:
-                del store.before["work"]
-                until(lambda: stuck.is_member and stuck.id != was and play.slot_share(two).get(stuck.id))
+        until(lambda: play.settled(two, 2, 16))
+        key = play.key_of(two, was)
+        store.before["work"] = trouble
+        receipt = do.dispatch(key)
+
+        def has_lost_it() -> bool:  # it renews its lease meanwhile, as long as it has one
+            clock.let_pass(0.25, sound)
+            return until(lambda: lost or clock.is_renewed(stuck)) is lost
+
+        until(has_lost_it)
+        clock.let_pass(1.25, sound)
+        assert receipt.result(HANG) == "two"
+        assert lost == ["it could not work"]
+        until(lambda: not stuck.is_member)
+        never(lambda: stuck.is_member, seconds=0.5)  # it would be given keys
+        if trouble is not end_the_thread:
+            del store.before["work"]
+            until(lambda: stuck.is_member and stuck.id != was and play.slot_share(two).get(stuck.id))
 
 
 def test_a_turn_that_takes_long_costs_no_lease(make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch):
-    pool = make(lease=0.3)
+    pool = make(slots=16, lease=0.3)
     clock = play.Clock(monkeypatch, pool)
     hangs, hang = threading.Event(), threading.Event()
 
@@ -557,14 +568,14 @@ def test_a_job_that_its_worker_died_of_too_often_is_dead(
     from millpond.keyed.rules.records import Joiner
 
     receipt = do.dispatch("k")
-    store = lookout._connection.store
+    verbs = Verbs(lookout._connection.store)
     behind = do.dispatch("k")
     for number in range(2):  # a worker that takes it and is never seen again
         ghost = f"ghost{number}"
-        store.join(Joiner(ghost, "ghost", names=("do",)))
-        store.claim(ghost, list(range(16)), {})
-        until(lambda ghost=ghost: store.work(ghost, 1, [], 10, 1).takes or receipt.status() != "waiting")  # type: ignore[misc]
-        store.apply(Gone(ghost))
+        verbs.join(Joiner(ghost, "ghost", names=("do",)))
+        verbs.claim(ghost, list(range(16)), {})
+        until(lambda ghost=ghost: verbs.work(ghost, 1, [], 10, 1).takes or receipt.status() != "waiting")  # type: ignore[misc]
+        verbs.apply(Gone(ghost))
         clock.advance(1.1)
         pool.admin.pause()
         with pool.worker() as worker:

@@ -64,7 +64,7 @@ def test_a_token_lets_go_of_a_submitter_that_waits_for_room(key, tmp_path):
         until(lambda: pool.statistics().waiting_submitters == 1)
         token.cancel()
         assert all(task.cancelled() for task in siblings)
-        submitter.join(20)
+        submitter.join(HANG)
         assert outcome == [True]
         assert pool.statistics().waiting_submitters == 0
         gate.open()
@@ -254,7 +254,7 @@ def test_a_task_that_is_cancelled_at_any_line_of_its_pool_is_cancelled_or_runs(k
             tasks.append(task)
             striker.aim(number + 1, task.cancel if verb == "cancel" else pool.purge)
             pool.resume()
-            until(task.done, timeout=20)
+            until(task.done)
             if not striker.rest():
                 break
             said[number] = bool(striker.answer)
@@ -279,7 +279,7 @@ def test_a_task_that_is_cancelled_at_any_line_of_a_helping_worker_is_cancelled_o
     with traced(striker), ended(ThreadPool(1, idle_timeout=None)) as pool:
         pool.submit(same).result(HANG)
         for number in range(1000):
-            pool.submit(parent, number).result(20)
+            pool.submit(parent, number).result(HANG)
             if not striker.rest():
                 break
             said[number] = bool(striker.answer)

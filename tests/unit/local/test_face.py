@@ -135,7 +135,7 @@ def test_an_unpicklable_result_is_named_when_cloudpickle_is_not_installed():
 
 def stop_when_asked(started: threading.Event) -> bool:
     started.set()
-    return current_token().wait(20)
+    return current_token().wait(HANG)
 
 
 def test_a_running_task_of_a_group_sees_that_another_has_failed():

@@ -441,7 +441,7 @@ def test_an_observer_is_never_called_under_the_lock_of_the_pool():
     held: list[bool] = []
 
     def look() -> None:
-        held.append(not pool._runner.lock.acquire(timeout=0.2))
+        held.append(not pool._runner.lock.acquire(timeout=HANG / 2))  # it is held for moments by others
         if not held[0]:
             pool._runner.lock.release()
 

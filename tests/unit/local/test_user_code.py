@@ -51,7 +51,7 @@ def test_a_callback_of_a_process_pool_that_waits_for_the_pool_does_not_hang_it()
         first, second = pool.submit(same), pool.submit(same, 2)
         first.add_done_callback(look)
         pool.resume()
-        until(lambda: seen, timeout=20)
+        until(lambda: seen)
         assert seen[0] == [2] or "callback" in seen[0]
         assert second.result(HANG) == 2
         assert pool.submit(same, 3).result(HANG) == 3
@@ -64,11 +64,11 @@ def test_a_slow_callback_of_a_timed_out_task_holds_up_no_other_time_out():
     go_on = threading.Event()
     with ended(ThreadPool(4)) as pool:
         try:
-            first = pool.options(timeout=0.05).submit(go_on.wait, HANG)
-            first.add_done_callback(lambda _: go_on.wait(HANG))
-            second = pool.options(timeout=0.2).submit(go_on.wait, HANG)
-            assert isinstance(second.exception(20), TaskTimeout)
-            assert isinstance(first.exception(20), TaskTimeout)
+            first = pool.options(timeout=0.05).submit(go_on.wait)
+            first.add_done_callback(lambda _: go_on.wait())
+            second = pool.options(timeout=0.2).submit(go_on.wait)
+            assert isinstance(second.exception(HANG), TaskTimeout)
+            assert isinstance(first.exception(HANG), TaskTimeout)
         finally:
             go_on.set()
 
@@ -79,13 +79,13 @@ def test_a_slow_observer_of_a_timed_out_task_holds_up_no_other_pool():
     def watch(event: Any) -> None:
         if event.name == "worker_lost":
             told.set()
-            go_on.wait(HANG)
+            go_on.wait()
 
     with ended(ThreadPool(2, on_event=watch)) as pool, ended(ThreadPool(2)) as other:
         try:
-            pool.options(timeout=0.05).submit(go_on.wait, HANG)
+            pool.options(timeout=0.05).submit(go_on.wait)
             assert told.wait(HANG)
-            assert isinstance(other.options(timeout=0.05).submit(go_on.wait, HANG).exception(20), TaskTimeout)
+            assert isinstance(other.options(timeout=0.05).submit(go_on.wait).exception(HANG), TaskTimeout)
         finally:
             go_on.set()
 
@@ -93,11 +93,11 @@ def test_a_slow_observer_of_a_timed_out_task_holds_up_no_other_pool():
 def test_a_slow_call_of_a_token_whose_time_is_up_holds_up_no_other_token():
     go_on, first, second = threading.Event(), threading.Event(), threading.Event()
     slow, quick = CancelToken(timeout=0.02), CancelToken(timeout=0.2)
-    slow.on_cancel(lambda: (first.set(), go_on.wait(HANG)))
+    slow.on_cancel(lambda: (first.set(), go_on.wait()))
     quick.on_cancel(second.set)
     try:
         assert first.wait(HANG)
-        assert second.wait(20)
+        assert second.wait(HANG)
     finally:
         go_on.set()
 
@@ -111,7 +111,7 @@ def test_a_thread_that_could_not_start_costs_one_deadline_not_all(monkeypatch):
     fired = threading.Event()
     token = CancelToken(timeout=0.01)
     token.on_cancel(fired.set)
-    assert fired.wait(10)
+    assert fired.wait(HANG)
 
 
 def _refuse(_: threading.Thread) -> None:
@@ -132,9 +132,9 @@ def test_a_sizing_rule_that_raises_is_asked_again(caplog):
 
     with ended(ThreadPool(4, sizing=rule)) as pool:
         try:
-            pool.submit(go_on.wait, HANG)
+            pool.submit(go_on.wait)
             second = pool.submit(same, 2)  # waits behind it, until starvation adds a worker
-            assert second.result(20) == 2
+            assert second.result(HANG) == 2
             assert raised
         finally:
             go_on.set()

@@ -11,8 +11,10 @@ import threading
 import pytest
 from faces import eventually
 
-from millpond.errors import AcquireTimeout, EngineError
+from millpond._clock import elapsed
+from millpond.errors import AcquireTimeout, EngineError, EngineUnavailable, StaleToken
 from millpond.resources import AsyncResourcePool, ResourcePool
+from millpond.resources._questions import Standing
 from millpond.resources._rules import commands as do
 from waiting import HANG, auntil
 
@@ -244,6 +246,30 @@ async def test_what_the_engine_could_not_take_is_sent_again(url, verb):
             del engine.apply  # type: ignore[method-assign]
 
 
+@pytest.mark.parametrize("trouble", [EngineError("the file was replaced"), EngineUnavailable("the disk is full")])
+async def test_an_engine_that_fails_at_the_end_of_a_block_hides_no_exception_of_the_block(url, trouble):
+    async with AsyncResourcePool("p", url) as pool:
+        await pool.add("a")
+        engine = pool._own.engine
+        apply, failures = engine.apply, [2]
+
+        def broken(name, command, done, *, block):
+            if isinstance(command, do.Release) and failures[0]:
+                failures[0] -= 1
+                return apply(name, do.Tick(), lambda answer: done(trouble), block=block)
+            return apply(name, command, done, block=block)
+
+        engine.apply = broken  # type: ignore[method-assign]
+        try:
+            with pytest.raises(KeyError, match="mine") as caught:
+                async with pool.acquire():
+                    raise KeyError("mine")
+            assert caught.value.__notes__ == [str(trouble)]
+            await eventually(lambda: clean(pool))
+        finally:
+            del engine.apply  # type: ignore[method-assign]
+
+
 async def test_threads_that_give_up_and_those_that_are_granted_do_not_meet(url):
     """Tiny time-outs race the grants of sixteen threads."""
     with ResourcePool("p", url) as pool:
@@ -272,3 +298,19 @@ async def test_threads_that_give_up_and_those_that_are_granted_do_not_meet(url):
         assert inside[1] <= 2
         # what was not answered in time is taken back by the engine's own thread, a moment later
         await auntil(lambda: not pool.holders() and not pool.waiters() and not pool._own._requests)
+
+
+@pytest.mark.parametrize(("late", "error"), [(True, AcquireTimeout), (False, StaleToken)])
+async def test_a_request_that_ended_unheard_has_timed_out_if_its_time_is_over(url, late, error):
+    async with AsyncResourcePool("p", url) as pool:
+        await pool.add("a")
+        async with pool.acquire():
+            task = asyncio.ensure_future(pool.acquire(timeout=HANG))
+            await eventually(pool.waiters)
+            [waiter] = await pool.waiters()
+            case = pool._own._requests[waiter.request_id]
+            await eventually(lambda: case.state == "waiting")
+            case.sent -= 2 * HANG if late else 0
+            pool._own._compare([Standing(case.id, "gone")], elapsed())
+            with pytest.raises(error):
+                await task

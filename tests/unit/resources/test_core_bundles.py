@@ -242,7 +242,7 @@ def test_a_bundle_of_a_thousand_among_overlapping_selectors_is_planned_without_r
     for index in range(1200):
         step(state, do.Add(f"r{index}", {"k": "x"} if index % 2 else {}), 1)
     wants = (Want("*", 600), Want("k=x", 600))
-    began = time.monotonic()
+    began = time.thread_time()
     reply = step(state, do.Acquire("1", "s", 1, Holder(), wants), 2).reply
     assert len(set(names(reply.shares))) == 1200
     state = State()
@@ -250,7 +250,7 @@ def test_a_bundle_of_a_thousand_among_overlapping_selectors_is_planned_without_r
         step(state, do.Add(f"r{index}", {"k": "x"} if index % 2 else {}), 1)
     wants = (Want("*", 601), Want("k=x", 600))
     assert step(state, do.Acquire("1", "s", 1, Holder(), wants), 2).reply.kind == "unsatisfiable"
-    assert time.monotonic() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def test_a_bundle_is_adopted_and_given_back_as_a_whole():

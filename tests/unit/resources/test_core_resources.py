@@ -369,21 +369,27 @@ def test_a_bundle_does_not_overtake_a_writer_nor_a_writer_an_overdue_bundle():
     assert pool.all() == {"bundle": "held db other", "w2": "waiting"}
 
 
-def test_thousands_of_writers_each_wait_for_their_own_resource():
-    state, count = State(), 2000
+def cost_of_writers(count: int) -> float:
+    """Let so many writers wait, each for its own resource; return the seconds of CPU per writer, once all are overdue."""
+    state = State()
     for index in range(count):
         step(state, do.Add(f"r{index}", {}, 3), 1)
         step(state, do.Acquire(f"a{index}", "s", 0, Holder(), (Want(f"@r{index}"),)), 1)
         step(state, do.Acquire(f"w{index}", "s", 0, Holder(), (Want(f"@r{index}", 1, ALL),)), 1)
     late = Settings().patience + 2
-    began = time.monotonic()
+    began = time.thread_time()
     for index in range(count):
         reader = do.Acquire(f"b{index}", "s", 0, Holder(), (Want(f"@r{index}"),))
         assert step(state, reader, late).reply.kind == "waiting"
     for index in range(count):
         step(state, do.Release("s", state.requests[f"a{index}"].token), late)
         assert state.requests[f"w{index}"].state == "held"
-    assert time.monotonic() - began < 2, "none costs the others anything, overdue or not"
+    return (time.thread_time() - began) / count
+
+
+def test_thousands_of_writers_each_wait_for_their_own_resource():
+    alone = min(cost_of_writers(100) for _ in range(5))
+    assert any(cost_of_writers(2000) < 4 * alone for _ in range(5)), "none costs the others anything, overdue or not"
 
 
 def test_a_writer_is_not_starved_by_readers():

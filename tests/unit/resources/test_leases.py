@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import logging
 import threading
@@ -17,7 +18,7 @@ from millpond._clock import elapsed
 from millpond.errors import LeaseLost
 from millpond.resources import AsyncResourcePool, ResourcePool
 from millpond.resources._rules import commands as do
-from waiting import HANG, until
+from waiting import HANG, until, warnings_of_all_threads
 
 asynchronous = pytest.mark.asyncio
 
@@ -165,6 +166,22 @@ async def test_an_exception_of_the_block_of_a_lost_grant_gets_a_note(lab):
             raise ZeroDivisionError
     [note] = caught.value.__notes__
     assert "was lost: revoked by" in note
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception that takes no notes."""
+
+
+@asynchronous
+async def test_an_exception_of_the_block_that_takes_no_notes_leaves_as_it_is(lab, caplog):
+    pool = await one(lab, on_lost="raise")
+    with pytest.raises(Frozen):
+        async with pool.acquire() as grant:
+            await pool.admin.release("a", token=grant.token, reason="broom")
+            await eventually(lambda: not grant.is_held)
+            raise Frozen
+    assert "was lost: revoked by" in caplog.text
 
 
 @asynchronous
@@ -355,8 +372,7 @@ def test_a_thread_cannot_be_cancelled_and_the_pool_says_so_at_once(url):
 @asynchronous
 async def test_a_grant_that_is_dropped_is_given_back_with_a_warning(lab, caplog):
     pool = await one(lab)
-    with warnings.catch_warnings(record=True) as caught, caplog.at_level(logging.WARNING, "millpond"):
-        warnings.simplefilter("always")
+    with warnings_of_all_threads() as caught, caplog.at_level(logging.WARNING, "millpond"):
         grant = await pool.acquire(reason="lost")
         token = grant.token
         del grant
@@ -402,8 +418,7 @@ def test_a_renewal_that_was_under_way_does_not_revive_a_lease_that_was_dropped()
 @pytest.mark.parametrize("lease", [None, 60])
 async def test_a_grant_that_is_held_too_long_is_suspect(lab, lease):
     pool = await one(lab, suspect_after=0.1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings_of_all_threads() as caught:
         grant = await pool.acquire(lease=lease)
         holder = await eventually(lambda: _suspect(pool))
         await asyncio.sleep(0.1)  # it is said once

@@ -182,6 +182,15 @@ def test_a_grant_cannot_be_used_in_a_forked_child_and_stays_the_parents(url):
             assert [one.token for one in pool.holders()] == [grant.token]
 
 
+def test_an_exception_of_a_forked_child_leaves_the_block_of_the_parent_as_it_is(url):
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        with pool.acquire() as grant:
+            problem = KeyError("mine")
+            assert in_child(lambda: str(grant.__exit__(KeyError, problem, None))) == "None"
+            grant.check()
+
+
 def test_a_sqlite_pool_begins_anew_in_a_forked_child(tmp_path):
     with ResourcePool("p", url_of("sqlite", tmp_path)) as pool:
         pool.add("a")

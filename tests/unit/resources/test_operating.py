@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import time
+import warnings
 from functools import partial
 
 import pytest
@@ -433,12 +434,29 @@ async def test_explain_tells_of_requests_and_resources(lab):
     pool = await two(lab, holder="me")
     async with pool.acquire(name="a", request_id="r", reason="tests") as grant:
         assert (await pool.admin.explain("r")).startswith("request 'r' holds a since ")
-        assert f"under token {grant.token}" in await pool.admin.explain("r")
+        held = rf"request 'r' holds a since \d+ s under token {grant.token}: me \(pid {os.getpid()} on .*\) \(tests\)"
+        assert re.fullmatch(held, await pool.admin.explain("r"))
         assert re.fullmatch(r"a is held by me \(pid \d+ on .*\) since \d+ s \(tests\)", await pool.admin.explain("a"))
     assert await pool.admin.explain("r") == "request 'r' is over: released"
     assert await pool.admin.explain("a") == "a is free"
     with pytest.raises(NotFound, match=r"there is no request or resource 'z': waiters\(\) and resources\(\) list"):
         await pool.admin.explain("z")
+
+
+async def test_what_seems_forgotten_is_told_as_such_to_who_waits_for_it(lab):
+    pool = await two(lab, holder="me", suspect_after=0.01)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        async with pool.acquire(name="a", request_id="r"):
+            await eventually(lambda: _suspects(pool))
+            doubt = "suspect: held for more than 0.01 s"
+            assert (await pool.admin.explain("a")).endswith(doubt) and (await pool.admin.explain("r")).endswith(doubt)
+            with pytest.raises(AcquireTimeout, match=doubt):
+                await pool.acquire(name="a", timeout=0.05)
+
+
+async def _suspects(pool) -> bool:
+    return any(one.suspect for one in await pool.holders())
 
 
 async def test_the_history_tells_who_did_what_and_why(lab):

@@ -40,7 +40,8 @@ def copy_of_a_pool() -> Replica:
 
 
 def test_every_question_that_exists_is_listed_here():
-    assert {type(one) for one in QUESTIONS} == set(Question.__subclasses__())
+    here = {one for one in Question.__subclasses__() if one.__module__.startswith("millpond.")}  # tests have theirs
+    assert {type(one) for one in QUESTIONS} == here
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: type(one).__name__)

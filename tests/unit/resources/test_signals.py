@@ -99,6 +99,28 @@ def test_nothing_stays_held_wherever_a_signal_strikes(pool: ResourcePool, error:
     use(pool)
 
 
+def test_a_grant_whose_end_of_life_a_signal_strikes_is_given_back(pool: ResourcePool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "unraisablehook", lambda ignored: None)
+
+    def struck(grant: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_grant.Grant, "__del__", struck)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        pool.acquire(request_id="mine")
+        until(lambda: is_free(pool))
+        pool.acquire()
+        pool.acquire(timeout=HANG)  # who asks next finds it
+        until(lambda: is_free(pool))
+
+
+def test_grants_that_were_freed_are_not_kept(pool: ResourcePool):
+    for _ in range(20):
+        use(pool)
+    assert len(pool._own._gone) <= 2
+
+
 def test_a_child_that_is_forked_while_signals_are_held_back_hears_them():
     inside, forked = threading.Event(), threading.Event()
     codes: list[int] = []

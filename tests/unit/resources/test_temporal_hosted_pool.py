@@ -510,9 +510,19 @@ def test_news_since_any_version_leads_to_the_same_state():
         assert news.version == hosted.replica.version
         is_recent = hosted.replica.version - 1000 <= version <= hosted.replica.version
         assert (news.image is None) == is_recent
-        assert len(news.entries) == (hosted.replica.version - version if is_recent else 0)
+        assert len(news.entries) == (hosted.replica.version - version if is_recent else 100)
     assert hosted.news(say.Since("somebody else", hosted.replica.version)).image is not None
     assert hosted.news(say.Since()).image is not None
+
+
+def test_who_has_just_come_gets_the_last_of_the_history_unless_the_pool_is_large():
+    hosted = pool("a")
+    for number in range(150):
+        hosted.apply(ask(str(number)))
+    assert hosted.news(say.Since()).entries == list(hosted.replica.history)[-100:]
+    hosted.limit = 2 * hosted._weight  # half full
+    news = hosted.news(say.Since())
+    assert news.entries == [] and news.image is not None
 
 
 def test_refusals_are_bounded():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+
+import pytest
 
 from millpond._sqlite import Database, EngineClock
 from millpond._sqlite._clock import RECORD_EVERY, Setting, boot_ticks, choose
+from millpond.errors import EngineError
 
 HOUR = 3_600_000_000
 NOON = 1_800_000_000_000_000
@@ -91,3 +95,12 @@ def test_the_real_clock_is_near_the_wall_clock_and_never_goes_back(tmp_path):
     assert times == sorted(times)
     assert boot_ticks() > 0
     database.close()
+
+
+@pytest.mark.parametrize("kept", ["x", "{}", "[1, 2, 3]", '["boot", 1]', '["boot", 1, "2"]', 5, b"\xff"])
+def test_a_record_that_makes_no_sense_is_told(tmp_path, kept):
+    with contextlib.closing(Database(tmp_path / "p.db")) as database:
+        with database.writing() as transaction:
+            transaction.execute("INSERT INTO meta VALUES ('clock', ?)", (kept,))
+        with pytest.raises(EngineError, match=r"p\.db' is damaged \(its clock is "):
+            EngineClock(database)

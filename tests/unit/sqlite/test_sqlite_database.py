@@ -434,6 +434,21 @@ def test_a_damaged_database_is_told(database):
             broken.close()
 
 
+@pytest.mark.parametrize("value", ["'x'", "NULL", "x'00ff'", "0", "1.5"])
+def test_a_format_that_makes_no_sense_is_told(database, value):
+    with database.writing() as writer:
+        writer.execute(f"UPDATE meta SET value = {value} WHERE key = 'format'")
+    with pytest.raises(EngineError, match=r"p\.db' is damaged \(its format is "):
+        Database(database.path, tables=[TABLE])
+
+
+def test_a_file_that_lost_its_format_is_told(database):
+    with database.writing() as writer:
+        writer.execute("DELETE FROM meta")
+    with pytest.raises(EngineError, match=r"p\.db' is damaged \(its format is None\)"):
+        Database(database.path, tables=[TABLE])
+
+
 def test_a_full_disk_is_told_and_nothing_is_changed(database):
     with database._using() as connection:
         pages = connection.execute("PRAGMA page_count").fetchone()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
@@ -38,6 +39,18 @@ def test_a_passport_survives_the_trip_through_the_database(live):
 def test_fields_of_a_newer_version_are_ignored(live):
     passport = Passport.of_this_process(live)
     assert Passport.decode(passport.encode()[:-1] + ',"shoe_size":44}') == passport
+
+
+@pytest.mark.parametrize("text", ["junk", "", "{}", "[1, 2]", "5", '"x"', b"\xff\x00", 5, None])
+def test_who_has_an_unreadable_passport_is_never_taken_for_dead(live, text):
+    assert verdict(Passport.decode(text), 7, live) is Verdict.UNKNOWN
+
+
+def test_fields_of_another_type_make_a_passport_unreadable(live):
+    passport = Passport.of_this_process(live)
+    for name in Passport.__slots__:
+        odd = json.dumps(dataclasses.asdict(passport) | {name: [getattr(passport, name)]})
+        assert verdict(Passport.decode(odd), 7, live) is Verdict.UNKNOWN
 
 
 def test_ones_own_process_is_alive_though_the_kernel_says_that_its_lock_is_free(live):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from millpond.errors import PoolClosed
 from millpond.keyed.client.results import Results
 from millpond.keyed.client.sender import Sender
+from millpond.keyed.rules.commands import Command
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import Order, Verdicts
 from millpond.keyed.shared.connection import PoolConnection
@@ -47,6 +48,10 @@ class Bridge:
     def ask(self, question: Callable[[Store], T], *, once: bool = False) -> T:
         """Do something with the store; `once` if that must not be done twice."""
         return self.connection.ask(question, once=once)
+
+    def do(self, command: Command[A]) -> A:
+        """Carry out a command; again, after its answer was lost, when it may be repeated."""
+        return self.ask(lambda store: store.do(command), once=not command.may_repeat)
 
     def look(self, question: Question[A]) -> A:
         """Ask the store something."""

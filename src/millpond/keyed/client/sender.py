@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from millpond._clock import elapsed
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed.rules.commands import Dispatch
 from millpond.keyed.rules.records import Batch, Order, Verdicts
 from millpond.keyed.shared.connection import PoolConnection
 from millpond.keyed.stores.base import PoolGone
@@ -167,7 +168,7 @@ class Sender:
         while True:
             try:
                 store = self._connection.reopen()[0] if is_gone else self._connection.store
-                return store.dispatch(batch, orders)
+                return store.do(Dispatch(batch, orders))
             except PoolGone:
                 is_gone = True
             except EngineUnavailable as error:

@@ -15,11 +15,13 @@ running any more, nothing changes. Tokens only grow: the later of last + 1 and t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
 from millpond.keyed.rules import commands as do
+from millpond.keyed.rules.commands import Command
 from millpond.keyed.rules.mailboxes import MailboxRules
 from millpond.keyed.rules.orders import OrderRules
+from millpond.keyed.rules.questions import A
 from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     DEATH_RETENTION,
@@ -325,8 +327,30 @@ class Rules(Generic[M]):
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def apply(self, now: int, command: do.Command) -> str:  # noqa: C901  (a table)
-        """Carry out a command; the answer is one of the words in its description."""
+    def do(self, now: int, command: Command[A]) -> A:
+        """Carry out a command."""
+        one: Command[Any] = command
+        match one:
+            case do.Dispatch(batch, orders):
+                answer: Any = self.dispatch(now, batch, orders)
+            case do.Join(joiner):
+                answer = self.join(now, joiner)
+            case do.Renew(worker, leaving, version):
+                answer = self.renew(now, worker, leaving=leaving, version=version)
+            case do.Leave(worker):
+                answer = self.leave(now, worker)  # type: ignore[func-returns-value]
+            case do.Give(worker, moves, why):
+                answer = self.give(now, worker, moves, why)
+            case do.Claim(worker, slots, dead, known, call, heard):
+                answer = self.claim(now, worker, slots, dead, known, call, heard)
+            case do.Work(worker, call, reports, want, per, residents, heard, spare):
+                answer = self.work(now, worker, call, reports, want, per, residents, heard, spare)
+            case _:
+                answer = self._apply(now, one)
+        return cast(A, answer)
+
+    def _apply(self, now: int, command: Command[Any]) -> str:  # noqa: C901  (a table)
+        """Carry out a command whose answer is one of the words in its description."""
         orders, numbers = self.orders, self._numbers
         match command:
             case do.Start(slot, mailbox, body):

@@ -6,9 +6,8 @@ and hints. Its methods block, may be called from any thread, and raise `EngineUn
 reached (then it is unknown whether the verb took effect), `EngineError` when it cannot ever, and `PoolGone` when the
 store has no such pool any more: who gets it opens the pool again.
 
-What may be sent again after an `EngineUnavailable`, because twice is as good as once: `dispatch` with the same batch,
-`work` with the same call (a take that was lost is given back by `claim` with `known`), `renew`, `claim`, `give`,
-`leave`, `ask`; `apply` as its command allows (a `Notify` may then arrive twice).
+What may be sent again after an `EngineUnavailable`, because twice is as good as once, its command says (`may_repeat`);
+every question may.
 
 Hints are hints. `listen` calls back when there *may* be something: for a worker something to take, a signal, or a
 change of members; for a producer an outcome. A hint may be lost or come in vain, so everybody also looks by itself,
@@ -18,24 +17,15 @@ heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from millpond.errors import EngineError
 from millpond.keyed.rules.commands import Command
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import (
-    Batch,
-    Claimed,
-    Joiner,
-    Moves,
-    Order,
-    PoolState,
-    Report,
     Settings,
     Signal,
-    Verdicts,
-    Work,
 )
 
 
@@ -88,43 +78,15 @@ class Store(Protocol):
     def open(self, settings: Settings) -> Opened:
         """Make the pool with these settings, or find it with those that it was made with."""
 
-    # producers
-    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts: ...
-    def apply(self, command: Command) -> str: ...
+    def do(self, command: Command[A]) -> A:
+        """Carry out a command, in one step."""
 
-    # workers
-    def join(self, joiner: Joiner) -> PoolState: ...
-    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None: ...
-    def leave(self, worker: str) -> None: ...
+    def ask(self, question: Question[A]) -> A:
+        """Answer a question, from one snapshot."""
+
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
         """Return what keeps up a membership from outside this process, and tells of its end; None: none is needed."""
 
-    def give(self, worker: str, moves: Moves, why: str) -> int: ...
-    def claim(
-        self,
-        worker: str,
-        slots: Sequence[int],
-        dead: Mapping[str, int],
-        known: Iterable[int] | None = None,
-        call: int = 0,
-        heard: int = 0,
-    ) -> Claimed: ...
-    def work(
-        self,
-        worker: str,
-        call: int,
-        settles: Sequence[Report],
-        want: int,
-        per: int,
-        want_residents: int = 0,
-        heard: int = 0,
-        spare: int = 0,
-    ) -> Work: ...
-
-    # looking in
-    def ask(self, question: Question[A]) -> A: ...
-
-    # hints, end
     def listen(
         self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None
     ) -> Subscription:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from millpond._clock import elapsed
 from millpond._events import Observer, logger
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed.rules import commands as do
 from millpond.keyed.rules.placement import Placement
 from millpond.keyed.rules.records import SECOND, PoolState, Report, Settings, Signal, Work
 from millpond.keyed.shared.notices import tell
@@ -23,6 +24,7 @@ from millpond.keyed.stores.base import PoolGone, Store
 from millpond.keyed.worker.membership import Membership
 from millpond.keyed.worker.rebalancer import Rebalancer
 from millpond.keyed.worker.runner import Runner
+from millpond.local._atomic import FREE_THREADED
 
 LOOK = 1.0
 """Seconds after which it looks by itself."""
@@ -87,7 +89,7 @@ class Feed:
 
     def wake(self) -> None:
         """Look at the store soon."""
-        if not self._bell.is_set():
+        if FREE_THREADED or not self._bell.is_set():  # without the GIL it may look set though it was just cleared
             self._bell.set()
 
     def hand(self, before: int, signal: Signal, membership: Membership) -> None:
@@ -114,7 +116,7 @@ class Feed:
 
     def _reported(self) -> set[int]:
         """Return the tokens of takes whose reports are still to be sent."""
-        return {one.token for one in list(self._reports)}
+        return {one.token for one in self._reports.copy()}  # one step, also without the GIL
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything has been reported, and the store was asked once more: it may have handed something."""
@@ -225,7 +227,7 @@ class Feed:
     def _give_up_former(self, runner: Runner) -> None:
         """Leave under an id that was lost, once nothing runs under it: so nobody has to wait for its lease to end."""
         for former in [each for each in self._former if not runner.takes.under(each.id)]:
-            self._store.leave(former.id)
+            self._store.do(do.Leave(former.id))
             self._former.remove(former)
 
     def _work(self, membership: Membership, want: int, per: int, residents: int) -> Work:
@@ -234,8 +236,8 @@ class Feed:
         membership.call += 1
         try:
             spare = SPARE if self._is_idle and self._store.hands_over else 0
-            work = self._store.work(
-                membership.id, membership.call, batch, want, per, residents, membership.heard, spare
+            work = self._store.do(
+                do.Work(membership.id, membership.call, batch, want, per, residents, membership.heard, spare)
             )
         except BaseException as error:
             reports.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count

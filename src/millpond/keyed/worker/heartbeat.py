@@ -16,6 +16,7 @@ from collections.abc import Callable
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond.errors import EngineError, EngineUnavailable
+from millpond.keyed.rules import commands as do
 from millpond.keyed.rules.records import PoolState
 from millpond.keyed.stores.base import OuterHeart, PoolGone, Store
 from millpond.keyed.worker.membership import Membership
@@ -121,7 +122,7 @@ class Heartbeat:
     def _renew_once(self, membership: Membership) -> float:
         """Renew a membership; return after how many seconds to do so again."""
         sent = elapsed()
-        beat = self._store.renew(membership.id, leaving=self.is_leaving, version=self._version)
+        beat = self._store.do(do.Renew(membership.id, self.is_leaving, self._version))
         if beat is None:
             self._lost(membership, "no member any more")
             self._wake.set()
@@ -138,7 +139,7 @@ class Heartbeat:
         """Become a member anew, as soon as this worker can work; return after how many seconds to look again."""
         if former is not None and self._stuck_since is not None and self._is_stuck():
             if not self._is_running(former):
-                self._store.leave(former.id)  # so that nobody has to wait for the end of its lease
+                self._store.do(do.Leave(former.id))  # so that nobody has to wait for the end of its lease
             return min(1.0, self._period())
         self._stuck_since = None
         self._membership = self._join()

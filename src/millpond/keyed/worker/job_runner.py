@@ -25,6 +25,7 @@ from millpond.keyed.worker.membership import Membership
 from millpond.keyed.worker.pace import Pace
 from millpond.keyed.worker.running_take import RunningTake
 from millpond.keyed.worker.watched import WatchedCaller
+from millpond.local._atomic import lock_of
 
 REPORT_EVERY = 0.05
 """Seconds after which a take that goes on reports what it has done so far."""
@@ -196,7 +197,8 @@ class JobRunner:
         """Note how far a job is, for its caller; from whatever thread."""
         data = self._encoded(value, envelope.name, "told a progress of")
         outcome = Outcome(envelope.id, "progress", data, envelope.keep + PROGRESS_KEPT, envelope.reply)
-        is_first, run.progress = run.progress is None, outcome
+        with lock_of(run):
+            is_first, run.progress = run.progress is None, outcome
         if is_first:  # else the loop knows that there is something, and takes the latest
             try:
                 self._loop.call_soon_threadsafe(self._loop.call_later, REPORT_EVERY, self._report_progress, run)
@@ -204,7 +206,8 @@ class JobRunner:
                 logger.debug("the event loop of a worker of pool %r is closed", self.pool)
 
     def _report_progress(self, run: RunningTake) -> None:
-        outcome, run.progress = run.progress, None
+        with lock_of(run):
+            outcome, run.progress = run.progress, None
         if outcome is not None and run.running == outcome.id:  # else it has ended, which says more
             run.outcomes.append(outcome)
             self._hand_in(run.filled(run.report("keep")))

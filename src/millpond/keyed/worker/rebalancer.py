@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from millpond._clock import elapsed
 from millpond._events import Observer, emit
+from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.placement import Placement
 from millpond.keyed.rules.plan import ROUND, Sightings, farewell, plan
@@ -18,6 +19,7 @@ from millpond.keyed.shared.notices import tell
 from millpond.keyed.stores.base import Store
 from millpond.keyed.worker.membership import MARGIN, Membership
 from millpond.keyed.worker.runner import Runner
+from millpond.local._atomic import lock_of
 
 PATROL = 64
 """Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""
@@ -60,7 +62,8 @@ class Rebalancer:
 
     def tell(self, state: PoolState) -> None:
         """Keep what a heartbeat told for the next turn."""
-        self._state = state
+        with lock_of(self):
+            self._state = state
 
     def note_lost_answer(self) -> None:
         """Note that the store may have given what never arrived here."""
@@ -80,7 +83,7 @@ class Rebalancer:
 
     def hand_over(self, membership: Membership, runner: Runner) -> None:
         """Give everything away, on leaving; called when `is_leaving` is set."""
-        state = self._store.renew(membership.id, leaving=True)
+        state = self._store.do(do.Renew(membership.id, leaving=True))
         if state is not None:
             self._give_rest(membership, runner, state)
 
@@ -89,7 +92,8 @@ class Rebalancer:
 
         A state that was used is old: it shows a worker as living that has been found dead since.
         """
-        state, self._state = self._state, None
+        with lock_of(self):
+            state, self._state = self._state, None
         is_more, self.is_more = self.is_more, False
         return self._store.ask(about.Members()) if is_more and state is None else state
 
@@ -135,7 +139,9 @@ class Rebalancer:
             return []
         for one in dead:
             tell(self._observer, "worker_died", self.pool, worker=one)
-        claimed = self._store.claim(membership.id, list(dict.fromkeys(slots)), dead, *self._known(membership, runner))
+        claimed = self._store.do(
+            do.Claim(membership.id, list(dict.fromkeys(slots)), dead, *self._known(membership, runner))
+        )
         membership.contested = {*(membership.contested - set(slots)), *claimed.contested}
         if claimed.got:
             tell(self._observer, "slots_claimed", self.pool, worker=membership.id, slots=len(claimed.got))
@@ -147,7 +153,7 @@ class Rebalancer:
         moves = list(moves)
         sent = elapsed()
         for start in range(0, len(moves), ROUND):
-            self._store.give(membership.id, moves[start : start + ROUND], why)
+            self._store.do(do.Give(membership.id, moves[start : start + ROUND], why))
         tell(self._observer, "slots_given", self.pool, worker=membership.id, slots=len(moves))
         # the next owner may begin `drain` seconds after the store took note: by then all must have stopped here
         until = sent + (1 - MARGIN) * self._settings.drain / SECOND
@@ -164,7 +170,7 @@ class Rebalancer:
         """Make the store take back what it gave and what never arrived here."""
         _, owners = self._store.ask(about.Owners())
         own = [slot for slot, owner in enumerate(owners) if owner == membership.id]
-        claimed = self._store.claim(membership.id, own, {}, *self._known(membership, runner))
+        claimed = self._store.do(do.Claim(membership.id, own, {}, *self._known(membership, runner)))
         self._has_lost_answer = False
         if claimed.recovered:
             emit(self._observer, "reclaimed", self.pool, keys=claimed.recovered)

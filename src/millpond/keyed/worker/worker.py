@@ -214,7 +214,7 @@ class Worker:
             tuple(sorted(connection.handled())),
         )
         sent = elapsed()
-        beat = store.join(joiner)
+        beat = store.do(do.Join(joiner))
         membership = Membership(joiner.id, settings.lease / SECOND, sent, strict=self._strict)
         try:
             if (
@@ -225,7 +225,7 @@ class Worker:
         except BaseException:  # a member that nobody renews would be given slots
             membership.end(disarm=True)
             with contextlib.suppress(EngineError):
-                store.leave(joiner.id)
+                store.do(do.Leave(joiner.id))
             raise
         was = self.id
         old, self._subscription = self._subscription, subscription
@@ -246,7 +246,7 @@ class Worker:
             try:
                 with connection.as_worker():
                     start = do.Start(*connection.address(key, definition.name), connection.envelope(definition, args))
-                store.apply(start)
+                store.do(start)
             except Exception as error:  # the next worker that joins will try, or this one when it joins anew
                 logger.warning("%r of pool %r could not be started: %r", definition.name, connection.name, error)
 
@@ -290,6 +290,6 @@ class Worker:
 
     def _leave(self, membership: Membership) -> None:
         try:
-            self._store.leave(membership.id)
+            self._store.do(do.Leave(membership.id))
         except EngineError as error:
             logger.warning("worker %s could not say that it leaves: %s", membership.id, error)

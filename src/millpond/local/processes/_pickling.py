@@ -122,7 +122,6 @@ def encode_setup(initializer: Any, initargs: tuple[Any, ...], finalizer: Any) ->
 
 
 def _explain(fn: Any, args: tuple[Any, ...], error: BaseException) -> Exception:
-    """Return an error that names what cannot be pickled and says what to do."""
     bad = next((at for at, each in enumerate(args) if not _can_pickle(each)), None) if _can_pickle(fn) else None
     if bad is None:
         hint = "" if cloudpickle() is not None else f", {INSTALL}"

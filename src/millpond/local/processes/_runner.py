@@ -92,7 +92,6 @@ class ProcessRunner:
         _exit_and_fork.register(self)
 
     def use_worker_queues(self) -> None:
-        """Give every worker a queue for the tasks with a key that it is to run."""
         self.worker_queues = WorkerQueues(self.workers.max_workers, lambda: self.backlog.queue)
         self.backlog.worker_queues = self.worker_queues
 

@@ -72,7 +72,6 @@ class Slicer:
         return Slice(first, items) if items else None
 
     def learn(self, size: int, seconds: float) -> None:
-        """Adapt to how long a slice of `size` items lasted."""
         if self._is_fixed:
             return
         # Waiting for the interpreter's lock only ever adds, so the quickest of late is nearest to the truth.
@@ -251,7 +250,6 @@ class ThreadMap(Map[T]):
         self.results.publish(first, values, error)
 
     def _watch(self, piece: Slice) -> None:
-        """See that a slice is rescued when it gets stuck."""
         self._long.add(piece)
         with self._lock:
             is_watched, self._is_watching = self._is_watching, True

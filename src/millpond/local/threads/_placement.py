@@ -34,7 +34,6 @@ class Placement:
             self.queue_plain(task)
 
     def queue_plain(self, task: Task[Any]) -> Task[Any]:
-        """Queue a task that any worker may run."""
         self._runner.put(task)
         workers = self._workers
         if workers.idle:
@@ -81,7 +80,6 @@ class Placement:
                 queues.forget(task.key)
 
     def _place_dedicated(self, task: Task[Any]) -> None:
-        """Queue a task for an idle worker, or for the one with the fewest tasks."""
         workers, queues = self._workers, self._runner.backlog.worker_queues
         assert queues is not None
         with self._runner.lock:
@@ -109,7 +107,6 @@ class Placement:
             self._use_worker_queues()
 
     def resize(self, max_workers: int) -> None:
-        """Have as many queues of workers as workers (under the lock)."""
         queues = self._runner.backlog.worker_queues
         if queues is not None:
             for queue in queues.resize(max_workers, self._worth):

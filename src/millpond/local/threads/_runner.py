@@ -129,7 +129,6 @@ class ThreadRunner:
     def admit_observed(
         self, observed: Callable[..., Any], admit: Callable[[Task[Any]], Task[Any]], task: Task[Any]
     ) -> Task[Any]:
-        """Admit a task as `submit` made it, in a pool with `on_event`."""
         task._args = (task._fn, perf_counter(), *task._args)
         task._fn = observed
         return admit(task)
@@ -323,7 +322,6 @@ class ThreadRunner:
             return self.workers.backend.join(deadline)
 
     def descendants(self) -> list[ThreadRunner]:
-        """Return the runners of subpools, and of theirs."""
         with self.lock:
             subpools = list(self.subpools)
         return subpools + [below for each in subpools for below in each.descendants()]

@@ -85,7 +85,6 @@ def _serve(worker: Worker, workers: Workers) -> None:
 
 
 def _is_initialized(worker: Worker, workers: Workers) -> bool:
-    """Call the initializer, if there is one; when it raises, the pool is broken."""
     runner, rules = workers.runner, workers.rules
     if rules.initializer is None:
         return True

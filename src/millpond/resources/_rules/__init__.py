@@ -38,8 +38,11 @@ Read in this order:
 
     records, commands, changes    the nouns, what can be asked, what can come of it
     selectors                     which resources a request will take
-    state, line, image            the records of one pool, `evolve`, the indexes; a pool at rest
+    plainly                       the rules, said plainly: what may be given to whom, from the records alone
+    state, image                  the records of one pool and `evolve`; a pool at rest
+    index, line                   what can be derived from the records, and makes questions quick
     placement                     which of several resources, and matching for bundles
-    step                          the rules
+    handover                      who is next: what became free, share, quotas, exclusive requests, reservations
+    step                          the verbs
     wire, replica                 changes and states as bytes; a copy that decides or follows
 """

@@ -24,10 +24,11 @@ Shares = tuple[tuple[str, int], ...]
 class Turn:
     """One step in progress: what it decided so far, and which resources that may have made available."""
 
-    __slots__ = ("_reservation", "_reservation_as_of", "author", "changes", "freed", "now", "state")
+    __slots__ = ("_reservation", "_reservation_as_of", "author", "changes", "freed", "index", "now", "state")
 
     def __init__(self, state: State, now: int, author: str) -> None:
         self.state = state
+        self.index = state.index
         self.now = now
         self.author = author
         self.changes: list[AnyChange] = []
@@ -37,9 +38,9 @@ class Turn:
 
     def decide(self, change: AnyChange) -> None:
         """Make a change, and note what it makes available."""
-        frees = _FREES.get(type(change))
-        if frees is not None:
-            self.freed |= frees(self.state, change)
+        kind = type(change)
+        if kind in _FREES:
+            self.freed |= _FREES[kind](self.state, change)
         self.changes.append(change)
         self.state.evolve(change, self.now)
 
@@ -52,10 +53,10 @@ class Turn:
     def hand_over(self) -> None:
         """Give what was freed to those who wait for it, the first first."""
         state = self.state
-        index = state.index
+        index = self.index
         mask, self.freed = self.freed, 0
         while index.lines and not state.settings.paused:
-            if self.is_reserving():
+            if index.bundles and self.is_reserving():
                 mask |= index.free  # what is reserved, and for whom, may be another thing now
             if not mask & index.free:
                 return
@@ -69,7 +70,7 @@ class Turn:
     def _first_served(self, mask: int) -> tuple[Request, Shares] | None:
         """Return the first waiter that something of `mask` may serve, and what it is given."""
         state = self.state
-        index = state.index
+        index = self.index
         if index.bundles:
             reserved_for, reserved, shares = self.reservation()
             if reserved_for is not None and shares is not None:
@@ -106,7 +107,7 @@ class Turn:
         for request in line.requests():
             shares = self.find(request, mask) if request.seq < head.seq else None
             if shares is not None:
-                return (self.state.index.order(request), request.seq, request), shares
+                return (self.index.order(request), request.seq, request), shares
         return None
 
     def _give(self, request: Request, shares: Shares) -> None:
@@ -120,7 +121,7 @@ class Turn:
     def find(self, request: Request, within: int = -1) -> Shares | None:
         """Return what the request can be given now, or None; a single unit only from `within`."""
         state = self.state
-        index = state.index
+        index = self.index
         matcher = index.matcher(request.wants[0].selector)
         free = index.free
         if not free & matcher.mask:
@@ -146,8 +147,7 @@ class Turn:
 
     def held_back(self, request: Request, mask: int) -> int:
         """Return those of `mask` on which an exclusive request waits that this one must not overtake."""
-        state = self.state
-        index = state.index
+        index = self.index
         wanted = 0
         for want in request.wants:
             wanted |= index.matcher(want.selector).mask
@@ -177,12 +177,12 @@ class Turn:
         """Iterate over the bundles that have been overtaken long enough, the oldest first."""
         before = self.now - self.state.settings.patience
         return takewhile(
-            lambda bundle: bundle.asked <= before, self.state.index.bundles.values() if bundles is None else bundles
+            lambda bundle: bundle.asked <= before, self.index.bundles.values() if bundles is None else bundles
         )
 
     def is_reserving(self) -> bool:
         """Return whether units may have to be kept for a bundle."""
-        return bool(self.state.index.bundles) and any(True for _ in self.overdue())
+        return bool(self.index.bundles) and any(True for _ in self.overdue())
 
     def reservation(self) -> tuple[Request | None, int, Shares | None]:
         """Return the bundle for which units are kept now, the resources kept, and its shares if they are complete."""
@@ -204,7 +204,7 @@ class Turn:
 
     def usable(self, request: Request) -> int:
         """Return the resources that the request may be given some time, as things are."""
-        return self.state.index.active & ~self.state.index.mask(request.refused)
+        return self.index.active & ~self.index.mask(request.refused)
 
     def room(self, request: Request) -> int | None:
         """Return how many units the quota of its group leaves for the request: None if there is no quota.
@@ -216,7 +216,7 @@ class Turn:
             return None
         promised = 0
         mine: Iterable[Request] = (bundle for bundle in self.overdue() if bundle.group == group.name)
-        by_group = self.state.index.exclusive_by_group
+        by_group = self.index.exclusive_by_group
         if group.name in by_group:
             mine = merge(mine, self.overdue(by_group[group.name].values()), key=lambda bundle: bundle.seq)
         for bundle in mine:
@@ -255,11 +255,13 @@ def _by_grant(state: State, request: Request) -> int:
 
 
 def _by_hand_over(state: State, change: changes.Held | changes.Offered) -> int:
-    return _by_grant(state, state.requests[change.id])
+    request = state.requests[change.id]
+    return _by_grant(state, request) if request.bundle or request.group else 0
 
 
 def _by_request(state: State, change: changes.Asked) -> int:
-    return _by_grant(state, change.request) if change.request.token else 0
+    request = change.request
+    return _by_grant(state, request) if request.group and request.token else 0
 
 
 def _by_end(state: State, change: changes.Ended | changes.Left) -> int:

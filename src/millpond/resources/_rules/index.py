@@ -121,7 +121,7 @@ class Index:
 
     def next_due(self, now: int) -> tuple[int, str] | None:
         """Take off the next thing that is over: `(0, request id)` or `(1, resource)`."""
-        due = self.due()
+        due = self.due() if self._due else None
         if due is None or due > now:
             return None
         _, kind, key = heapq.heappop(self._due)

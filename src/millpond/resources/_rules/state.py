@@ -89,17 +89,19 @@ class State:
 
     def _asked(self, change: changes.Asked, now: int) -> None:
         request = change.request.__copy__()  # type: ignore[attr-defined]  # the change is history, the request goes on
+        index = self.index
         self.requests[request.id] = request
-        self.index.list_session(request)
+        index.list_session(request)
         self.seq = max(self.seq, request.seq)
         self.token = max(self.token, change.seen)
         if request.by:
             self.acts.append(changes.Act(now, change))
         if request.state == WAITING:
-            self.index.join(request)
+            index.join(request)
         else:
             self._occupy(request)
-        self.index.schedule(request)
+        if request.until or request.deadline:
+            index.schedule(request)
 
     def _given(self, change: changes.Offered | changes.Held, now: int) -> None:
         request = self.requests[change.id]
@@ -110,7 +112,8 @@ class State:
         request.since = now
         request.until = change.until
         self._occupy(request)
-        self.index.schedule(request)
+        if change.until:
+            self.index.schedule(request)
 
     def _claimed(self, change: changes.Claimed, now: int) -> None:
         request = self.requests[change.id]

@@ -41,7 +41,7 @@ def step(state: State, command: commands.Command, now: int) -> Outcome:
     turn = Turn(state, now, "" if type(command) is commands.Bury else getattr(command, "session", ""))
     _end_what_is_over(turn)
     reply = _VERBS[type(command)](turn, command)
-    if turn.freed or (turn.changes and turn.is_reserving()):
+    if turn.freed or (state.index.bundles and turn.changes and turn.is_reserving()):
         turn.hand_over()
         if reply.kind == WAITING:
             reply = _standing(state.requests[reply.id])

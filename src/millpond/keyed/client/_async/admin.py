@@ -43,7 +43,7 @@ class AsyncKeyedAdmin:
         slot, plain = await self._slot_and_key(key)
         line = await self._log("pause", plain, reason, by)
         command = do.Pause(slot, plain, line.by, line.reason)
-        await self._bridge.ask(lambda store: store.apply(command))
+        await self._bridge.do(command)
 
     async def _slot_and_key(self, key: str | None) -> tuple[int, str]:
         """Return the slot of a key and the key; of the whole pool, 0 and nothing."""
@@ -58,7 +58,7 @@ class AsyncKeyedAdmin:
         """Keep a line of what is about to be done: nothing is done without one."""
         who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
         line = do.Log(who, what, about, check_text(reason, "a reason", LONGEST_REASON, empty=True))
-        await self._bridge.ask(lambda store: store.apply(line))
+        await self._bridge.do(line)
         return line
 
     async def note(self, what: str, about: str = "", *, reason: str = "", by: str = "") -> None:
@@ -76,7 +76,7 @@ class AsyncKeyedAdmin:
         """Undo `pause`; without a key also `shutdown`."""
         command = do.Resume(*await self._slot_and_key(key))
         await self._log("resume", command.key, reason, by)
-        await self._bridge.ask(lambda store: store.apply(command))
+        await self._bridge.do(command)
 
     async def paused(self, *, after: str = "", limit: int | None = None) -> Page[PauseView]:
         """Return the keys that are paused, who did that, since when, and why; the whole pool first, if it is."""
@@ -89,7 +89,7 @@ class AsyncKeyedAdmin:
         await self._bridge.open()
         command = do.Purge(*self._bridge.connection.address(key))
         await self._log("purge", self._bridge.connection.checked_key(key), reason, by)
-        return int(await self._bridge.ask(lambda store: store.apply(command)))
+        return int(await self._bridge.do(command))
 
     async def retry(self, key: str, *more: str, reason: str = "", by: str = "") -> int:
         """Try the first job of each key again now, if it failed and waits for its next try; return how many did."""
@@ -99,7 +99,7 @@ class AsyncKeyedAdmin:
         await self._log("retry", _several([connection.checked_key(each) for each in (key, *more)]), reason, by)
         count = 0
         for command in commands:
-            count += await self._bridge.ask(lambda store, command=command: store.apply(command)) == "ready"  # type: ignore[misc]
+            count += await self._bridge.do(command) == "ready"
         return count
 
     async def configure(
@@ -133,7 +133,7 @@ class AsyncKeyedAdmin:
         await self._bridge.open()
         connection = self._bridge.connection
         command = do.Configure(tuple(wanted.items()))
-        if await self._bridge.ask(lambda store: store.apply(command)) == "busy":
+        if await self._bridge.do(command) == "busy":
             raise ValueError(
                 f"pool {connection.name!r} has workers, which go by the lease and drain that they joined with: "
                 "end them first"
@@ -156,7 +156,7 @@ class AsyncKeyedAdmin:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""
         await self._bridge.open()
         await self._log("shutdown", "", reason, by)
-        await self._bridge.ask(lambda store: store.apply(do.Shut()))
+        await self._bridge.do(do.Shut())
 
     async def dead_letters(
         self, key: str | None = None, *, after: str = "", limit: int | None = None, newest_first: bool = False
@@ -215,7 +215,7 @@ class AsyncKeyedAdmin:
         count = 0
         for job, its_key in found:
             command = do.Cancel(*connection.address(its_key), job)
-            count += await self._bridge.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
+            count += await self._bridge.do(command) != "gone"
         return count
 
     async def replay(
@@ -228,7 +228,7 @@ class AsyncKeyedAdmin:
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Replay(tuple(numbers[start : start + CHUNK]))
-            total += int(await self._bridge.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+            total += int(await self._bridge.do(part))
         return total
 
     async def discard(
@@ -241,7 +241,7 @@ class AsyncKeyedAdmin:
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Drop(tuple(numbers[start : start + CHUNK]))
-            total += int(await self._bridge.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+            total += int(await self._bridge.do(part))
         return total
 
     async def _chosen(self, letters: Letters | None, key: str | None) -> list[int]:

@@ -112,7 +112,7 @@ class AsyncReceipt(Generic[R_co]):
     async def cancel(self) -> bool:
         """Take the job back. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
         slot, mailbox = self._bridge.connection.address(self.key)
-        return await self._bridge.ask(lambda store: store.apply(do.Cancel(slot, mailbox, self.id))) != "gone"
+        return await self._bridge.do(do.Cancel(slot, mailbox, self.id)) != "gone"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of job {self._definition.name!r}, key {self.key!r}>"
@@ -357,7 +357,7 @@ class AsyncKeyedResident(Generic[P]):
     async def _start(self, key: str, body: bytes) -> bool:
         connection = self._bridge.connection
         command = do.Start(*connection.address(key, self.name), body)
-        answer = await self._bridge.ask(lambda store: store.apply(command))
+        answer = await self._bridge.do(command)
         if answer == "closed":
             raise PoolClosed(f"pool {connection.name!r} was shut down: admin.resume() opens it again")
         return answer != "same"
@@ -397,7 +397,7 @@ class AsyncKeyedResident(Generic[P]):
         """End it. False: there is none. With `timeout`, wait until it has ended; raise TimeoutError if it does not."""
         await self._bridge.open()
         slot, mailbox = self._bridge.connection.address(key, self.name)
-        answer = await self._bridge.ask(lambda store: store.apply(do.Stop(slot, mailbox)))
+        answer = await self._bridge.do(do.Stop(slot, mailbox))
         if answer == "stopping" and timeout is not None:
             for step in range(1 + round(timeout / 0.05)):
                 await self._bridge.sleep(0.05 if step else 0.005)
@@ -410,7 +410,7 @@ class AsyncKeyedResident(Generic[P]):
         """Send it a message. Raise `NotFound` if there is none, `PoolFull` if `max_per_key` messages wait for it."""
         await self._bridge.open()
         command = do.Notify(*self._bridge.connection.address(key, self.name), self._bridge.connection.message(message))
-        answer = await self._bridge.ask(lambda store: store.apply(command), once=True)
+        answer = await self._bridge.do(command)
         if answer == "gone":
             raise NotFound(f"there is no resident {self.name!r} of key {key!r} to notify: start it first")
         if answer == "full":

@@ -44,7 +44,7 @@ class KeyedAdmin:
         slot, plain = self._slot_and_key(key)
         line = self._log("pause", plain, reason, by)
         command = do.Pause(slot, plain, line.by, line.reason)
-        self._bridge.ask(lambda store: store.apply(command))
+        self._bridge.do(command)
 
     def _slot_and_key(self, key: str | None) -> tuple[int, str]:
         """Return the slot of a key and the key; of the whole pool, 0 and nothing."""
@@ -59,7 +59,7 @@ class KeyedAdmin:
         """Keep a line of what is about to be done: nothing is done without one."""
         who = check_text(by, "by=", LONGEST_REASON, empty=True) or user_and_host()
         line = do.Log(who, what, about, check_text(reason, "a reason", LONGEST_REASON, empty=True))
-        self._bridge.ask(lambda store: store.apply(line))
+        self._bridge.do(line)
         return line
 
     def note(self, what: str, about: str = "", *, reason: str = "", by: str = "") -> None:
@@ -77,7 +77,7 @@ class KeyedAdmin:
         """Undo `pause`; without a key also `shutdown`."""
         command = do.Resume(*self._slot_and_key(key))
         self._log("resume", command.key, reason, by)
-        self._bridge.ask(lambda store: store.apply(command))
+        self._bridge.do(command)
 
     def paused(self, *, after: str = "", limit: int | None = None) -> Page[PauseView]:
         """Return the keys that are paused, who did that, since when, and why; the whole pool first, if it is."""
@@ -90,7 +90,7 @@ class KeyedAdmin:
         self._bridge.open()
         command = do.Purge(*self._bridge.connection.address(key))
         self._log("purge", self._bridge.connection.checked_key(key), reason, by)
-        return int(self._bridge.ask(lambda store: store.apply(command)))
+        return int(self._bridge.do(command))
 
     def retry(self, key: str, *more: str, reason: str = "", by: str = "") -> int:
         """Try the first job of each key again now, if it failed and waits for its next try; return how many did."""
@@ -100,7 +100,7 @@ class KeyedAdmin:
         self._log("retry", _several([connection.checked_key(each) for each in (key, *more)]), reason, by)
         count = 0
         for command in commands:
-            count += self._bridge.ask(lambda store, command=command: store.apply(command)) == "ready"  # type: ignore[misc]
+            count += self._bridge.do(command) == "ready"
         return count
 
     def configure(
@@ -134,7 +134,7 @@ class KeyedAdmin:
         self._bridge.open()
         connection = self._bridge.connection
         command = do.Configure(tuple(wanted.items()))
-        if self._bridge.ask(lambda store: store.apply(command)) == "busy":
+        if self._bridge.do(command) == "busy":
             raise ValueError(
                 f"pool {connection.name!r} has workers, which go by the lease and drain that they joined with: "
                 "end them first"
@@ -157,7 +157,7 @@ class KeyedAdmin:
         """End the whole pool: dispatches are refused, all workers drain and end. Jobs that wait are kept."""
         self._bridge.open()
         self._log("shutdown", "", reason, by)
-        self._bridge.ask(lambda store: store.apply(do.Shut()))
+        self._bridge.do(do.Shut())
 
     def dead_letters(
         self, key: str | None = None, *, after: str = "", limit: int | None = None, newest_first: bool = False
@@ -214,7 +214,7 @@ class KeyedAdmin:
         count = 0
         for job, its_key in found:
             command = do.Cancel(*connection.address(its_key), job)
-            count += self._bridge.ask(lambda store, command=command: store.apply(command)) != "gone"  # type: ignore[misc]
+            count += self._bridge.do(command) != "gone"
         return count
 
     def replay(self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = "") -> int:
@@ -225,7 +225,7 @@ class KeyedAdmin:
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Replay(tuple(numbers[start : start + CHUNK]))
-            total += int(self._bridge.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+            total += int(self._bridge.do(part))
         return total
 
     def discard(self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = "") -> int:
@@ -236,7 +236,7 @@ class KeyedAdmin:
         total = 0
         for start in range(0, len(numbers), CHUNK):
             part = do.Drop(tuple(numbers[start : start + CHUNK]))
-            total += int(self._bridge.ask(lambda store, part=part: store.apply(part)))  # type: ignore[misc]
+            total += int(self._bridge.do(part))
         return total
 
     def _chosen(self, letters: Letters | None, key: str | None) -> list[int]:

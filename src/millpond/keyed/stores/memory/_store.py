@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
 from millpond._clock import EngineTime
 from millpond.errors import EngineError
@@ -17,17 +17,8 @@ from millpond.keyed.rules.commands import Command
 from millpond.keyed.rules.pool import Rules
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import (
-    Batch,
-    Claimed,
-    Joiner,
-    Moves,
-    Order,
-    PoolState,
-    Report,
     Settings,
     Signal,
-    Verdicts,
-    Work,
 )
 from millpond.keyed.stores.base import Opened, PoolGone, Subscription
 from millpond.keyed.stores.memory import _reads
@@ -110,58 +101,12 @@ class MemoryStore:
                 self._rules = Rules(self.tables, self._hints.add, self._hand)
             return Opened(self.tables.settings, self.tables.incarnation)
 
-    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
+    def do(self, command: Command[A]) -> A:
         with self._working() as (rules, now):
-            return rules.dispatch(now, batch, orders)
-
-    def apply(self, command: Command) -> str:
-        with self._working() as (rules, now):
-            return rules.apply(now, command)
-
-    def join(self, joiner: Joiner) -> PoolState:
-        with self._working() as (rules, now):
-            return rules.join(now, joiner)
-
-    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
-        with self._working() as (rules, now):
-            return rules.renew(now, worker, leaving=leaving, version=version)
+            return rules.do(now, command)
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
         return None  # the pool ends with this process
-
-    def leave(self, worker: str) -> None:
-        with self._working() as (rules, now):
-            rules.leave(now, worker)
-
-    def give(self, worker: str, moves: Moves, why: str) -> int:
-        with self._working() as (rules, now):
-            return rules.give(now, worker, moves, why)
-
-    def claim(
-        self,
-        worker: str,
-        slots: Sequence[int],
-        dead: Mapping[str, int],
-        known: Iterable[int] | None = None,
-        call: int = 0,
-        heard: int = 0,
-    ) -> Claimed:
-        with self._working() as (rules, now):
-            return rules.claim(now, worker, slots, dead, known, call, heard)
-
-    def work(
-        self,
-        worker: str,
-        call: int,
-        settles: Sequence[Report],
-        want: int,
-        per: int,
-        want_residents: int = 0,
-        heard: int = 0,
-        spare: int = 0,
-    ) -> Work:
-        with self._working() as (rules, now):
-            return rules.work(now, worker, call, settles, want, per, want_residents, heard, spare)
 
     def ask(self, question: Question[A]) -> A:
         with self._locked():

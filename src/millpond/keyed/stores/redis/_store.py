@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -150,6 +150,27 @@ class RedisStore:
             f"reads format {FORMAT}; use the version of millpond that wrote it, or drop the pool"
         )
 
+    def do(self, command: Command[A]) -> A:
+        one: Command[Any] = command
+        match one:
+            case commands.Dispatch(batch, orders):
+                answer: Any = self.dispatch(batch, orders)
+            case commands.Work(worker, call, reports, want, per, residents, heard, spare):
+                answer = self.work(worker, call, reports, want, per, residents, heard, spare)
+            case commands.Renew(worker, leaving, version):
+                answer = self.renew(worker, leaving=leaving, version=version)
+            case commands.Claim():
+                answer = self.claim(*one)
+            case commands.Give():
+                answer = self.give(*one)
+            case commands.Join():
+                answer = self.join(*one)
+            case commands.Leave():
+                answer = self.leave(*one)  # type: ignore[func-returns-value]
+            case _:
+                answer = self.apply(one)
+        return cast(A, answer)
+
     # -- producers ----------------------------------------------------------------------------------------------------
 
     def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
@@ -169,7 +190,7 @@ class RedisStore:
             return {}
         return {index: verdict.decode() for index, verdict in zip(answer[::2], answer[1::2], strict=True)}
 
-    def apply(self, command: Command) -> str:
+    def apply(self, command: Command[Any]) -> str:
         name: str
         args: list[_Arg]
         match command:

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from millpond import _fork
 from millpond._sqlite import FileReplaced, Transaction
 from millpond.errors import PoolClosed
+from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.commands import Command
 from millpond.keyed.rules.pool import Rules
 from millpond.keyed.rules.questions import A, Question
 from millpond.keyed.rules.records import (
-    Batch,
-    Claimed,
-    Joiner,
-    Moves,
-    Order,
-    PoolState,
-    Report,
     Settings,
     Signal,
-    Verdicts,
-    Work,
 )
 from millpond.keyed.stores.base import Opened, PoolGone
 from millpond.keyed.stores.sqlite import _reads
@@ -134,18 +127,20 @@ class SqliteStore:
         with self._gone():
             return Opened(*(file.read(find) or file.write(make)).origin)
 
-    def dispatch(self, batch: Batch, orders: Sequence[Order]) -> Verdicts:
-        return self._write(lambda rules, now: rules.dispatch(now, batch, orders))
-
-    def apply(self, command: Command) -> str:
-        return self._write(lambda rules, now: rules.apply(now, command))
-
-    def join(self, joiner: Joiner) -> PoolState:
-        mine = joiner._replace(session=self._open_file().sessions.number)
-        return self._write(lambda rules, now: rules.join(now, mine))
-
-    def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
-        return self._write(lambda rules, now: rules.renew(now, worker, leaving=leaving, version=version), self._vouch)
+    def do(self, command: Command[A]) -> A:
+        one: Command[Any] = command
+        first = None
+        match one:
+            case do.Join(joiner):
+                one = do.Join(joiner._replace(session=self._open_file().sessions.number))
+            case do.Renew():
+                first = self._vouch
+            case do.Claim():
+                # Our own heartbeats may have been late, and so our word for one that computes.
+                first = self._vouch if one.dead else None
+                if one.known is not None:
+                    one = replace(one, known=set(one.known))  # the step may be taken twice
+        return cast(A, self._write(lambda rules, now: rules.do(now, one), first))
 
     def _vouch(self, transaction: Transaction, pool: Pool, now: int) -> None:
         session = self._open_file().sessions.number
@@ -153,41 +148,6 @@ class SqliteStore:
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
         return None  # the kernel tells of a death, and other workers vouch for one that computes
-
-    def leave(self, worker: str) -> None:
-        self._write(lambda rules, now: rules.leave(now, worker))
-
-    def give(self, worker: str, moves: Moves, why: str) -> int:
-        return self._write(lambda rules, now: rules.give(now, worker, moves, why))
-
-    def claim(
-        self,
-        worker: str,
-        slots: Sequence[int],
-        dead: Mapping[str, int],
-        known: Iterable[int] | None = None,
-        call: int = 0,
-        heard: int = 0,
-    ) -> Claimed:
-        tokens = None if known is None else set(known)
-        # Our own heartbeats may have been late, and so our word for one that computes.
-        first = self._vouch if dead else None
-        return self._write(lambda rules, now: rules.claim(now, worker, slots, dead, tokens, call, heard), first)
-
-    def work(
-        self,
-        worker: str,
-        call: int,
-        settles: Sequence[Report],
-        want: int,
-        per: int,
-        want_residents: int = 0,
-        heard: int = 0,
-        spare: int = 0,
-    ) -> Work:
-        return self._write(
-            lambda rules, now: rules.work(now, worker, call, settles, want, per, want_residents, heard, spare)
-        )
 
     # -- looking in ---------------------------------------------------------------------------------------------------
 

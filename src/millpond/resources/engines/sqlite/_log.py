@@ -75,6 +75,8 @@ def delete(transaction: Transaction, pool: int) -> None:
 def load(transaction: Transaction, pool: int) -> tuple[Replica, int]:
     """Read a whole pool; return it with the version of its image."""
     base, image = transaction.execute("SELECT base, image FROM resource_pool WHERE id = ?", (pool,)).fetchone()
+    if type(base) is not int or base < 0:
+        raise UnreadablePool(f"its image is of version {base!r}")
     before = transaction.execute(
         "SELECT body FROM resource_log WHERE row > ? AND row <= ? ORDER BY row",
         (pool * _VERSIONS, pool * _VERSIONS + base),

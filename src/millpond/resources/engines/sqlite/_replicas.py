@@ -2,7 +2,7 @@
 
 A replica follows what others have written with a single statement as long as that joins on to it; otherwise it is read
 anew. Whatever it has followed is told to the pool's watchers, once, in order: what they have not heard yet stands in
-`unheard` until they have.
+`unheard` until they have. Who stood still for so long that some of it is compacted away tells them so, by no entries.
 
 Inside of a batch a pool is followed once only (`bring_up`): from then on its replica may be ahead of the file, by what
 the batch has decided. If the batch fails, `forget` drops these replicas, and they are read anew.
@@ -36,6 +36,7 @@ class Pool:
         self.trouble: Exception | None = None  # why there is none, if it cannot be read
         self.heard: int | None = None  # the version up to which entries are told, or stand in `unheard`
         self.unheard: list[Entry] = []
+        self.has_missed = False  # something that can be read no more, and was not heard
         self.watchers: list[Watcher] = []
         self.curious = 0  # watchers who want to hear everything soon
 
@@ -63,12 +64,18 @@ class Pool:
         """Tell the watchers what they have not heard. Interrupted, it is told again."""
         while self.unheard:
             news = self.unheard
-            for watcher in self.watchers:
-                try:
-                    watcher(news)
-                except Exception:
-                    logger.exception("a watcher failed")
+            self._tell(news)
             self.unheard = self.unheard[len(news) :]
+        if self.has_missed:
+            self.has_missed = False
+            self._tell([])
+
+    def _tell(self, news: list[Entry]) -> None:
+        for watcher in self.watchers:
+            try:
+                watcher(news)
+            except Exception:
+                logger.exception("a watcher failed")
 
 
 class Replicas:
@@ -157,6 +164,7 @@ class Replicas:
         version = pool.replica.version
         if pool.heard is not None and version > pool.heard:
             news = list(pool.replica.history)[pool.heard - version :]
+            pool.has_missed = len(news) < version - pool.heard
             pool.unheard += news
             self._notice(news)
         pool.heard = version

@@ -3,9 +3,10 @@
 While an event loop uses the engine, it reads the bell itself: that saves a change of threads for all that it
 hears. One loop at a time does, and the thread does again as soon as that loop is closed.
 
-Locks. None is needed, and `unlisten` must not be called with any: it waits for the event loop. `wake` may be called
-from anywhere; `listen_on` on the event loop in question; `wait`, `clear`, `listen` and `check_loop` by the
-engine's thread, or before that begins. `close` is for when the thread has ended.
+Locks. `wake` and `clear` take turns: who comes after `clear` wakes our thread again, and who came before it has queued
+what our thread finds after `clear`. Else none is needed, and `unlisten` must not be called with any: it waits for the
+event loop. `wake` may be called from anywhere; `listen_on` on the event loop in question; `wait`, `clear`, `listen` and
+`check_loop` by the engine's thread, or before that begins. `close` is for when the thread has ended.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Wakeups:
         self.loop_that_listens: asyncio.AbstractEventLoop | None = None
         self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_woken = False
+        self._waking = threading.RLock()  # reentrant: a signal's handler may wake our thread, too
         self._selector = selectors.DefaultSelector()
         self.listen()
 
@@ -42,10 +44,11 @@ class Wakeups:
 
     def wake(self) -> None:
         """Wake our thread."""
-        if not self._is_woken:
-            self._is_woken = True
-            with contextlib.suppress(OSError):
-                os.write(self._wakes[1], b"!")
+        with self._waking:
+            if not self._is_woken:
+                self._is_woken = True
+                with contextlib.suppress(OSError):
+                    os.write(self._wakes[1], b"!")
 
     def wait(self, timeout: float | None) -> None:
         """Sleep until there is something to hear."""
@@ -53,10 +56,11 @@ class Wakeups:
 
     def clear(self) -> None:
         """Forget what was heard. Look at what there is to do *after* this: what comes later is heard again."""
-        if self._is_woken:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wakes[0], 16)
-            self._is_woken = False
+        with self._waking:
+            if self._is_woken:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wakes[0], 16)
+                self._is_woken = False
         if self.loop_that_listens is None:
             self._sessions.bell.drain()
 
@@ -96,6 +100,7 @@ class Wakeups:
         """Hear nothing any more."""
         self.unlisten()
         self._selector.close()
-        self._is_woken = True  # for ever: the pipe's number may be another's soon
-        for end in self._wakes:
-            os.close(end)
+        with self._waking:
+            self._is_woken = True  # for ever: the pipe's number may be another's soon
+            for end in self._wakes:
+                os.close(end)

@@ -93,6 +93,7 @@ class Follower:
         self._on_new_life = on_new_life
         self._incarnation = ""
         self._is_loaded = False
+        self._has_told = False  # anything at all: before, nobody can have missed something
         self._moved = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
         self._asked: asyncio.Future[None] | None = None
@@ -251,12 +252,18 @@ class Follower:
         if news.image is None:
             self._follow(news.entries, news.version - len(news.entries))
         elif is_other or news.version > self.replica.version:
+            if is_other:
+                self.replica.history.clear()
             self.replica.state = State.load(news.image)
             self.replica.version = news.version
+            self.replica.history.extend(news.entries)
             if not is_other:
                 self._on_jump(self.replica.state)
             self._moved.set()
             self._moved.clear()
+            if self._has_told:
+                self._tell([])  # something may have been missed
+        self._has_told = True
         if is_other and was_known:
             self._on_new_life()
 

@@ -61,11 +61,13 @@ BUILT_IN: Final = frozenset(POLICIES)
 """Placements that every worker knows."""
 RECENT: Final = 300
 """Entries that are carried over continue-as-new, for readers that are a little behind."""
+PAST: Final = 100
+"""Entries of what went before that a new reader gets with the state, so that its history does not begin with itself."""
 RULES: Final[dict[int, Callable[[State, commands.Command, int], Outcome]]] = {1: step}
 """The rules by number. A run goes on with those it began with; a new run begins with the newest.
 
-Whoever decided what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
-What the hosted itself decides is as much a part of a replay: change it behind a number of the rules, too.
+Whoever changes what `step` decides adds a number, and keeps the old function for as long as a run may last (a day).
+What a hosted pool itself decides is as much a part of a replay: change it behind a number of the rules, too.
 """
 
 
@@ -278,7 +280,8 @@ class HostedPool:
             missing = version - since.version
             entries = list(history)[-missing:] if missing else []
             return News(self.incarnation, version, self.now, entries)
-        return News(self.incarnation, version, self.now, image=self.replica.state.image())
+        past = list(history)[-PAST:] if self._weight < self.limit // 2 else []  # all of it must fit into one answer
+        return News(self.incarnation, version, self.now, past, self.replica.state.image())
 
     def chains(self) -> list[str]:
         """Return the sessions of all workflows that hold or wait and are not known to be closed, the holders first."""

@@ -22,7 +22,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 from millpond.errors import AcquireTimeout, EngineError, LeaseLost
 from millpond.resources import _arguments
 from millpond.resources._arguments import Units
-from millpond.resources._refusals import Asked, grant_name, lost, not_held
+from millpond.resources._refusals import Asked, add_note, grant_name, lost, not_held
 from millpond.resources._rules import commands
 from millpond.resources._rules.commands import Acquire, Command, Reply
 from millpond.resources._rules.records import HELD, WAITING, Holder, Want
@@ -301,7 +301,7 @@ class WorkflowGrant:
         except LeaseLost as loss:
             if error is None:
                 raise
-            error.add_note(str(loss))
+            add_note(error, str(loss))
 
     def __await__(self) -> Generator[Any, None, WorkflowGrant]:
         if self._state == "new":

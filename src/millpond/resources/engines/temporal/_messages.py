@@ -88,7 +88,7 @@ class Since(Struct, frozen=True, omit_defaults=True):
 
 
 class News(Struct, frozen=True, omit_defaults=True):
-    """What a reader does not know yet: entries if that is little, else the whole state."""
+    """What a reader does not know yet: entries if that is little, else the whole state, and the last that led to it."""
 
     incarnation: str
     version: int
