@@ -20,12 +20,11 @@ from typing import Any, cast
 
 import pytest
 
-from millpond import KeyedPool, Priority, ResourcePool, Task, ThreadPool, as_completed, wait
+from millpond import KeyedPool, Priority, ResourcePool, Task, ThreadPool, _atomic, as_completed, wait
 from millpond.keyed import Job
 from millpond.keyed.worker.feed import Feed
 from millpond.keyed.worker.job_runner import JobRunner
 from millpond.keyed.worker.rebalancer import Rebalancer
-from millpond.local import _atomic
 from millpond.local._calls import HoldingCall
 from millpond.local._timer import Appointment
 from millpond.resources._watching import Watching

@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from millpond._atomic import claim, lock_of
 from millpond._events import Observer, emit
-from millpond.local._atomic import claim, lock_of
 from millpond.local._calls import release_all
 from millpond.local._queues import Fifo, Lifo, Queue
 from millpond.local._task import OptionTask, Task

@@ -19,8 +19,8 @@ from time import perf_counter
 from types import FunctionType
 from typing import Any
 
+from millpond._atomic import FREE_THREADED, take_away
 from millpond._events import Event, Observer, report
-from millpond.local._atomic import FREE_THREADED, take_away
 from millpond.local._task import Task
 from millpond.local._watchers import RAISED, RETURNED, here
 

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from millpond.local._atomic import length_now
+from millpond._atomic import length_now
 
 
 class Drainers:

@@ -15,7 +15,7 @@ from concurrent import futures
 from concurrent.futures._base import PENDING
 from typing import Any, Protocol, TypeVar
 
-from millpond.local._atomic import FREE_THREADED
+from millpond._atomic import FREE_THREADED
 from millpond.local._watchers import NO_WAITERS, RETURNED, Watchers
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import islice, repeat
 from typing import Any, Generic, TypeVar
 
-from millpond.local._atomic import FREE_THREADED
+from millpond._atomic import FREE_THREADED
 from millpond.local._checks import check_callable, check_function, check_optional_count, check_seconds
 from millpond.local._progress import Progress, with_progress
 from millpond.local._task import Task

@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Literal, Protocol, TypeAlias
 
-from millpond.local._atomic import FREE_THREADED, length_now
+from millpond._atomic import FREE_THREADED, length_now
 from millpond.local._task import Task
 
 

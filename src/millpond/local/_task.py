@@ -27,8 +27,8 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from concurrent.futures import _base as _futures
 from typing import Any, Generic, TypeVar, cast
 
+from millpond._atomic import FREE_THREADED, lock_of, pass_lock_of
 from millpond.errors import PoolClosed
-from millpond.local._atomic import FREE_THREADED, lock_of, pass_lock_of
 from millpond.local._loop_bridge import await_task
 from millpond.local._watchers import (
     CANCELLED,

@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from millpond._atomic import FREE_THREADED, take_away
 from millpond._events import logger
-from millpond.local._atomic import FREE_THREADED, take_away
 
 LINGER = 1.0
 """Seconds after which the thread looks for itself, and ends if there is nothing."""

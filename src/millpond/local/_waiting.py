@@ -19,7 +19,7 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, 
 from concurrent.futures._base import PENDING, RUNNING
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from millpond.local._atomic import FREE_THREADED, pass_lock_of
+from millpond._atomic import FREE_THREADED, pass_lock_of
 from millpond.local._task import Task
 from millpond.local._watchers import OPEN, here
 

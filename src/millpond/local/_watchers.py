@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import _base as _futures
 from typing import Any, Final
 
-from millpond.local._atomic import FREE_THREADED, lock_of, pass_lock_of
+from millpond._atomic import FREE_THREADED, lock_of, pass_lock_of
 
 # What became of a task. OPEN covers both "queued" and "running": `_fn` tells them apart.
 OPEN: Final = 0

@@ -34,9 +34,9 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, Protocol, TypeAlias
 
+from millpond._atomic import claim, length_now
 from millpond._events import emit
 from millpond.errors import PoolFull
-from millpond.local._atomic import claim, length_now
 from millpond.local._backlog import Backlog
 from millpond.local._backlog import Host as BacklogHost
 from millpond.local._calls import run_admitted

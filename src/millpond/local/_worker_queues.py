@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from millpond.local._atomic import FREE_THREADED, length_now
+from millpond._atomic import FREE_THREADED, length_now
 from millpond.local._queues import Fifo, Queue
 from millpond.local._task import OptionTask, Task
 

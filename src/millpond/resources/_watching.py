@@ -6,7 +6,7 @@ import sys
 import weakref
 from collections.abc import Callable
 
-from millpond.local._atomic import take_away
+from millpond._atomic import take_away
 from millpond.resources import _timers
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from millpond import CancelToken, ProcessPool, Snapshot, Task, TaskTimeout, ThreadPool, as_completed, wait
-from millpond.local._atomic import _LOCKS
+from millpond._atomic import _LOCKS
 from pool_calls import Gate, ended, hold, opened_at_the_end, same
 from waiting import HANG, until
 

@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from millpond._atomic import FREE_THREADED
 from millpond._clock import elapsed
 from millpond._events import Observer, logger
 from millpond.errors import EngineError, EngineUnavailable
@@ -24,7 +25,6 @@ from millpond.keyed.stores.base import PoolGone, Store
 from millpond.keyed.worker.membership import Membership
 from millpond.keyed.worker.rebalancer import Rebalancer
 from millpond.keyed.worker.runner import Runner
-from millpond.local._atomic import FREE_THREADED
 
 LOOK = 1.0
 """Seconds after which it looks by itself."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from millpond._atomic import lock_of
 from millpond._clock import elapsed
 from millpond._events import Observer, emit, logger
 from millpond._tracing import Tracing
@@ -25,7 +26,6 @@ from millpond.keyed.worker.membership import Membership
 from millpond.keyed.worker.pace import Pace
 from millpond.keyed.worker.running_take import RunningTake
 from millpond.keyed.worker.watched import WatchedCaller
-from millpond.local._atomic import lock_of
 
 REPORT_EVERY = 0.05
 """Seconds after which a take that goes on reports what it has done so far."""

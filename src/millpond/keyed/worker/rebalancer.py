@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from millpond._atomic import lock_of
 from millpond._clock import elapsed
 from millpond._events import Observer, emit
 from millpond.keyed.rules import commands as do
@@ -19,7 +20,6 @@ from millpond.keyed.shared.notices import tell
 from millpond.keyed.stores.base import Store
 from millpond.keyed.worker.membership import MARGIN, Membership
 from millpond.keyed.worker.runner import Runner
-from millpond.local._atomic import lock_of
 
 PATROL = 64
 """Own slots that are looked after at each heartbeat, in turn: what a lost answer or hint left behind is found so."""

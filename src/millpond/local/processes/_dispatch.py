@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from millpond.local._atomic import FREE_THREADED, claim, length_now
+from millpond._atomic import FREE_THREADED, claim, length_now
 from millpond.local._map import MapPlace
 from millpond.local._queues import Queue
 from millpond.local._task import OptionTask, Task

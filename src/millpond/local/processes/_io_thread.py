@@ -20,9 +20,9 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
+from millpond._atomic import FREE_THREADED
 from millpond._events import emit, logger
 from millpond.errors import TaskTimeout
-from millpond.local._atomic import FREE_THREADED
 from millpond.local._task import Task
 from millpond.local._watchers import CANCELLED, OPEN, here
 from millpond.local.processes._child import text_of

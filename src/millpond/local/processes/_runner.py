@@ -23,10 +23,10 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from millpond._atomic import claim
 from millpond._events import Observer, emit, logger
 from millpond.errors import PoolClosed
 from millpond.local import _exit_and_fork
-from millpond.local._atomic import claim
 from millpond.local._backlog import Backlog
 from millpond.local._calls import ObservedCall, run
 from millpond.local._drainers import Drainers

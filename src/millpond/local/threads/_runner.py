@@ -31,10 +31,10 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from millpond._atomic import claim
 from millpond._events import Observer, emit
 from millpond.errors import PoolClosed
 from millpond.local import _exit_and_fork
-from millpond.local._atomic import claim
 from millpond.local._backlog import Backlog
 from millpond.local._calls import hold, release_all, run_apart, run_observed
 from millpond.local._cancel import CancelToken

@@ -12,7 +12,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-from millpond.local._atomic import claim
+from millpond._atomic import claim
 from millpond.local._calls import run
 from millpond.local._task import Task
 from millpond.local._watchers import CANCELLED, RAISED, Watchers, here

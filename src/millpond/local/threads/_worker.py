@@ -13,8 +13,8 @@ from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from millpond._atomic import FREE_THREADED, claim, pass_lock_of
 from millpond._events import Observer
-from millpond.local._atomic import FREE_THREADED, claim, pass_lock_of
 from millpond.local._backlog import Backlog
 from millpond.local._calls import GivenUp, hide_frame, run_apart, store_error
 from millpond.local._cancel import CancelToken

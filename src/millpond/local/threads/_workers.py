@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from millpond._atomic import length_now
 from millpond._events import emit
-from millpond.local._atomic import length_now
 from millpond.local._calls import release_all
 from millpond.local._task import Task
 from millpond.local.threads._counts import Counts
