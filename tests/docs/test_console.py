@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from waiting import HANG
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "temporal.md"
-SECTION = re.search(r"^## Look and intervene\n(.*?)^## ", PAGE.read_text(), re.S | re.M)
+SECTION = re.search(r"^## See and release what is held\n(.*?)^## ", PAGE.read_text(), re.S | re.M)
 CHANGES = re.compile(r"\b\d{16}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
