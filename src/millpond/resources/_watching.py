@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 
-from millpond.local._atomic import take_away
 from millpond.resources import _timers
 
 
@@ -15,10 +15,12 @@ class Watching:
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop: Callable[[], None] | None = stop
+        self._turn = threading.RLock()
 
     def stop(self) -> None:
         """Stop it. Doing so again does nothing."""
-        stop = take_away(self, "_stop")
+        with self._turn:
+            stop, self._stop = self._stop, None
         if stop is not None:
             stop()
 
