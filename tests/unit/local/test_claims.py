@@ -298,12 +298,17 @@ class Alarm(Exception):
 
 @contextmanager
 def alarm_at(moment: int) -> Iterator[None]:
-    """Raise in this thread where a signal handler may: at the n-th start of a function, or end of one of C."""
+    """Raise in this thread where a signal handler may: at the n-th start of a function, or end of one of C.
+
+    Not between taking a lock and the block of its `with`: from 3.14 on Python itself lets a handler in there, and then
+    nobody gives the lock back, whatever program it is.
+    """
     left = moment
 
     def strike(frame: Any, event: str, argument: Any) -> None:
         nonlocal left
-        if event in ("call", "c_return") and "/millpond/" in frame.f_code.co_filename:
+        is_with = event == "c_return" and argument.__name__ == "__enter__"
+        if event in ("call", "c_return") and not is_with and "/millpond/" in frame.f_code.co_filename:
             left -= 1
             if left == 0:
                 sys.setprofile(None)
