@@ -87,9 +87,7 @@ class RedisStore:
         return Opened(settings, found[1].decode())
 
     def _check_server(self) -> None:
-        self._other_link.command(
-            "EXISTS", self._base + b"meta"
-        )  # a cluster sends us to the node that has it
+        self._other_link.command("EXISTS", self._base + b"meta")  # a cluster sends us to the node that has it
         check_server(self._other_link, self._address, "keyed", "jobs")
         for problem in self._other_link.run("probe", []):
             raise forbidden(problem.decode(), self._address)
