@@ -31,6 +31,7 @@ from millpond import (
 )
 from millpond.local.processes import _workers
 from millpond.local.processes._worker import ProcessWorker
+from millpond.local.threads._map import ThreadMap
 from waiting import HANG, becomes, until
 
 
@@ -131,6 +132,24 @@ def test_a_parent_whose_only_thread_waits_for_its_subpool_does_not_hang(way):
     with ThreadPool(1) as pool:
         part = pool.subpool(1)
         assert pool.submit(way, part, Gauge()).exception(HANG) is None
+
+
+def test_a_map_whose_place_goes_back_to_the_queue_late_does_not_wait_for_the_only_thread(monkeypatch):
+    """Its consumer, in that thread, has the outcome of a slice before the slice's place is in the queue again."""
+    run_slice, slices = ThreadMap._run_slice, []
+
+    def slowly(run: ThreadMap[Any], worker: Any) -> bool:
+        has_run = run_slice(run, worker)
+        slices.append(has_run)
+        if len(slices) == 1:
+            until(lambda: run.results._consumer._is_asleep)  # again, for the next outcome
+        return has_run
+
+    monkeypatch.setattr(ThreadMap, "_run_slice", slowly)
+    with ThreadPool(1) as pool:
+        part = pool.subpool(1)  # each item lasts longer than a turn of its worker
+        task = pool.submit(lambda: list(part.map(time.sleep, [0.02] * 3, chunksize=1)))
+        assert task.result(HANG) == [None] * 3
 
 
 def test_whoever_waits_does_not_run_tasks_of_a_paused_pool():

@@ -276,8 +276,9 @@ class ThreadMap(Map[T]):
         return worker is not None and not self._runner.is_paused and self._run_slice(worker)
 
     def lend_thread(self) -> AbstractContextManager[Any]:
-        is_inside = self._runner.is_inside() and self._worker() is None  # in a task of the parent, say
-        return self._runner.root.workers.extra_worker() if is_inside and self._queued_places() else nullcontext()
+        """Lend one inside a task of the parent, say; also where no place is queued now: one that runs may be again."""
+        is_inside = self._runner.is_inside() and self._worker() is None
+        return self._runner.root.workers.extra_worker() if is_inside else nullcontext()
 
     def _take_back(self) -> list[tuple[int, int]]:
         with self._lock:
