@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from millpond._sqlite import Database, translate
+from millpond._sqlite import Database, DiskFull, translate
 from millpond._sqlite._process import describe, parse_stat
 from millpond._sqlite._trouble import check_place, file_system_type, is_network, translate_os_error
 from millpond.errors import EngineError, EngineUnavailable
@@ -150,7 +150,7 @@ def real_error(code: int) -> sqlite3.OperationalError:
     [
         (sqlite3.SQLITE_BUSY, EngineUnavailable, "locked by another program"),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, EngineUnavailable, "locked by another program"),
-        (sqlite3.SQLITE_FULL, EngineUnavailable, "no space left"),
+        (sqlite3.SQLITE_FULL, DiskFull, "no space left"),
         (sqlite3.SQLITE_READONLY, EngineError, "read-only"),
         (sqlite3.SQLITE_CANTOPEN, EngineError, "check that the folder exists"),
         (sqlite3.SQLITE_NOTADB, EngineError, "not a SQLite database"),
@@ -169,7 +169,7 @@ def test_each_code_of_sqlite_has_its_words_and_names_the_file(code, kind, words)
     ("code", "kind", "words"),
     [
         (errno.EROFS, EngineError, "read-only"),
-        (errno.ENOSPC, EngineUnavailable, "no space left"),
+        (errno.ENOSPC, DiskFull, "no space left"),
         (errno.ENOENT, EngineError, "does not exist"),
         (errno.ENOLCK, EngineError, "has no locks"),
         (errno.EMFILE, EngineUnavailable, "too many open files"),
