@@ -36,8 +36,15 @@ def _matters(thread: threading.Thread) -> bool:
     return not thread.daemon or thread.name == "millpond-timer" or _WORKER.fullmatch(thread.name) is not None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give storms the time that they need on a busy machine; each other test has the limit of pyproject.toml."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give storms the time that they need on a busy machine; each other test has the limit of pyproject.toml.
+
+    Without `-m`, the long storms (`-m soak`) are left out: who runs a file does not ask for an hour of kills.
+    """
+    if not config.getoption("markexpr"):
+        long = [item for item in items if item.get_closest_marker("soak")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(900))

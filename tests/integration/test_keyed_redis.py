@@ -173,7 +173,7 @@ def test_a_read_only_replica_is_refused_and_a_demoted_primary_is_told(stores, re
 
 
 def test_an_old_server_is_refused(store, monkeypatch):
-    monkeypatch.setattr(store._desk, "command", lambda *_: b"redis_version:6.0.9\r\nrole:master\r\n")
+    monkeypatch.setattr(store._other_link, "command", lambda *_: b"redis_version:6.0.9\r\nrole:master\r\n")
     with pytest.raises(EngineError, match="version 6.0.9; keyed pools need Redis 6.2"):
         store.open(Settings())
 
@@ -482,7 +482,7 @@ def test_a_call_that_is_not_answered_in_time_is_given_up(proxy, stores):
     hire(store)
     put(store, "a")
     proxy.next = "silent"
-    _address._limit(store._dispatching._client._connection.socket, 0.1)  # this call only: all others have time
+    _address._limit(store._dispatch_link._client._connection.socket, 0.1)  # this call only: all others have time
     with pytest.raises(EngineUnavailable, match="did not answer within .* unknown"):
         put(store, "b")
     put(store, "c")
@@ -526,7 +526,7 @@ def _drain(*semaphores: threading.Semaphore) -> None:
 def test_a_forked_child_has_connections_of_its_own(store):
     hire(store)
     put(store, "a")
-    sockets = [link._client._connection for link in (store._dispatching, store._pulse)]
+    sockets = [link._client._connection for link in (store._dispatch_link, store._heartbeat_link)]
     child = os.fork()
     if not child:
         code = 1
@@ -535,12 +535,12 @@ def test_a_forked_child_has_connections_of_its_own(store):
                 store.dispatch(Batch("of the child", 1), [Order(1, "j:k", body("b"))]) == {}
                 and store.ask(about.Members()).members
             )
-            assert store._dispatching._client._connection not in sockets
+            assert store._dispatch_link._client._connection not in sockets
             store.close()
             code = 0
         os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
-    assert put(store, "c") == {} and store._dispatching._client._connection is sockets[0]
+    assert put(store, "c") == {} and store._dispatch_link._client._connection is sockets[0]
     assert ids(work(store)) == ["a", "b", "c"]
 
 
@@ -628,14 +628,14 @@ def test_a_long_reading_holds_up_neither_moves_nor_heartbeats(store, redis_url):
     """Each of them has a connection of its own."""
     hire(store)
     begun, release = threading.Event(), threading.Event()
-    run = store._desk.run
+    run = store._other_link.run
 
     def slowly(name, args):
         begun.set()
         assert release.wait(60)
         return run(name, args)
 
-    store._desk.run = slowly
+    store._other_link.run = slowly
     reader = threading.Thread(target=lambda: store.ask(about.Keys()))
     reader.start()
     try:
@@ -678,12 +678,12 @@ def test_a_drop_that_stopped_halfway_is_ended_by_who_opens_the_pool(store, redis
     hire(store)
     put(store, "a")
     before = store.ask(about.Members()).incarnation
-    store._desk.run("mark", [])  # and then its process died
+    store._other_link.run("mark", [])  # and then its process died
     with pytest.raises(PoolGone):
         store.ask(about.Members())
     assert store.open(Settings(slots=SLOTS)).incarnation != before
     assert store.ask(about.Counts()).jobs == 0 and store.ask(about.Members()).members == ()
-    store._desk.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
+    store._other_link.run("sweep", [before, 1, "meta"])  # somebody else who was at it, too, comes too late
     assert store.ask(about.Members()).members == ()
 
 

@@ -40,12 +40,12 @@ def in_loop(pool, work):
     return asyncio.run_coroutine_threadsafe(work, pool._engine._loop).result(HANG)
 
 
-def lane_of(pool):
-    return pool._engine._pool(pool.name).lane
+def sender_of(pool):
+    return pool._engine._pool(pool.name).sender
 
 
 def handle_of(pool):
-    return lane_of(pool).place.handle()
+    return sender_of(pool).pool_client.handle()
 
 
 # --- reaching the pool -----------------------------------------------------------------------------------------------
@@ -397,7 +397,7 @@ def test_a_process_that_beats_is_not_suspect(monkeypatch, pools, name):
         pool.add("a")
         with pool.acquire():
             silent_for_long = elapsed() + 1.5
-            until(lambda: lane_of(pool).last > silent_for_long)
+            until(lambda: sender_of(pool).last > silent_for_long)
             until(lambda: not pool.holders()[0].suspect)  # it may be, between two beats on a busy machine
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from millpond._clock import elapsed
-from millpond._redis import Address
+from millpond._redis import Address, check_server, read_info
 from millpond.errors import EngineError
 from millpond.keyed.rules import commands
 from millpond.keyed.rules import questions as about
@@ -41,8 +41,6 @@ from millpond.keyed.stores.redis._outer_heart import OuterHeart
 from millpond.keyed.stores.redis._reads import CHUNK, answer_to, beat_of, chunks
 from millpond.keyed.stores.redis._scripts import FORMAT, script
 
-OLDEST: Final = (6, 2)
-
 _Arg: TypeAlias = str | bytes | int
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder().decode
@@ -66,11 +64,11 @@ class RedisStore:
         self._address = Address(url)
         quoted = pool.replace("%", "%25").replace("{", "%7B").replace("}", "%7D") or "%"
         self._base = f"{self._address.prefix}{{{quoted}}}:".encode()
-        self._dispatching = Link(self._address, self._base)
-        self._working = Link(self._address, self._base)
-        self._pulse = Link(self._address, self._base)
-        self._moves = Link(self._address, self._base)
-        self._desk = Link(self._address, self._base)
+        self._dispatch_link = Link(self._address, self._base)
+        self._work_link = Link(self._address, self._base)
+        self._heartbeat_link = Link(self._address, self._base)
+        self._move_link = Link(self._address, self._base)
+        self._other_link = Link(self._address, self._base)
         self._listener = Listener(self._address, self._base)
 
     # -- the pool as a whole ------------------------------------------------------------------------------------------
@@ -78,7 +76,7 @@ class RedisStore:
     def open(self, settings: Settings) -> Opened:
         self._check_server()
         while True:
-            found = self._desk.run("open", [FORMAT, secrets.token_hex(8), *_kept(settings)])
+            found = self._other_link.run("open", [FORMAT, secrets.token_hex(8), *_kept(settings)])
             if len(found) == 3:
                 break
             self._sweep(found[0])  # somebody began to drop it
@@ -89,30 +87,17 @@ class RedisStore:
         return Opened(settings, found[1].decode())
 
     def _check_server(self) -> None:
-        self._desk.command("EXISTS", self._base + b"meta")  # a node of a cluster sends us to the one that has the pool
-        lines = (line.partition(b":") for line in self._desk.command("INFO").splitlines())
-        info = {name: value.decode() for name, _, value in lines}
-        where = f"redis at {self._address.name}"
-        version = info.get(b"redis_version", "0")
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-            raise EngineError(f"{where} is version {version}; keyed pools need Redis 6.2 or newer, or Valkey")
-        if info.get(b"role") == "slave" and info.get(b"slave_read_only", "1") == "1":
-            raise EngineError(f"{where} is a read-only replica; give the URL of the primary")
-        policy = info.get(b"maxmemory_policy", "noeviction")
-        if int(info.get(b"maxmemory", "0")) and policy != "noeviction":
-            raise EngineError(
-                f"{where} deletes keys when its memory is full (maxmemory-policy {policy}), so jobs could vanish; set "
-                "maxmemory-policy noeviction, or give pools a server of their own"
-            )
-        for problem in self._desk.run("probe", []):
+        self._other_link.command("EXISTS", self._base + b"meta")  # a cluster sends us to the node that has it
+        check_server(self._other_link, self._address, "keyed", "jobs")
+        for problem in self._other_link.run("probe", []):
             raise forbidden(problem.decode(), self._address)
 
     def exists(self) -> bool:
         """Return whether there is a pool of this name."""
-        return bool(self._desk.command("EXISTS", self._base + b"meta"))
+        return bool(self._other_link.command("EXISTS", self._base + b"meta"))
 
     def drop(self) -> None:
-        found = self._desk.run("mark", [])
+        found = self._other_link.run("mark", [])
         if found:
             self._sweep(found[0])
 
@@ -121,15 +106,15 @@ class RedisStore:
         pattern = b"".join(b"\\" + bytes((one,)) if one in b"*?[]\\^" else bytes((one,)) for one in self._base) + b"*"
         cursor: _Arg = 0
         while True:
-            cursor, keys = self._desk.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+            cursor, keys = self._other_link.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
             names = [key[len(self._base) :] for key in keys if key != self._base + b"meta"]
             is_last = int(cursor) == 0
-            if not self._desk.run("sweep", [incarnation, int(is_last), *names])[0] or is_last:
+            if not self._other_link.run("sweep", [incarnation, int(is_last), *names])[0] or is_last:
                 return
 
     def close(self) -> None:
         self._listener.close()
-        for link in (self._dispatching, self._working, self._pulse, self._moves, self._desk):
+        for link in (self._dispatch_link, self._work_link, self._heartbeat_link, self._move_link, self._other_link):
             link.close()
 
     def _run(self, link: Link, name: str, args: list[_Arg]) -> list[Any]:
@@ -188,7 +173,7 @@ class RedisStore:
             args = [*batch]
             for slot, mailbox, body, special in orders:
                 args += (slot, mailbox, body, *(_PLAIN if special is None else special))
-        answer = self._run(self._dispatching, name, args)
+        answer = self._run(self._dispatch_link, name, args)
         if not answer:
             return {}
         return {index: verdict.decode() for index, verdict in zip(answer[::2], answer[1::2], strict=True)}
@@ -215,27 +200,27 @@ class RedisStore:
             case commands.Shut():
                 name, args = "switch", ["shut", 0, ""]
             case commands.Gone():
-                return "noted" if self._run(self._desk, "gone", [*command]) else "unknown"
+                return "noted" if self._run(self._other_link, "gone", [*command]) else "unknown"
             case commands.Replay() | commands.Drop():
                 return str(self._letters(command))
             case commands.Configure():
                 name, args = "configure", [part for change in command.changes for part in change]
-        answer: str = self._run(self._desk, name, args)[0].decode()
+        answer: str = self._run(self._other_link, name, args)[0].decode()
         return answer
 
     def _letters(self, command: commands.Replay | commands.Drop) -> int:
         verb = "replay" if isinstance(command, commands.Replay) else "drop"
         numbers = sorted(set(command.numbers))
-        return sum(int(self._run(self._desk, "letters", [verb, *some])[0]) for some in chunks(numbers) or [()])
+        return sum(int(self._run(self._other_link, "letters", [verb, *some])[0]) for some in chunks(numbers) or [()])
 
     # -- workers ------------------------------------------------------------------------------------------------------
 
     def join(self, joiner: Joiner) -> PoolState:
         about = _pack((joiner.label, joiner.weight, joiner.concurrency, joiner.names))
-        return beat_of(self._run(self._pulse, "join", [joiner.id, about]))
+        return beat_of(self._run(self._heartbeat_link, "join", [joiner.id, about]))
 
     def renew(self, worker: str, *, leaving: bool = False, version: int = 0) -> PoolState | None:
-        answer = self._run(self._pulse, "renew", [worker, int(leaving), version])
+        answer = self._run(self._heartbeat_link, "renew", [worker, int(leaving), version])
         return beat_of(answer) if answer else None
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
@@ -254,13 +239,13 @@ class RedisStore:
         )
 
     def leave(self, worker: str) -> None:
-        while self._run(self._pulse, "leave", [worker, CHUNK])[0]:
+        while self._run(self._heartbeat_link, "leave", [worker, CHUNK])[0]:
             pass
 
     def give(self, worker: str, moves: Moves, why: str) -> int:
         given = 0
         for some in chunks(moves) or [()]:
-            given += self._run(self._moves, "give", [worker, why, *(part for move in some for part in move)])[0]
+            given += self._run(self._move_link, "give", [worker, why, *(part for move in some for part in move)])[0]
         return given
 
     def claim(
@@ -285,7 +270,7 @@ class RedisStore:
         contested: list[int] = []
         recovered = 0
         for some in chunks(slots) or [()]:
-            answer = self._run(self._moves, "claim", [*args, *some])
+            answer = self._run(self._move_link, "claim", [*args, *some])
             got += map(int, answer[0])
             contested += map(int, answer[1])
             recovered += answer[2]
@@ -312,7 +297,7 @@ class RedisStore:
                     args += outcome[:5]
             else:
                 args += (slot, mailbox, token, done, how, "")
-        stale, token, takes, signals, gone, more, due, now, version = self._run(self._working, "work", args)
+        stale, token, takes, signals, gone, more, due, now, version = self._run(self._work_link, "work", args)
         return Work(
             tuple(stale),
             _takes(takes, int(token)) if takes else (),
@@ -327,7 +312,7 @@ class RedisStore:
     # -- looking in ---------------------------------------------------------------------------------------------------
 
     def ask(self, question: Question[A]) -> A:
-        link = self._moves if isinstance(question, about.Members | about.Owners) else self._desk
+        link = self._move_link if isinstance(question, about.Members | about.Owners) else self._other_link
         answer: A = answer_to(question, lambda name, args: self._run(link, name, args))
         return answer
 
@@ -370,8 +355,7 @@ def examine(url: str) -> tuple[dict[str, str], list[float], float]:
     """Return what a server says of itself, the seconds of some answers, and its time."""
     link = Link(Address(url), b"")
     try:
-        lines = (line.partition(b":") for line in link.command("INFO").splitlines())
-        info = {name.decode(): value.decode(errors="replace") for name, _, value in lines}
+        info = read_info(link)
         took = []
         for _ in range(20):
             began = elapsed()

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any
 
-from millpond._redis import Address, Client, Subscription
+from millpond._redis import Address, Client, Subscription, check_server
 from millpond._redis._client import Script
 from millpond.errors import EngineError
 from millpond.resources._rules.replica import HISTORY
@@ -25,8 +25,6 @@ from millpond.resources.engines.log._log import (
     decode_witness,
     encode,
 )
-
-OLDEST: Final = (6, 2)
 
 
 @cache
@@ -60,20 +58,7 @@ class RedisLog:
 
     def check(self) -> None:
         """Refuse a server that is too old, read-only, or would throw keys away."""
-        lines = (line.partition(b":") for line in self._client.command("INFO").splitlines())
-        info = {name: value.decode().strip() for name, _, value in lines}
-        where = f"redis at {self._address.name}"
-        version = info.get(b"redis_version", "0")
-        if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
-            raise EngineError(f"{where} is version {version}; resource pools need Redis 6.2 or newer, or Valkey")
-        if info.get(b"role") == "slave" and info.get(b"slave_read_only", "1") == "1":
-            raise EngineError(f"{where} is a read-only replica; give the URL of the primary")
-        policy = info.get(b"maxmemory_policy", "noeviction")
-        if int(info.get(b"maxmemory", "0")) and policy != "noeviction":
-            raise EngineError(
-                f"{where} deletes keys when its memory is full (maxmemory-policy {policy}), so locks could vanish; set "
-                "maxmemory-policy noeviction, or give pools a server of their own"
-            )
+        check_server(self._client, self._address, "resource", "locks")
 
     def sync(self, pool: str, me: str, seq: int, tip: bytes, posts: Sequence[bytes], *, wants_gate: bool) -> Synced:
         """Post parcels, take the gate if it is wanted and free, and return what is new."""
