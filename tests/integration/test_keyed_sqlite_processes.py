@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from millpond._sqlite import Transaction
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.envelope import opened
 from millpond.keyed.rules.records import SECOND, Batch
@@ -224,7 +225,7 @@ def test_a_process_that_says_goodbye_leaves_nothing(store, url, start):
     heard = threading.Event()
     ear = store.listen("w", heard.set)
     until(lambda: store.ask(about.Members()).members)
-    until(lambda: store._file.sessions.others())  # one that was never met is not missed
+    until(lambda: store._file.sessions.own.others())  # one that was never met is not missed
     heard.clear()
     assert listener.ask() == "closed"
     assert heard.wait(HANG)
@@ -249,11 +250,41 @@ def test_the_dead_leave_no_session_or_bell_behind(store, url, start, tmp_path):
     becomes(lambda: store._file.read(lambda t: t.execute("SELECT count(*) FROM session").fetchone()), (1,))
 
 
-def test_a_session_that_was_buried_by_mistake_comes_back(store):
+def test_a_session_that_was_buried_by_mistake_comes_back(store, url, start, tmp_path):
     hand = Hand(store)
+    heard = threading.Event()
+    ear = store.listen("w", heard.set)
     home = store._file
+    before = home.sessions.number
+
+    def bury(transaction: Transaction) -> None:  # as another process does
+        for table, column in (("session", "number"), ("keyed_session", "number"), ("keyed_ear", "session")):
+            transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (before,))
+        home.sessions.own.bell.sweep(before)
+
+    home.write(bury)
+    until(lambda: home.sessions.number != before)
     number = home.sessions.number
-    home.write(lambda t: t.execute("DELETE FROM session"))
-    home.sessions.look_after_own()
-    assert home.read(lambda t: t.execute("SELECT number FROM session").fetchall()) == [(number,)]
+    tables = "SELECT session.number, keyed_session.number, keyed_ear.session FROM session, keyed_session, keyed_ear"
+    becomes(lambda: home.read(lambda t: t.execute(tables).fetchall()), [(number,) * 3])
     assert not store.ask(about.Members()).members[0].is_dead and hand.work().is_gone is False
+    becomes(lambda: os.listdir(tmp_path / "pools.db-bells"), [str(number)])
+    heard.clear()
+    start(TOOLS + "store.dispatch(Batch('b', 1), [order('k', '1')]); say('sent'); hear()", url).line()
+    assert heard.wait(HANG)
+    ear.close()
+
+
+def test_a_session_that_a_resource_pool_has_struck_is_buried_here_too(store):
+    """Its row is gone, and with it the passport by which its death would be seen."""
+    home = store._file
+    dead = home.sessions.number + 1000
+
+    def leave(transaction: Transaction) -> None:
+        transaction.execute("INSERT INTO keyed_session VALUES (?)", (dead,))
+        transaction.execute("INSERT INTO keyed_ear VALUES ('p', 'w', ?, 0)", (dead,))
+
+    home.write(leave)
+    home.sessions.own.bell.ring_self()
+    becomes(lambda: home.read(lambda t: t.execute("SELECT number FROM keyed_session").fetchall()), [(dead - 1000,)])
+    assert home.read(lambda t: t.execute("SELECT * FROM keyed_ear WHERE session = ?", (dead,)).fetchall()) == []

@@ -119,8 +119,8 @@ def test_a_file_that_does_not_open_holds_up_no_other_file(tmp_path, file, pool, 
         "from millpond import ResourcePool\n"
         "first = threading.Thread(target=lambda: ResourcePool('boards', 'sqlite:///' + sys.argv[1]), daemon=True)\n"
         "first.start()\n"
-        "from millpond.resources.engines.sqlite import _registry\n"
-        "while not _registry.opening: time.sleep(0.001)\n"
+        "from millpond.resources.engines.sqlite import files\n"
+        "while not files.opening: time.sleep(0.001)\n"
         "ResourcePool('boards', 'sqlite:///' + sys.argv[2]).close()\n"
         "say('open', first.is_alive())",
         file,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from millpond._sqlite import Bell, Gate
-from millpond.errors import AcquireTimeout, AlreadyExists, LeaseLost, StaleToken
+from millpond.errors import AcquireTimeout, AlreadyExists, EngineError, LeaseLost, StaleToken
 from millpond.resources import ResourcePool
 from millpond.resources._engine import AUDIT
 from millpond.resources.engines.sqlite._engine import SAFETY, SqliteEngine
@@ -216,11 +217,52 @@ def test_a_revoked_holder_in_another_process_is_told_by_a_bell(url, start):
         )
         session, token = map(int, child.line().split())
         engine: Any = pool._engine
-        until(lambda: session in engine._sessions.others())  # a bell is rung for those one knows
+        until(lambda: session in engine._sessions.own.others())  # a bell is rung for those one knows
         pool.admin.release("a", token=token, reason="broom")
         assert "was lost: revoked by" in child.line()
         with pytest.raises(StaleToken):
             pool.admin.release("a", token=token, reason="again")
+
+
+def test_one_buried_by_mistake_before_it_used_a_pool_learns_it_and_its_death_is_seen(url, start):
+    """No pool tells it: there is nothing but its row that is missing. Whoever has none is watched by nobody."""
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        child = start(
+            """
+            engine, before = pool._engine, pool._engine.session
+            with engine._database.writing() as transaction:
+                transaction.execute("DELETE FROM session WHERE number = ?", (int(before),))
+            while engine.session == before:
+                time.sleep(0.005)
+            grant = pool.acquire()
+            say("held")
+            hear()
+            """,
+            url,
+        )
+        assert child.line() == "held"
+        assert pool.try_acquire() is None
+        child.process.kill()
+        pool.acquire(timeout=HANG).release()
+
+
+def test_a_pool_that_is_opened_on_a_new_file_works_though_another_still_has_the_old_one(url, tmp_path, caplog):
+    pool, other = ResourcePool("p", url), ResourcePool("q", url)
+    pool.add("a")
+    for file in tmp_path.iterdir():
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
+    with pytest.raises(EngineError, match="while in use.*close this pool and open it again"):
+        while True:  # the file is looked at now and then
+            pool.acquire().release()
+    pool.close()
+    caplog.clear()
+    with ResourcePool("p", url) as pool:
+        pool.add("a")
+        pool.acquire(timeout=HANG).release()
+        other.close()
+        assert not caplog.records  # there is nothing to end in a file that is gone
+        pool.acquire(timeout=HANG).release()
 
 
 @pytest.mark.parametrize("silent", ["parent", "child"])

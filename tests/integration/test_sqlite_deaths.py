@@ -68,7 +68,7 @@ class Scene:
         program = self.start(HOLDER, self.path, *args, prefix=prefix)
         number = int(program.line())
         with self.database.reading() as transaction:
-            return program, number, enrolled(transaction)[number]
+            return program, number, Passport.decode(enrolled(transaction)[number])
 
     def close(self) -> None:
         self.live.close()
@@ -220,7 +220,7 @@ def test_a_process_in_a_namespace_does_not_take_those_outside_for_dead(scene):
         while hear():
             with database.reading() as transaction:
                 sessions = enrolled(transaction)
-            say(*[verdict(passport, number, live).name for number, passport in sessions.items()])
+            say(*[verdict(Passport.decode(passport), number, live).name for number, passport in sessions.items()])
         """,
         scene.path,
         prefix=("unshare", "--pid", "--fork", "--kill-child"),

@@ -4,6 +4,8 @@
     Gate         the one gate for all writes, checkpoints, opens and closes                  _gate
     LiveFile     locks that say "alive" until the kernel drops them; Passport, verdict()     _liveness
     enrol()      sessions: rows in the database that are backed by such a lock               _sessions
+    Session      ours, with all that belongs to it, and the watch over those of others       _session
+    Registry     one object per file and process, whoever opens it                           _registry
     DeathWatch   notices the death of other processes when it happens                        _deathwatch
     Bell         wakes other processes                                                       _bell
     EngineClock  one clock for all of them                                                   _clock
@@ -22,6 +24,8 @@ from millpond._sqlite._deathwatch import DeathWatch
 from millpond._sqlite._gate import Gate
 from millpond._sqlite._liveness import CONFIRM, LiveFile, Passport, Verdict, verdict
 from millpond._sqlite._process import read_stat
+from millpond._sqlite._registry import Registry
+from millpond._sqlite._session import Rows, Session
 from millpond._sqlite._sessions import enrol, enrolled, note_use, strike, used
 from millpond._sqlite._trouble import DiskFull, translate
 
@@ -37,6 +41,9 @@ __all__ = [
     "Gate",
     "LiveFile",
     "Passport",
+    "Registry",
+    "Rows",
+    "Session",
     "Transaction",
     "Verdict",
     "enrol",

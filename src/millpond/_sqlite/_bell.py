@@ -39,6 +39,7 @@ class Bell:
         self._pid = os.getpid()
         self._is_rung = False
         self._folder_fd = -1
+        self._inode = 0
         self.is_audible = True
         """Whether other processes can ring it; if not, only the slow poll wakes this one."""
         self._far = _datagram()
@@ -94,7 +95,7 @@ class Bell:
 
     def close(self) -> None:
         """Take the bell down. In a forked child only its copies of the descriptors are closed."""
-        if self.is_audible and self._pid == os.getpid() and self._ear.fileno() >= 0:
+        if self.is_audible and self._pid == os.getpid() and self._ear.fileno() >= 0 and self._is_ours():
             self.sweep(self.number)
         for each in (self._ear, self._near, self._far):
             each.close()
@@ -107,6 +108,13 @@ class Bell:
     def _address(self, number: int) -> str:
         return f"/proc/self/fd/{self._folder_fd}/{number}" if _HAS_PROC else os.path.join(self.folder, str(number))
 
+    def _is_ours(self) -> bool:
+        """Return whether the socket in our place is ours: in a file that replaced ours, another has our number."""
+        try:
+            return os.lstat(os.path.join(self.folder, str(self.number))).st_ino == self._inode
+        except OSError:
+            return False
+
     def _hang(self, address: str) -> tuple[socket.socket, socket.socket]:
         if len(os.fsencode(address)) > _LONGEST:
             raise OSError("the path is too long for a socket")
@@ -115,6 +123,7 @@ class Bell:
             self.sweep(self.number)  # the number is ours: this is of one who died before he could commit it
             ear.bind(address)
             os.chmod(address, self._mode)
+            self._inode = os.lstat(address).st_ino
             near.connect(address)
         except OSError:
             ear.close()

@@ -56,8 +56,8 @@ class DeathWatch:
 
     def update(self, sessions: Mapping[int, Passport]) -> None:
         """Watch exactly these from now on; one's own are left out."""
-        for number in self._sessions.keys() - sessions.keys():
-            self._forget(number)
+        for number in [n for n, passport in self._sessions.items() if sessions.get(n) != passport]:
+            self._forget(number)  # it has gone, or has moved to another live file
         for number in sessions.keys() - self._sessions.keys():
             passport = sessions[number]
             if not passport.is_own:

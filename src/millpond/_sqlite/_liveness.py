@@ -96,8 +96,8 @@ class LiveFile:
         """Take one's locks again, should some code in this process have opened and closed the file; and say whether
         the path still names this file.
 
-        When it does not, others can no longer see the locks, only the pid. To mend that: open a new `LiveFile`, lock
-        the number there, and write a new passport into the session's row.
+        When it does not, others can no longer see the locks, only the pid. To mend that: go on with the `successor()`,
+        and write a new passport into the session's row.
         """  # noqa: D205
         file = self._own_file()
         for number in self._numbers:
@@ -107,6 +107,17 @@ class LiveFile:
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == file.key
+
+    def successor(self) -> LiveFile:
+        """Return the file that the path names now, with all that is locked through this object locked there, too."""
+        new = LiveFile(self.path.removesuffix("-live"))
+        try:
+            for number in self._numbers:
+                new.lock(number)
+        except BaseException:
+            new.close()
+            raise
+        return new
 
     def is_locked(self, number: int) -> bool:
         """Tell whether any process holds the byte of that session."""

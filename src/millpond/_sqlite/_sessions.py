@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 from millpond._sqlite._liveness import LiveFile, Passport
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from millpond._sqlite._database import Database, Transaction
 
 
-def enrol(database: Database, live: LiveFile) -> int:
-    """Begin a session of this process and return its number, which nobody ever had."""
+def enrol(database: Database, live: LiveFile, also: Callable[[Transaction, int], object] | None = None) -> int:
+    """Begin a session of this process and return its number, which nobody ever had; `also` is done with it."""
     transaction = None
     number = 0
     try:
@@ -27,6 +29,8 @@ def enrol(database: Database, live: LiveFile) -> int:
             number = transaction.execute("INSERT INTO session (passport) VALUES (?)", (passport,)).lastrowid or 0
             live.lock(number)
             note_use(transaction, number, 0)
+            if also is not None:
+                also(transaction, number)
         return number
     except BaseException:
         if number and transaction is not None and not transaction.committed:
@@ -34,10 +38,9 @@ def enrol(database: Database, live: LiveFile) -> int:
         raise
 
 
-def enrolled(transaction: Transaction) -> dict[int, Passport]:
-    """Read all sessions."""
-    rows = transaction.execute("SELECT number, passport FROM session").fetchall()
-    return {number: Passport.decode(passport) for number, passport in rows}
+def enrolled(transaction: Transaction) -> dict[int, str]:
+    """Read all sessions, with their passports as they are in the file."""
+    return dict(transaction.execute("SELECT number, passport FROM session").fetchall())
 
 
 def note_use(transaction: Transaction, number: int, pool: int) -> None:

@@ -382,7 +382,7 @@ async def test_a_closed_pool_leaves_the_event_loop_its_descriptors(tmp_path):
     pool = AsyncResourcePool("p", url_of("sqlite", tmp_path))
     await pool.add("a")
     async with pool.acquire():
-        bell = pool._engine._sessions.bell.fileno()  # type: ignore[attr-defined]
+        bell = pool._engine._sessions.own.bell.fileno()  # type: ignore[attr-defined]
     await pool.close()
     reader, writer = os.pipe()
     os.dup2(reader, bell)

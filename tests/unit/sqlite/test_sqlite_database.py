@@ -542,7 +542,7 @@ def test_sessions_are_numbered_once_and_for_all(database):
     live.unlock(second)
     assert enrol(database, live) == second + 1
     with database.reading() as reader:
-        passport = enrolled(reader)[first]
+        passport = Passport.decode(enrolled(reader)[first])
     assert passport == Passport.of_this_process(live)
     assert verdict(passport, first, live) is Verdict.ALIVE
     live.close()

@@ -109,6 +109,17 @@ def test_those_no_longer_asked_for_are_forgotten(watch, sleeper):
     assert watch.dead() == []
 
 
+def test_one_who_has_moved_to_another_live_file_is_watched_there(watch, live, sleeper, clock):
+    """What is known of him must be what he says now: in a file that is gone nobody's lock can be found."""
+    stranger = dataclasses.replace(sleeper().passport, namespace="elsewhere")
+    watch.update({1: dataclasses.replace(stranger, live_nonce="of a file that is gone")})
+    watch.update({1: stranger})
+    for _ in range(2):
+        clock[0] += IDLE_POLL + CONFIRM
+        dead = watch.dead()
+    assert dead == [1]
+
+
 def test_ones_own_sessions_are_left_out(watch, live):
     watch.update({1: Passport.of_this_process(live)})
     assert watch.patience() is None and watch.dead() == []

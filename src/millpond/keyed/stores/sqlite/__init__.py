@@ -4,7 +4,7 @@
     _files      the files that this process has open, one `SharedFile` each
     _file       SharedFile: connection and session of this process; its thread, which hears hints and buries the dead
     _writer       Writer: all writing of this process: threads that wait share a transaction
-    _sessions   Sessions: our session and those of the others; who has died
+    _sessions   Sessions: whose process is dead, and how it is buried
     _witness    Witness: vouches for workers whose process computes without a sign of life
     _subscriptions       who listens here, and how others are called
     _reads      answers to questions, which change nothing
@@ -33,7 +33,7 @@ from __future__ import annotations
 from millpond.keyed.stores.sqlite._files import files
 from millpond.keyed.stores.sqlite._store import SqliteStore
 
-__all__ = ["SqliteStore", "open", "pools"]
+__all__ = ["SqliteStore", "files", "open", "pools"]
 
 
 def pools(url: str) -> list[str]:
@@ -42,7 +42,7 @@ def pools(url: str) -> list[str]:
     try:
         return file.read(lambda file: [name for (name,) in file.execute("SELECT name FROM keyed_pool ORDER BY name")])
     finally:
-        files.close(file)
+        files.give_back(file)
 
 
 def open(url: str, pool: str) -> SqliteStore:  # noqa: A001

@@ -39,7 +39,6 @@ class SharedFile:
         self.path = place.path
         self.synchronous = place.synchronous
         self.pid = _fork.this.pid
-        self.users = 0
         self.is_void = False
         """The file was replaced, or this was closed: open another."""
         self.pools = Pools()
@@ -49,17 +48,16 @@ class SharedFile:
         try:
             self._check_format()
             self.clock = EngineClock(self.database)
-            self.sessions = Sessions(self.database)
+            self.sessions = Sessions(self.database, self.listeners.names)
         except BaseException:
             self.database.close()
             raise
         self._writer = Writer(self.database, self.clock)
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self.sessions.bell, selectors.EVENT_READ)
+        self.sessions.own.register(self._selector)
         self._thread = threading.Thread(target=self._watch, name="millpond-keyed-sqlite", daemon=True)
-        self.sessions.meet()
-        self._listen_for_deaths()
-        self.sessions.bell.ring(self.sessions.others())
+        self.sessions.own.meet()
+        self.sessions.own.bell.ring(self.sessions.own.others())
         self._thread.start()
 
     def _check_format(self) -> None:
@@ -89,7 +87,7 @@ class SharedFile:
             raise
         finally:
             if self._writer.writes - self._checked >= CHECKPOINT:
-                self.sessions.bell.ring_self()
+                self.sessions.own.bell.ring_self()
 
     def read(self, step: Callable[[Transaction], T]) -> T:
         """Carry out a step that only reads."""
@@ -101,17 +99,22 @@ class SharedFile:
     def listen(self, subscription: Subscription) -> None:
         """Subscribe to hints, also those of other processes."""
         self.listeners.add(subscription)
-        row = (subscription.pool, subscription.name, self.sessions.number)
-        self.write(lambda transaction: transaction.execute("INSERT OR IGNORE INTO keyed_ear VALUES (?, ?, ?, 0)", row))
+        key = (subscription.pool, subscription.name)
+        self.write(
+            lambda transaction: transaction.execute(
+                "INSERT OR IGNORE INTO keyed_ear VALUES (?, ?, ?, 0)", (*key, self.sessions.number)
+            )
+        )
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Unsubscribe."""
         if self.listeners.discard(subscription) and not self.is_void:
-            row = (subscription.pool, subscription.name, self.sessions.number)
+            key = (subscription.pool, subscription.name)
             try:
                 self.write(
                     lambda transaction: transaction.execute(
-                        "DELETE FROM keyed_ear WHERE pool = ? AND name = ? AND session = ?", row
+                        "DELETE FROM keyed_ear WHERE pool = ? AND name = ? AND session = ?",
+                        (*key, self.sessions.number),
                     )
                 )
             except EngineError as error:  # it goes with the session
@@ -119,15 +122,11 @@ class SharedFile:
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
-    def _listen_for_deaths(self) -> None:
-        if self.sessions.deaths.fileno() >= 0:
-            self._selector.register(self.sessions.deaths, selectors.EVENT_READ)
-
     def _watch(self) -> None:
         """Wait for something to hear, and tell it, until this is closed."""
         looked = time.monotonic()
         while not self._is_over():
-            patience = self.sessions.patience()
+            patience = self.sessions.own.patience()
             self._selector.select(LOOK if patience is None else min(LOOK, patience))
             if self._is_over():
                 return
@@ -148,12 +147,11 @@ class SharedFile:
         return self.is_void
 
     def _turn_once(self) -> None:
-        self.sessions.bell.drain()
-        is_news = self.sessions.look()
-        if is_news:
-            self.sessions.bury()
-        is_news = self.sessions.meet() or is_news
-        if is_news:
+        self.sessions.own.bell.drain()
+        dead = self.sessions.own.find_dead()
+        if dead:
+            self.sessions.bury(dead)
+        if self.sessions.own.meet() or dead:
             self.listeners.call_all()
         with self.database.glancing() as transaction:
             self.listeners.call_rung(transaction, self.sessions.number)
@@ -162,34 +160,31 @@ class SharedFile:
             self.database.checkpoint_if_large(WAL_LIMIT)
 
     def _look_after_own(self) -> None:
-        deaths = self.sessions.deaths
-        self.sessions.look_after_own()
-        if self.sessions.deaths is not deaths:
+        """Take a new session if somebody buried ours by mistake, and mend a live file that was replaced."""
+        if self.sessions.own.is_well():
+            return
+        try:
+            with self.database.gate:
+                self.sessions.own.mend()
+        finally:
             self._selector.close()
             self._selector = selectors.DefaultSelector()
-            self._selector.register(self.sessions.bell, selectors.EVENT_READ)
-            self._listen_for_deaths()
+            self.sessions.own.register(self._selector)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def shut_down(self) -> None:
         """End the session: what workers of this process had is free to be claimed."""
         if self.pid != _fork.this.pid:
             return
         was_void, self.is_void = self.is_void, True
-        self.sessions.bell.ring_self()
+        self.sessions.own.bell.ring_self()
         if threading.current_thread() is not self._thread:
             self._thread.join(5.0)
         self._writer.close()
-        try:
-            if not was_void and self.database.gate.enter_within(5.0):
-                try:
-                    self.sessions.say_goodbye()
-                finally:
-                    self.database.gate.leave()
-        except EngineError as error:  # the kernel will tell the others that we are gone
-            logger.warning("a session could not be ended", extra={"millpond": {"error": str(error)}})
-        self.sessions.bell.ring(self.sessions.others())
+        if not was_void:
+            self.sessions.own.end(self.sessions.say_goodbye)
+        self.sessions.own.bell.ring(self.sessions.own.others())
         self._selector.close()
-        self.sessions.close()
+        self.sessions.own.close()
         self.database.close()

@@ -54,6 +54,11 @@ class Listeners:
                 self._rung.pop(key, None)
             return not subscriptions
 
+    def names(self) -> list[tuple[str, str]]:
+        """Return the pools and names for which somebody listens here."""
+        with self._lock:
+            return list(self._subscriptions)
+
     def call(self, pool: str, names: Iterable[str]) -> None:
         """Call the subscriptions of these names."""
         with self._lock:

@@ -75,7 +75,7 @@ class SqliteStore:
         with self._gone():
             answer = file.write(step)
         if hints:
-            file.sessions.bell.ring(rung)
+            file.sessions.own.bell.ring(rung)
             file.listeners.call(self._pool, hints)
         return answer
 
@@ -113,7 +113,7 @@ class SqliteStore:
 
     def open(self, settings: Settings) -> Opened:
         if self._file.is_void and not self._is_closed and self._file.pid == _fork.this.pid:
-            files.close(self._file)
+            files.give_back(self._file)
             self._file = files.open(self.url)
             for subscription in self._subscriptions:
                 self._file.listen(subscription)
@@ -138,7 +138,15 @@ class SqliteStore:
         first = None
         match one:
             case do.Join(joiner):
-                one = do.Join(joiner._replace(session=self._open_file().sessions.number))
+                file = (
+                    self._open_file()
+                )  # the session of the moment at which it is written: it may become another before
+                return cast(
+                    A,
+                    self._write(
+                        lambda rules, now: rules.do(now, do.Join(joiner._replace(session=file.sessions.number)))
+                    ),
+                )
             case do.Renew():
                 first = self._vouch
             case do.Claim():
@@ -198,4 +206,4 @@ class SqliteStore:
             self._is_closed = True
             for subscription in list(self._subscriptions):
                 self._unsubscribe(subscription)
-            files.close(self._file)
+            files.give_back(self._file)

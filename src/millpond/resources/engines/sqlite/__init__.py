@@ -6,7 +6,7 @@
     _accepted  AcceptedOffers: locks that were accepted by a byte, before they are claimed in the file
     _replicas  Replicas: the pools as this process knows them, and who wants to hear of them
     _wakeups   Wakeups: what the thread sleeps on, or an event loop in its place
-    _sessions  Sessions: our session and those of the others; who has died
+    _sessions  Sessions: what the news tell of sessions, and what ours has noted
     _log       pools as rows: an image now and then, and every batch of entries since
 
 An engine is made of these parts, and each knows only parts below it in this list. The locks are taken in `_engine`,
@@ -24,60 +24,10 @@ the group, too.
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
-from weakref import WeakValueDictionary
-
-from millpond._sqlite._url import parse
+from millpond._sqlite import Registry
 from millpond.resources.engines.sqlite._engine import SqliteEngine
 
-__all__ = ["SqliteEngine", "open"]
+__all__ = ["SqliteEngine", "files", "open"]
 
-
-class _Opening:
-    """The right to open a file, for one thread at a time."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-class _Registry:
-    """The engines that this process has open: one per file, whoever asks."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.opening: WeakValueDictionary[str, _Opening] = WeakValueDictionary()
-        self.engines: WeakValueDictionary[str, SqliteEngine] = WeakValueDictionary()  # one that is open has a thread
-
-    def open(self, url: str) -> SqliteEngine:
-        place = parse(url)
-        path = place.path
-        with self.lock:
-            opening = self.opening.setdefault(path, _Opening())
-        with opening.lock:  # one file that does not open holds up nobody who opens another
-            engine = self.engines.get(path)
-            if engine is not None and not engine.is_given_up and engine.synchronous != place.synchronous:
-                raise ValueError(
-                    f"{path!r} is open in this process with synchronous={engine.synchronous}: use the same URL for all"
-                )
-            if engine is None or not engine.retain():
-                engine = self.engines[path] = SqliteEngine(url, place)
-                engine.retain()
-            return engine
-
-    def forget_in_child(self) -> None:
-        """Begin anew after a fork: the sessions are the parent's."""
-        self.lock = threading.Lock()
-        self.opening = WeakValueDictionary()
-        self.engines = WeakValueDictionary()
-
-    def close_all(self) -> None:
-        for engine in list(self.engines.values()):
-            engine.shut_down()
-
-
-_registry = _Registry()
-open = _registry.open  # noqa: A001
-os.register_at_fork(after_in_child=_registry.forget_in_child)
-atexit.register(_registry.close_all)
+files: Registry[SqliteEngine] = Registry(lambda url, place: SqliteEngine(url, place, files.give_back))
+open = files.open  # noqa: A001

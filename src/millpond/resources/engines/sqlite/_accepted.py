@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millpond._clock import elapsed
-from millpond._sqlite import EngineClock
+from millpond._sqlite import EngineClock, Session
 from millpond.resources._rules.records import OFFERED
 from millpond.resources.engines.sqlite._replicas import Pool
-from millpond.resources.engines.sqlite._sessions import Sessions
 
 CLAIM = 0.05
 """Seconds after which an accepted lock that is still held is claimed in the file."""
@@ -30,28 +29,23 @@ CLAIMS = 1 << 60
 class AcceptedOffers:
     """What this process has accepted by a byte."""
 
-    def __init__(self, sessions: Sessions, clock: EngineClock) -> None:
-        self._sessions = sessions  # has the live file, which may become another
+    def __init__(self, session: Session, clock: EngineClock) -> None:
+        self._session = session  # has the live file, which may become another
         self._clock = clock
         self.offers: dict[int, tuple[str, str, float]] = {}  # token -> pool, request, when
 
     def accept(self, pool: str, request: str, token: int, until: int) -> bool:
         """Take an offered lock by locking its byte."""
-        self._sessions.live.lock(CLAIMS + token)
+        self._session.live.lock(CLAIMS + token)
         if self._clock.now() < until:
             self.offers[token] = (pool, request, elapsed())
             return True
-        self._sessions.live.unlock(CLAIMS + token)
+        self._session.live.unlock(CLAIMS + token)
         return False
-
-    def show_again(self) -> None:
-        """Lock the bytes once more, in another live file."""
-        for token in self.offers:
-            self._sessions.live.lock(CLAIMS + token)
 
     def is_accepted(self, token: int) -> bool:
         """Return whether anybody, here or elsewhere, has accepted the lock with this token."""
-        return token in self.offers or self._sessions.live.is_locked(CLAIMS + token)
+        return token in self.offers or self._session.live.is_locked(CLAIMS + token)
 
     def has_old(self) -> bool:
         """Return whether something was accepted a while ago."""
@@ -71,4 +65,4 @@ class AcceptedOffers:
             found = None if replica is None else replica.state.requests.get(request)
             if replica is not None and (found is None or found.state != OFFERED or found.token != token):
                 del self.offers[token]
-                self._sessions.live.unlock(CLAIMS + token)
+                self._session.live.unlock(CLAIMS + token)

@@ -48,17 +48,17 @@ class Batch:
     def carry_out(self, transaction: Transaction, also: Iterable[str]) -> None:
         """Carry out all that is queued; `also` follow these pools."""
         self._follow_all(transaction, also)
-        self._bury(transaction)
+        self._bury(transaction, self._sessions.own.dead)
         self._claim_old()
         self._decide_all(transaction)
         self._note_use(transaction)
         self._replicas.append(transaction, self.made)
         self._clock.record(transaction)
 
-    def bury_only(self, transaction: Transaction) -> None:
-        """End all that the dead held, and leave what is queued."""
+    def bury_only(self, transaction: Transaction, dead: set[int]) -> None:
+        """End all that these sessions held, and leave what is queued."""
         self._replicas.begin()
-        self._bury(transaction)
+        self._bury(transaction, dead)
         self._replicas.append(transaction, self.made)
 
     def concerned(self) -> set[int]:
@@ -75,7 +75,7 @@ class Batch:
                         if request is not None:
                             found.add(request.session)
                     elif (kind is changes.Ended and change.how not in _QUIET) or kind is changes.Adopted:  # type: ignore[union-attr]
-                        return self._sessions.others()
+                        return self._sessions.own.others()
         found -= {"", self._sessions.session}
         return {int(session) for session in found}
 
@@ -91,17 +91,15 @@ class Batch:
             except UnreadablePool:
                 continue  # whoever asks for something in it is told
 
-    def _bury(self, transaction: Transaction) -> None:
+    def _bury(self, transaction: Transaction, dead: set[int]) -> None:
         """End all that the dead held, in every pool that they used."""
-        dead = self._sessions.dead
         if not dead:
             return
         there = enrolled(transaction)
         for number in sorted(dead):
             if number in there and self._bury_one(transaction, number):
                 strike(transaction, number)
-            self._sessions.bell.sweep(number)
-        self._sessions.forget_dead(there)
+        self._sessions.own.forget(dead)
 
     def _bury_one(self, transaction: Transaction, number: int) -> bool:
         """End all that a session held; False if it used a pool that cannot be read here: then its row stays."""
@@ -128,7 +126,7 @@ class Batch:
         for name, entries in self.made.items():
             pool = self._replicas.pools[name].id
             if pool is not None and pool not in known and any(entry.by == mine for entry in entries):
-                note_use(transaction, self._sessions.number, pool)
+                note_use(transaction, self._sessions.own.number, pool)
                 self.noted.add(pool)
 
     def _claim_old(self) -> None:

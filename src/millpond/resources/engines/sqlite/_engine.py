@@ -28,7 +28,7 @@ from typing import TypeVar
 from millpond._clock import elapsed
 from millpond._events import logger
 from millpond._interrupts import shielded
-from millpond._sqlite import Database, EngineClock, Transaction
+from millpond._sqlite import Database, EngineClock, FileReplaced, Transaction
 from millpond._sqlite._url import Place
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.resources import _timers
@@ -65,14 +65,17 @@ class SqliteEngine:
     is_shared = True
     audit_every = AUDIT
 
-    def __init__(self, url: str, place: Place) -> None:
+    def __init__(
+        self, url: str, place: Place, give_back: Callable[[SqliteEngine], object] = lambda engine: engine.shut_down()
+    ) -> None:
         self.url = url
+        self.path = place.path
         self.synchronous = place.synchronous
         self.is_closed = False
         self.pid = os.getpid()
-        self._users = 0
-        self._counting = threading.Lock()
-        self.is_given_up = False
+        self.is_void = False
+        """The file was replaced, or this was closed: open another."""
+        self._give_back = give_back
         self._use = threading.RLock()
         self._is_running = False
         self._is_at_gate = False
@@ -85,15 +88,19 @@ class SqliteEngine:
         self._is_stuck = False
         self._database = Database(place.path, tables=[_log.TABLES], synchronous=place.synchronous, mode=place.mode)
         self._gate = self._database.gate
-        self._sessions = Sessions(self._database)
-        self._clock = EngineClock(self._database)
+        try:
+            self._clock = EngineClock(self._database)
+            self._sessions = Sessions(self._database)
+        except BaseException:
+            self._database.close()
+            raise
         self._replicas = Replicas(self._database, self._sessions.notice)
         self._queue = CallQueue(self._use, self._obstacle)
-        self._accepted = AcceptedOffers(self._sessions, self._clock)
-        self._wakeups = Wakeups(self._sessions)
+        self._accepted = AcceptedOffers(self._sessions.own, self._clock)
+        self._wakeups = Wakeups(self._sessions.own)
         self.holder = self._sessions.holder()
         self._meet()
-        self._sessions.bell.ring(self._sessions.others())
+        self._sessions.own.bell.ring(self._sessions.own.others())
         self._thread = threading.Thread(target=self._work, name="millpond-sqlite", daemon=True)
         self._thread.start()
 
@@ -184,42 +191,23 @@ class SqliteEngine:
         waited = self._queue.waited()
         return self._gate.obstacle(waited) if waited and not self.is_closed else ""
 
-    def retain(self) -> bool:
-        """Count one more user; False if the last one has left."""
-        with self._counting:
-            if not self.is_given_up:
-                self._users += 1
-            return not self.is_given_up
-
     def close(self) -> None:
         """Give up one use; the last one ends the session."""
-        with self._counting:
-            self._users -= 1
-            self.is_given_up = self._users <= 0
-        if self.is_given_up:
-            self.shut_down()
+        self._give_back(self)
 
     def shut_down(self) -> None:
         """End the session: what this process holds is released."""
         if self.is_closed or os.getpid() != self.pid:
             return
-        self.is_closed = True
+        was_void, self.is_closed, self.is_void = self.is_void, True, True
         self._wakeups.wake()
         self._thread.join(5.0)
-        try:
-            if self._gate.enter_within(5.0):
-                try:
-                    self._say_goodbye()
-                finally:
-                    self._gate.leave()
-        except EngineError as error:  # the kernel will tell the others that we are gone
-            logger.warning("a session could not be ended", extra={"millpond": {"error": str(error)}})
+        if not was_void:
+            self._sessions.own.end(self._say_goodbye)
         self._fail_all(PoolClosed(f"{self.url} was closed"))
         self._wakeups.close()
-        self._sessions.bell.close()
-        self._sessions.deaths.close()
+        self._sessions.own.close()
         self._database.close()
-        self._sessions.live.close()
 
     # --- batches -----------------------------------------------------------------------------------------------
 
@@ -243,7 +231,7 @@ class SqliteEngine:
 
     def _heard_bell(self) -> None:
         """Hear, on an event loop, that something was handed to this process."""
-        self._sessions.bell.drain()
+        self._sessions.own.bell.drain()
         if not self._use.acquire(blocking=False):
             self._wakeups.wake()
             return
@@ -347,6 +335,7 @@ class SqliteEngine:
         which one is to blame: carried out one by one, that one fails alone.
         """
         self._replicas.forget()
+        self.is_void = self.is_void or isinstance(error, FileReplaced)
         if isinstance(error, EngineError) or (isinstance(error, Exception) and not batch.taken):
             self._queue.fail(batch.taken, error)
             self._rest = REST
@@ -368,7 +357,7 @@ class SqliteEngine:
         try:
             with self._use:
                 if self._to_ring:
-                    self._sessions.bell.ring(self._to_ring)
+                    self._sessions.own.bell.ring(self._to_ring)
                     self._to_ring = set()
                 for pool in self._replicas.pools.values():
                     pool.tell()
@@ -404,32 +393,29 @@ class SqliteEngine:
         """Look at once whether somebody died, before a request is judged by who has its id."""
         with self._use:
             self._sessions.meet()
-            self._sessions.look_for_deaths()
+            self._sessions.own.find_dead(eager=True)
 
     def _say_goodbye(self) -> None:
         """End all that is ours, and our session; the gate is ours."""
         with self._use:
-            self._sessions.dead = {self._sessions.number}
             batch = self._new_batch()
             with self._database.writing() as transaction:
-                batch.bury_only(transaction)
-            self._sessions.bell.ring(batch.concerned())
+                batch.bury_only(transaction, {self._sessions.own.number})
+            self._sessions.own.bell.ring(batch.concerned())
 
     def _begin_again(self) -> None:
         """Take a new session after somebody buried the old one by mistake, and mend a live file that was replaced."""
         with self._use:
-            is_found = self._sessions.live.reassert()
+            is_well = self._sessions.own.is_well()
         self._wakeups.check_loop()
-        if self._sessions.is_buried:
-            self._sessions.is_buried = False
-            self._wakeups.unlisten()
-            self._sessions.enrol_again()
-            self._wakeups.listen()
-        elif not is_found:
+        if is_well:
+            return
+        self._wakeups.unlisten()
+        try:
             with self._gate, self._use:  # nobody may look at the old file meanwhile
-                self._sessions.move()
-                self._accepted.show_again()
-                self._wakeups.listen()
+                self._sessions.own.mend()
+        finally:
+            self._wakeups.listen()
 
     # --- the thread --------------------------------------------------------------------------------------------
 
@@ -448,8 +434,8 @@ class SqliteEngine:
                     self._tidy(self._database.checkpoint_if_large)
                 if now - look >= 1_000_000:
                     look = now
-                    self._tidy(self._begin_again)
                     self._tidy(self._meet)
+                    self._tidy(self._begin_again)
             except EngineError as error:
                 logger.warning("the SQLite engine is in trouble", extra={"millpond": {"error": str(error)}})
                 self._fail_all(error)
@@ -479,7 +465,7 @@ class SqliteEngine:
         with self._use:
             if self._sessions.met_stranger:
                 self._sessions.meet()
-            self._sessions.look_for_deaths()
+            dead = self._sessions.own.find_dead(eager=True)
             pools = self._replicas.watched()
             for pool in pools:
                 due = pool.due()
@@ -489,7 +475,7 @@ class SqliteEngine:
         changed = [pool.name for pool in pools] if len(pools) <= FEW or self._replicas.has_changed() else []
         if self._queue.answers:
             self._publish()  # somebody was interrupted
-        if self._queue.waiting or self._sessions.dead or has_old_claims:
+        if self._queue.waiting or dead or has_old_claims:
             self._prepare(changed)
             self._is_at_gate = True
             try:
@@ -523,7 +509,7 @@ class SqliteEngine:
                 due = pool.due()
                 if due is not None:
                     limits.append(max(0.0, (due - now) / 1_000_000))
-            deaths = self._sessions.deaths.patience(eager=True)
+            deaths = self._sessions.own.patience(eager=True)
             if deaths is not None:
                 limits.append(deaths)
             rest, self._rest = self._rest, 0.0

@@ -18,14 +18,14 @@ import selectors
 import threading
 from collections.abc import Callable
 
-from millpond.resources.engines.sqlite._sessions import Sessions
+from millpond._sqlite import Session
 
 
 class Wakeups:
     """How this process hears that there is something to do."""
 
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions  # has the bell and the watch over deaths, which may become others
+    def __init__(self, session: Session) -> None:
+        self._session = session  # has the bell and the watch over deaths, which may become others
         self.loop_that_listens: asyncio.AbstractEventLoop | None = None
         self._wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_woken = False
@@ -37,10 +37,8 @@ class Wakeups:
         """Wait for the bell and for deaths, from now on for those that we have now."""
         self._selector.close()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._sessions.bell, selectors.EVENT_READ)
         self._selector.register(self._wakes[0], selectors.EVENT_READ)
-        if self._sessions.deaths.fileno() >= 0:
-            self._selector.register(self._sessions.deaths, selectors.EVENT_READ)
+        self._session.register(self._selector)
 
     def wake(self) -> None:
         """Wake our thread."""
@@ -62,15 +60,15 @@ class Wakeups:
                     os.read(self._wakes[0], 16)
                 self._is_woken = False
         if self.loop_that_listens is None:
-            self._sessions.bell.drain()
+            self._session.bell.drain()
 
     def listen_on(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
         """Have an event loop read the bell itself: that saves a change of threads for all that it hears."""
         if self.loop_that_listens is None or self.loop_that_listens.is_closed():
             with contextlib.suppress(NotImplementedError, ValueError, KeyError):
-                loop.add_reader(self._sessions.bell.fileno(), heard)
+                loop.add_reader(self._session.bell.fileno(), heard)
                 self.loop_that_listens = loop
-                self._selector.unregister(self._sessions.bell)
+                self._selector.unregister(self._session.bell)
 
     def check_loop(self) -> None:
         """Listen to the bell again if the event loop that did so is closed."""
@@ -83,7 +81,7 @@ class Wakeups:
         loop, self.loop_that_listens = self.loop_that_listens, None
         if loop is None or loop.is_closed():
             return
-        bell, gone = self._sessions.bell.fileno(), threading.Event()
+        bell, gone = self._session.bell.fileno(), threading.Event()
 
         def leave() -> None:
             loop.remove_reader(bell)
