@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("revision")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--rounds", type=int, default=5)
-    chosen = parser.parse_args()
+    chosen = parser.parse_intermixed_args()
     names = chosen.names or LOCAL
     with tempfile.TemporaryDirectory() as folder:
         before = unpack(chosen.revision, Path(folder))
