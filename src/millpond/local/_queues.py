@@ -115,8 +115,9 @@ class Heap:
         self._earlier = count(-1, -1)
 
     def put(self, task: Task[Any], /) -> None:
+        entry = -getattr(task, "priority", 0), next(self._later), task
         with self._lock:
-            heappush(self._heap, (-getattr(task, "priority", 0), next(self._later), task))
+            heappush(self._heap, entry)
 
     def put_back(self, task: Task[Any], /) -> None:
         with self._lock:
@@ -142,8 +143,10 @@ class Heap:
             self.put(task)
 
     def __len__(self) -> int:
-        with self._lock:
-            return len(self._heap)
+        if FREE_THREADED:  # a look through the lock that `put` passes
+            with self._lock:
+                return len(self._heap)
+        return len(self._heap)
 
     def __iter__(self) -> Iterator[Task[Any]]:
         with self._lock:
