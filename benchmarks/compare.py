@@ -1,9 +1,9 @@
 """Measure this working tree beside another revision, in one run: is anything slower than it was?
 
-usage: python benchmarks/compare.py REVISION [--rounds N] [FILE-OR-KEY ...]
+usage: python benchmarks/compare.py REVISION [--rounds N] [--to NAME] [FILE-OR-KEY ...]
 
-Our own sides of the named questions run in turn on the source of both; the best of all rounds counts. Writes
-results/before_after-3.11.json.
+Our own sides of the named questions (those of local pools, unless told) run in turn on the source of both; the best of
+all rounds counts. Writes results/before_after-3.11.json, or results/NAME-3.11.json.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from run import FILES, RESULTS, machine, number
 
 LOCAL = ("submit", "submit_context", "map", "map_lazy", "local_processes", "options", "local_asyncio")
 THEIRS = ("ThreadPoolExecutor", "ProcessPoolExecutor", "multiprocessing", "run_in_executor", "gather")
+THEIRS += ("redis-py", "filelock", "portalocker")
 
 
 def unpack(revision: str, folder: Path) -> Path:
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("revision")
     parser.add_argument("names", nargs="*")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--to", metavar="NAME", default="before_after")
     chosen = parser.parse_intermixed_args()
     names = chosen.names or LOCAL
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +70,6 @@ def main() -> None:
         rows = [
             row
             for path in FILES
-            if path.stem.startswith("local_")
             for question in load(path)
             if path.stem in names or question.key in names
             for row in compare(path, question, before, chosen.rounds)
@@ -76,7 +77,7 @@ def main() -> None:
     commit = subprocess.run(["git", "rev-parse", "--short", chosen.revision], cwd=HERE, capture_output=True, text=True)
     document = {"before": commit.stdout.strip(), "machine": machine(), "rounds": chosen.rounds, "rows": rows}
     python = ".".join(platform.python_version_tuple()[:2])
-    (RESULTS / f"before_after-{python}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    (RESULTS / f"{chosen.to}-{python}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
     slower = [row for row in rows if row["ratio"] > 1.03]
     print(f"{len(rows)} figures, {len(slower)} slower by more than 3 %")
 

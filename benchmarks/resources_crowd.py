@@ -10,6 +10,7 @@ import json
 import os
 import statistics
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ import peers_locks
 import peers_pools
 from harness import Question
 from peers_locks import Peer
+
+import millpond
 
 Figure = Callable[[dict[str, Any]], float]
 RUNS = 3
@@ -40,7 +43,8 @@ NOTE = (
 def runs_of(workload: str, peer: type[Peer]) -> list[dict[str, Any]]:
     """Run a workload, or read what a question before this one measured."""
     peer.require()
-    kept = Path(tempfile.gettempdir()) / f"millpond-bench-{os.getppid()}-{workload}-{peer.__name__}.json"
+    source = zlib.crc32(millpond.__file__.encode())  # compare.py measures two
+    kept = Path(tempfile.gettempdir()) / f"millpond-bench-{os.getppid()}-{source}-{workload}-{peer.__name__}.json"
     if not kept.exists():
         work = getattr(peers_locks, workload)
         found = [smoke(work, peer)] if harness._smoke else [work(peer, seconds=4.0) for _ in range(RUNS)]
