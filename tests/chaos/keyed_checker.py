@@ -100,7 +100,8 @@ class Checker:
         self.runs: list[Run] = []
         self.processes: dict[int, Process] = defaultdict(Process)
         self.outages: list[tuple[float, float]] = []
-        self.tried: set[tuple[str, int]] = set()
+        self.tried: dict[tuple[str, int], float] = {}
+        """When each dispatch was begun."""
         self.acknowledged: dict[tuple[str, int], float] = {}
         self.wanted: dict[str, bool] = {}
         """Residents: whether they should run."""
@@ -172,7 +173,7 @@ class Checker:
     def _read_dispatch(self, moment: float, words: list[str]) -> None:
         match words[0]:
             case "D":
-                self.tried.add((words[3], int(words[4])))
+                self.tried[words[3], int(words[4])] = moment
             case "A":
                 self.acknowledged[words[3], int(words[4])] = moment
             case "N":
@@ -226,18 +227,23 @@ class Checker:
     def _check_lost(self, dead: set[tuple[str, int]]) -> None:
         done = {(run.key, run.number) for run in self.runs if run.lane == "j" and run.how == "ok"}
         ran = {(run.key, run.number) for run in self.runs if run.lane == "j"}
-        for key, number in sorted(ran - self.tried):
+        for key, number in sorted(ran - self.tried.keys()):
             self.faults.append(f"{key} #{number} ran and was never dispatched")
         for key, number in sorted(self.acknowledged.keys() - done - dead):
-            if self._is_forgotten(self.acknowledged[key, number]):
+            if self._is_forgotten(self.acknowledged[key, number], self.tried.get((key, number))):
                 self.forgotten += 1
             else:
                 began = "began" if (key, number) in ran else "never began"
                 self.faults.append(f"{key} #{number} was acknowledged and is lost ({began})")
 
-    def _is_forgotten(self, moment: float) -> bool:
-        """Tell whether the store may have lost what happened then."""
-        return any(begin - self.may_lose <= moment <= end for begin, end in self.outages if self.may_lose)
+    def _is_forgotten(self, moment: float, since: float | None = None) -> bool:
+        """Tell whether the store may have lost what happened then.
+
+        A dispatch that was begun before an outage and returned after it (`since`, `moment`) may have taken effect before
+        it: other jobs of its process went with it, and whoever sent them was held up by the outage.
+        """
+        since = moment if since is None else min(since, moment)
+        return any(begin - self.may_lose <= moment and since <= end for begin, end in self.outages if self.may_lose)
 
     def _check_overlaps(self, runs: list[Run]) -> None:
         active: list[Run] = []

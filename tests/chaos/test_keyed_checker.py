@@ -62,6 +62,13 @@ def test_an_acknowledged_job_that_was_only_begun_is_lost():
     assert "is lost" in faults(log + "\nO 1.5 0\nU 1.6 0", may_lose=1.0)
 
 
+def test_a_job_whose_dispatch_spans_an_outage_may_be_lost_where_that_is_allowed():
+    log = FINE + "D 2 9 a 3\nO 2.1 0\nU 2.6 0\nA 2.7 9 a 3"
+    assert faults(log, may_lose=1.0) == ""
+    assert "is lost" in faults(log)
+    assert "is lost" in faults(FINE + "O 2.1 0\nU 2.6 0\nD 2.65 9 a 3\nA 2.7 9 a 3", may_lose=1.0)
+
+
 def test_a_job_that_was_not_acknowledged_may_be_lost_or_run():
     assert faults(FINE + "D 2 9 a 3") == ""
     assert faults(FINE + "D 2 9 a 3\nS 2.1 1 j a 3 102 1\nE 2.2 1 j a 3 102 ok") == ""
