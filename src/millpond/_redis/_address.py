@@ -61,6 +61,8 @@ class Address:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if odd := sorted(options.keys() - _OPTIONS):
             raise ValueError(f"{shown(url)!r} has an option {odd[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+        if kind != "tls" and (odd := sorted(name for name in options if name.startswith("ssl_"))):
+            raise ValueError(f"{shown(url)!r} has {odd[0]!r}, but uses no TLS: write rediss://, or leave it out")
         try:
             self.port = parts.port or 6379
             path = parts.path.strip("/")

@@ -35,6 +35,10 @@ class ServerError(Exception):
     """What the server answered instead of a result."""
 
 
+class NotRedis(ConnectionError):
+    """What answered does not speak the protocol of Redis."""
+
+
 class Script:
     """A script, and the name by which the server knows it once it was loaded."""
 
@@ -58,11 +62,12 @@ class Connection:
 
     def __init__(self, address: Address) -> None:
         self.socket = address.connect()
-        self._reader = _Reader(protocolError=ServerError, replyError=ServerError)
+        self._reader = _Reader(protocolError=NotRedis, replyError=ServerError)
         self._pending: Callable[[], int] = getattr(self.socket, "pending", _nothing)
         """Bytes that TLS has taken from the socket already."""
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
+        self._patience = address.patience * 1000
         self.used = 0.0
         """When something was last heard on it."""
         try:
@@ -104,6 +109,8 @@ class Connection:
             self._receive()
 
     def _receive(self) -> None:
+        if not self._pending() and not self._poll.poll(self._patience):
+            raise TimeoutError("the server does not answer")  # the kernel's own limit begins anew with each signal
         try:
             data = self.socket.recv(1 << 18)
         except BlockingIOError as error:

@@ -215,14 +215,14 @@ class Database:
                 self._raise(error)
                 raise
 
-    def checkpoint_if_large(self, limit: int = WAL_LIMIT) -> bool:
+    def checkpoint_if_large(self, limit: int = WAL_LIMIT, *, is_urgent: bool = False) -> bool:
         """Move the '-wal' file into the database when it has grown past `limit` bytes; tell whether it is empty now.
 
         To be called after a write. A reader on an old view makes it do less, never fail or wait; then the next
         attempt comes when the file has grown by `limit` again.
         """
         size = self._wal_size()
-        if size < limit:
+        if size < limit or is_urgent:
             self._wal_left = 0
         if size < self._wal_left + limit:
             return False
@@ -409,15 +409,19 @@ class Database:
         except EngineError:
             return False, not os.path.exists(self.path)
 
-    def _refuse_replaced_file(self) -> None:
+    def is_replaced(self) -> bool:
+        """Return whether the path names another file by now, or none."""
         try:
             found = os.stat(self.path)
         except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != self._key:
+            return True
+        return (found.st_dev, found.st_ino) != self._key
+
+    def _refuse_replaced_file(self) -> None:
+        if self.is_replaced():
             raise FileReplaced(
-                f"{self.path!r} was {'deleted' if found is None else 'replaced'} while in use; nothing can be saved in "
-                "it any more: close this pool and open it again"
+                f"{self.path!r} was {'replaced' if os.path.exists(self.path) else 'deleted'} while in use; nothing can "
+                "be saved in it any more: close this pool and open it again"
             )
         self._seen = time.monotonic()
 

@@ -27,6 +27,9 @@ class Shared(Protocol):
     is_void: bool
     """Whether it is of no use any more, so that another must be made."""
 
+    def is_replaced(self) -> bool:
+        """Return whether its path names another file by now: who opens that wants the new one."""
+
     def shut_down(self) -> None:
         """End it: nobody uses it any more."""
 
@@ -87,7 +90,7 @@ class Registry(Generic[T]):
     def _find(self, place: Place) -> T | None:
         with self._lock:
             found = self._open.get(place.path)
-            if found is None or found.is_void:
+            if found is None or found.is_void or found.is_replaced():
                 return None
             if found.synchronous != place.synchronous:
                 raise ValueError(

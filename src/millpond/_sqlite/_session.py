@@ -132,7 +132,7 @@ class Session:
 
     def is_well(self) -> bool:
         """Lock our bytes again, should they have been lost; return whether that is all: else `mend` is due."""
-        return self.live.reassert() and not self.is_buried
+        return self.live.reassert() and not self.is_buried and self.bell.number == self.number
 
     def mend(self) -> None:
         """Go on with the live file that is there now if ours was replaced, and in a new session if ours was buried.
@@ -143,6 +143,9 @@ class Session:
             self._move()
         if self.is_buried:
             self._begin_again()
+        if self.bell.number != self.number:
+            old, self.bell = self.bell, Bell(self._database.path, self.number)
+            old.close()
 
     def end(self, goodbye: Callable[[], object]) -> None:
         """End the session: do what the part does to that end, behind the gate. At worst the kernel tells the others."""
@@ -187,10 +190,8 @@ class Session:
 
     def _begin_again(self) -> None:
         before, self.number = self.number, self._enrol(self.number)
-        self.live.unlock(before)
-        old, self.bell = self.bell, Bell(self._database.path, self.number)
         self.is_buried = False
-        old.close()
+        self.live.unlock(before)
 
 
 def _passports(rows: Rows) -> dict[int, Passport]:

@@ -77,7 +77,7 @@ class _TimerThread:
             try:
                 call()
             except Exception:
-                logger.exception("an timer failed")
+                logger.exception("a timer failed")
             del call
 
     def _next(self) -> Callable[[], object] | None:

@@ -25,7 +25,7 @@ class Watching:
     def end_with(self, iterator: object) -> None:
         """Stop it when the iterator is gone.
 
-        It is the garbage collector who tells, maybe from within an engine: so only an timer is made then.
+        It is the garbage collector who tells, maybe from within an engine: so only a timer is made then.
         """
         weakref.finalize(iterator, self._stop_soon).atexit = False
 

@@ -152,6 +152,15 @@ def test_a_map_whose_place_goes_back_to_the_queue_late_does_not_wait_for_the_onl
         assert task.result(HANG) == [None] * 3
 
 
+def test_the_consumer_of_a_subpools_map_starts_no_thread_for_each_outcome():
+    started: list[None] = []
+    with ThreadPool(2, initializer=lambda: started.append(None)) as pool:
+        part = pool.subpool(2)
+        task = pool.submit(lambda: list(part.map(time.sleep, [0.001] * 100, chunksize=1)))
+        assert task.result(HANG) == [None] * 100
+    assert len(started) < 50
+
+
 def test_whoever_waits_does_not_run_tasks_of_a_paused_pool():
     with ThreadPool(2) as pool:
         part = pool.subpool(1)

@@ -18,9 +18,12 @@ class Thing:
 
     def __init__(self, url: str, place: Place) -> None:
         self.path, self.synchronous = place.path, place.synchronous
-        self.is_void = False
+        self.is_void = self.has_other_file = False
         self.ended = 0
         self.end: threading.Event | None = None
+
+    def is_replaced(self) -> bool:
+        return self.has_other_file
 
     def shut_down(self) -> None:
         self.is_void = True
@@ -49,6 +52,15 @@ def test_all_share_one_until_the_last_has_given_it_back(things, tmp_path):
     assert things.open(url(tmp_path)) is not first
     things.give_back(first)  # once too often: nothing is ended twice
     assert first.ended == 1
+
+
+def test_who_opens_a_file_that_was_replaced_gets_the_new_one(things, tmp_path):
+    old = things.open(url(tmp_path))
+    old.has_other_file = True
+    new = things.open(url(tmp_path))
+    assert new is not old and things.open(url(tmp_path)) is new
+    things.give_back(old)
+    assert old.ended == 1 and not new.ended
 
 
 def test_one_file_is_used_in_one_way(things, tmp_path):

@@ -37,9 +37,10 @@ _STORES = {
     "memory": "millpond.keyed.stores.memory",
     "sqlite": "millpond.keyed.stores.sqlite",
     **dict.fromkeys(
-        ("redis", "rediss", "redis+cluster", "unix", "valkey", "valkeys", "valkey+cluster"),
-        "millpond.keyed.stores.redis",
+        ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+unix"), "millpond.keyed.stores.redis"
     ),
+    **dict.fromkeys(("valkey", "valkeys", "valkey+cluster", "valkeys+cluster"), "millpond.keyed.stores.redis"),
+    **dict.fromkeys(("unix", "valkey+unix"), "millpond.keyed.stores.redis"),
 }
 _RESOURCES_ONLY = ("postgresql", "postgres", "temporal")
 _LONGEST_KEY = 1024
@@ -323,7 +324,8 @@ class PoolConnection:
         plain = self.checked_key(key)
         job = options.id if options is not None and options.id else self.new_id()
         if options is not None:
-            at = options.at and self.store.time_at(options.at)
+            moment = options.at
+            at = moment and self.ask(lambda store: store.time_at(moment))
             options = options._replace(id=job, name=definition.name, at=at)
         keep = definition.keep
         fields = (job, definition.name, self.producer if keep else "", keep, payload)

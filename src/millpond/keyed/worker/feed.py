@@ -242,18 +242,23 @@ class Feed:
         except BaseException as error:
             reports.extendleft(reversed(batch))  # a report may be sent twice: it names its take and an absolute count
             if isinstance(error, EngineError) and not isinstance(error, EngineUnavailable | PoolGone):
-                self._isolate_refused_report(len(batch), error)
+                self._isolate_refused_report(membership, len(batch), error)
             raise
         self._at_once = REPORTS
         return work
 
-    def _isolate_refused_report(self, number: int, error: EngineError) -> None:
+    def _isolate_refused_report(self, membership: Membership, number: int, error: EngineError) -> None:
         """Find the report that the store cannot take, by halves; alone, it goes without what it carries, or not at all.
 
         Else one of them would hold up all the others, and with them every key of this worker, for ever.
         """
         self._at_once = max(1, number // 2)
         if number == 1:
+            try:  # is it the report at all? The same number of a call takes nothing
+                self._store.do(do.Work(membership.id, membership.call, [], 0, 1, heard=membership.heard))
+            except EngineError:
+                self._at_once = REPORTS
+                raise
             report = self._reports.popleft()
             logger.error("pool %r cannot take the report of %r: %s", self.pool, report.mailbox, error)
             why = f"the store refused its outcome: {error}".encode()[:1000]

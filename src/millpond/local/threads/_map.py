@@ -278,7 +278,7 @@ class ThreadMap(Map[T]):
     def lend_thread(self) -> AbstractContextManager[Any]:
         """Lend one inside a task of the parent, say; also where no place is queued now: one that runs may be again."""
         is_inside = self._runner.is_inside() and self._worker() is None
-        return self._runner.root.workers.extra_worker() if is_inside else nullcontext()
+        return self._runner.root.workers.extra_worker(self._queued_places) if is_inside else nullcontext()
 
     def _take_back(self) -> list[tuple[int, int]]:
         with self._lock:

@@ -167,15 +167,19 @@ class Workers:
                     return  # no thread is to be had
 
     @contextmanager
-    def extra_worker(self) -> Iterator[None]:
-        """Add one worker for the length of a `with` block: one of them waits for what another must run."""
+    def extra_worker(self, is_wanted: Callable[[], object] = lambda: True) -> Iterator[None]:
+        """Allow one worker more for the length of a `with` block: one of them waits for what another must run.
+
+        It is started now if it is wanted now, else for the first task that is queued meanwhile.
+        """
         runner = self.runner
-        with runner.parent.workers.extra_worker() if runner.parent is not None else nullcontext():
+        with runner.parent.workers.extra_worker(is_wanted) if runner.parent is not None else nullcontext():
             with runner.lock:
                 self.extra += 1
             try:
-                with runner.lock:
-                    self.start_one()
+                if is_wanted():  # only now: what is queued from here on finds room for a worker
+                    with runner.lock:
+                        self.start_one()
                 yield
             finally:
                 with runner.lock:

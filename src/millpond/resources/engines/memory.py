@@ -1,7 +1,7 @@
 """`memory:`: pools of this process, for threads, tasks and tests.
 
 Pools of one name are one pool; `memory:lab` is another world than `memory:`. When the last pool object of a world is
-closed, the world is gone. Everything is done in the caller's thread, under one lock; an timer ends what is over.
+closed, the world is gone. Everything is done in the caller's thread, under one lock; a timer ends what is over.
 
 Ctrl-C may strike anywhere in the main thread, also in the middle of a step. So what counts is the journal: a step
 that is not in it did not happen, and a state that was left half-changed is built again from it. What the journal

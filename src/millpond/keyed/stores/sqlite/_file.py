@@ -166,12 +166,17 @@ class SharedFile:
         try:
             with self.database.gate:
                 self.sessions.own.mend()
+            self.listeners.call_all()  # while our session was buried nobody could tell us anything
         finally:
             self._selector.close()
             self._selector = selectors.DefaultSelector()
             self.sessions.own.register(self._selector)
 
     # -- the end ------------------------------------------------------------------------------------------------------
+
+    def is_replaced(self) -> bool:
+        """Return whether the path names another file by now, or none."""
+        return self.database.is_replaced()
 
     def shut_down(self) -> None:
         """End the session: what workers of this process had is free to be claimed."""

@@ -178,7 +178,7 @@ class Writer:
     def _make_room(self) -> bool:
         """Move the WAL into the database, which takes much less: a small change writes whole pages there."""
         with contextlib.suppress(EngineError):
-            return self._database.checkpoint_if_large(1)
+            return self._database.checkpoint_if_large(1, is_urgent=True)
         return False
 
     def _commit_once(self, calls: list[_Call]) -> None:

@@ -195,6 +195,10 @@ class SqliteEngine:
         """Give up one use; the last one ends the session."""
         self._give_back(self)
 
+    def is_replaced(self) -> bool:
+        """Return whether the path names another file by now, or none."""
+        return self._database.is_replaced()
+
     def shut_down(self) -> None:
         """End the session: what this process holds is released."""
         if self.is_closed or os.getpid() != self.pid:

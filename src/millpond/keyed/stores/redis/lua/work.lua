@@ -296,7 +296,13 @@ end
 local stale, i = {}, 10
 for j = 1, tonumber(ARGV[9]) do
   local is_running
-  is_running, i = settle(i)
+  local is_fine
+  is_fine, is_running, i = pcall(settle, i)
+  if not is_fine then -- what was settled before it stays so
+    remove_what_ended()
+    finish()
+    error(is_running, 0)
+  end
   if not is_running then stale[#stale + 1] = j - 1 end
 end
 remove_what_ended()
