@@ -261,6 +261,20 @@ def test_light_dark_help_tabs_and_a_phones_width(browser: Browser, tab: Page, ur
         context.close()
 
 
+def test_a_phone_shows_no_wider_page_before_it_has_measured_itself(browser: Browser, url: str):
+    context = browser.new_context(viewport={"width": 360, "height": 740})
+    context.add_init_script("window.ResizeObserver = class { observe() {} disconnect() {} };")
+    phone = context.new_page()
+    with tenants(url), page(url) as client:
+        for where, drawn in (("", ".stage canvas"), ("/stream", ".stream canvas")):
+            phone.goto(f"{client.base}#/keyed/tenants{where}")
+            expect(phone.locator(drawn)).to_be_visible()
+            assert phone.evaluate("document.documentElement.scrollWidth") <= 360, where
+            inside = phone.evaluate(f"document.querySelector('{drawn}').getBoundingClientRect().right")
+            assert 200 <= inside <= 360, where
+    context.close()
+
+
 def test_the_page_comes_back_after_its_server_went_away(tab: Page, url: str):
     with ResourcePool("gpus", url) as pool:
         pool.add("gpu-0")

@@ -1,8 +1,8 @@
 // The task stream: a row for each worker, a box for each job that was seen running. It is looked at once a second, so what
 // runs shorter than that is seen by chance; how much was done is counted exactly in the charts.
-import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { ink, sharp, stripes, textOn } from "./palette.js";
-import { Badge, duration, Empty, html, several, Tooltip } from "./ui.js";
+import { Badge, duration, Empty, html, several, Tooltip, useWidth } from "./ui.js";
 
 const MOST = 3000, ROW = 34, AXIS = 22;
 
@@ -33,13 +33,8 @@ export class Recorder {
 
 export function Stream({ recorder, order, keys, state, tick, spans, setSpan, span }) {
   const canvas = useRef(null), box = useRef(null), drawn = useRef([]);
-  const [width, setWidth] = useState(800);
   const [hover, setHover] = useState(null);
-  useLayoutEffect(() => {
-    const watch = new ResizeObserver(() => box.current && setWidth(Math.max(200, box.current.clientWidth)));
-    watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
+  const width = useWidth(box);
   const from = state.now - span;
   const boxes = [...recorder.boxes.values()].filter((one) => one.until >= from);
   const rows = [...new Set([...state.workers.map((one) => one.id), ...boxes.map((one) => one.worker)])].sort((one, other) => order.number(one) - order.number(other));

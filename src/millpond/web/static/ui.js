@@ -1,5 +1,5 @@
 // Small things that every view uses.
-import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
 
 export { html };
@@ -118,3 +118,16 @@ export function Tooltip({ at, children }) {
 }
 
 export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+
+// How wide an element is, now and whenever that changes: it is measured before anything is painted.
+export function useWidth(box) {
+  const [width, setWidth] = useState(320);
+  useLayoutEffect(() => {
+    const measure = () => box.current && setWidth(Math.max(200, box.current.clientWidth));
+    measure();
+    const watch = new ResizeObserver(measure);
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  return width;
+}

@@ -1,9 +1,9 @@
 // Keys on workers: a lane for each worker, a block for each slot of the key space. A block that moves flies to its new
 // lane, and keeps the colour of where it came from for a while.
-import { useEffect, useLayoutEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
 import { ink, isStill, NOBODY, sharp, stripes } from "./palette.js";
-import { Badge, duration, Empty, html, number, several, Tooltip } from "./ui.js";
+import { Badge, duration, Empty, html, number, several, Tooltip, useWidth } from "./ui.js";
 
 const FLIGHT = 900, FRESH = 10000, GHOST = 60000, LABEL = 52, GAP = 14;
 
@@ -66,13 +66,8 @@ function layout(lanes, width) {
 
 export function KeysOnWorkers({ pool, slots, order, memory, tick }) {
   const canvas = useRef(null), box = useRef(null), frame = useRef(0), before = useRef(new Map());
-  const [width, setWidth] = useState(800);
   const [hover, setHover] = useState(null);
-  useLayoutEffect(() => {
-    const watch = new ResizeObserver(() => box.current && setWidth(Math.max(200, box.current.clientWidth)));
-    watch.observe(box.current);
-    return () => watch.disconnect();
-  }, []);
+  const width = useWidth(box);
   const lanes = memory.lanes(order);
   const { size, places, height } = layout(lanes, width);
   const marks = new Map();
