@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import queue
 import socket
 import subprocess
 import sys
@@ -803,3 +804,17 @@ def test_what_was_handed_to_a_process_that_is_gone_waits_for_another(store, redi
         assert (signal.kind, signal.mailbox, signal.slot) == ("take", "j:l", 1)
         text = until(lambda: listener.get_message(timeout=1))["data"]
         assert text.endswith(signal.data) and text.split(b" ")[:2] == [b"0", b"%d" % signal.number]
+
+
+def test_a_hint_that_nobody_understands_is_a_reason_to_look_and_ends_no_listener(store, redis_url, caplog):
+    heard = queue.SimpleQueue()
+    handed = queue.SimpleQueue()
+    with contextlib.closing(store.listen("w", lambda: heard.put("look"), lambda before, signal: handed.put(signal))):
+        heard.get(timeout=HANG)  # once for the new connection
+        with redis.Redis.from_url(redis_url) as client:
+            for text in (b"hello", b"1 2 3 4 5", b"a b c d e f", b"1 2 3 4 2 \xff\xff"):
+                until(lambda text=text: client.publish(store._base + b"to:w", text))
+                heard.get(timeout=HANG)
+            client.publish(store._base + b"to:w", b"0 1 2 3 3 j:kbody")
+            assert handed.get(timeout=HANG).data == b"body"
+    assert caplog.text.count("was not understood") == 4

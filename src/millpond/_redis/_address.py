@@ -6,6 +6,7 @@ import math
 import socket
 import ssl
 import struct
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -13,6 +14,8 @@ from millpond._urls import shown
 
 CONNECT: Final = 2.0
 CALL: Final = 5.0
+_LONGEST: Final = 1e9
+"""Seconds that the kernel can still count."""
 PREFIX: Final = "millpond:"
 _SCHEMES: Final = {
     "redis": "tcp",
@@ -87,8 +90,8 @@ class Address:
         self.prefix = options.get("prefix", PREFIX)
         self.machine = options.get("machine", "")
         self._is_tls = kind == "tls"
-        self._checks_host = options.get("ssl_check_hostname", "true").lower() not in ("false", "no", "0")
-        self._verifies = options.get("ssl_cert_reqs", "required").lower() not in ("none", "0")
+        self._checks_host = _either(url, options, "ssl_check_hostname", ("true", "yes", "1"), ("false", "no", "0"))
+        self._verifies = _either(url, options, "ssl_cert_reqs", ("required", "optional", "2", "1"), ("none", "0"))
         self._options = options
         self._first = (self.host, self.port)
 
@@ -166,9 +169,18 @@ class Address:
         return context.wrap_socket(made, server_hostname=self.host)
 
 
+def _either(url: str, options: Mapping[str, str], name: str, yes: Sequence[str], no: Sequence[str]) -> bool:
+    """Return what an option of two sides says; the first word of `yes` when it is not there."""
+    word = options.get(name, yes[0]).lower()
+    if word not in (*yes, *no):
+        raise ValueError(f"{shown(url)!r} has {name}={options[name]!r}; it must be one of {', '.join((*yes, *no))}")
+    return word in yes
+
+
 def _limit(made: socket.socket, seconds: float) -> None:
     """Let the kernel keep the time limit: Python asks it before each call whether there is something to read."""
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1_000_000))
+    whole, part = divmod(max(1, round(min(seconds, _LONGEST) * 1_000_000)), 1_000_000)  # 0 would be no limit
+    limit = struct.pack("ll", whole, part)
     made.settimeout(None)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-
-class _Incomplete(Exception):
-    """More bytes are needed."""
+from typing import Any, Final
 
 
 class Reader:
-    """Bytes go in by `feed`, answers come out by `gets`; False when there is no whole one."""
+    """Bytes go in by `feed`, answers come out by `gets`; False when there is no whole one.
+
+    What was read of an answer is kept, so that a large one that comes in many pieces is read once.
+    """
 
     def __init__(self, protocolError: type[Exception], replyError: type[Exception]) -> None:  # noqa: N803
         self._protocol_error, self._reply_error = protocolError, replyError
         self._data = bytearray()
         self._at = 0
+        self._open: list[tuple[list[Any], int]] = []
+        """Arrays that have begun, the inner ones last: what is in them, and how many there will be."""
+        self._length = -1
+        """Of the text that has begun; -1 when none has."""
 
     def feed(self, data: bytes) -> None:
         """Take in bytes."""
+        del self._data[: self._at]
+        self._at = 0
         self._data += data
 
     def gets(self) -> Any:
         """Return the next answer."""
-        self._at = 0
-        try:
-            answer = self._answer()
-        except _Incomplete:
-            return False
-        del self._data[: self._at]
-        return answer
+        while (value := self._next()) is not _INCOMPLETE:
+            while self._open:
+                items, number = self._open[-1]
+                if value is not _BEGUN:
+                    items.append(value)
+                if len(items) < number:
+                    break
+                value = self._open.pop()[0]
+            else:
+                return value
+        return False
 
-    def _answer(self) -> Any:
-        line = self._line()
-        kind, value = line[:1], line[1:]
+    def _next(self) -> Any:
+        """Return the next value that is no array, or that one has begun, or that it is not there as a whole."""
+        if self._length >= 0:
+            return self._text()
+        end = self._data.find(b"\r\n", self._at)
+        if end < 0:
+            return _INCOMPLETE
+        kind, value = self._data[self._at : self._at + 1], bytes(self._data[self._at + 1 : end])
+        self._at = end + 2
         if kind == b"+":
             return value
         if kind == b"-":
@@ -42,25 +57,27 @@ class Reader:
         if kind == b":":
             return int(value)
         if kind == b"$":
-            return None if value == b"-1" else self._exactly(int(value))
+            self._length = int(value)
+            return None if self._length < 0 else self._text()
         if kind == b"*":
-            return None if value == b"-1" else [self._answer() for _ in range(int(value))]
-        raise self._protocol_error(f"an answer cannot begin with {kind!r}")
+            number = int(value)
+            if number < 0:
+                return None
+            self._open.append(([], number))
+            return _BEGUN
+        raise self._protocol_error(f"an answer cannot begin with {bytes(kind)!r}")
 
-    def _line(self) -> bytes:
-        end = self._data.find(b"\r\n", self._at)
-        if end < 0:
-            raise _Incomplete
-        line = bytes(self._data[self._at : end])
-        self._at = end + 2
-        return line
-
-    def _exactly(self, number: int) -> bytes:
-        if len(self._data) < self._at + number + 2:
-            raise _Incomplete
-        found = bytes(self._data[self._at : self._at + number])
-        self._at += number + 2
+    def _text(self) -> Any:
+        end = self._at + self._length
+        if len(self._data) < end + 2:
+            return _INCOMPLETE
+        found = bytes(self._data[self._at : end])
+        self._at, self._length = end + 2, -1
         return found
+
+
+_INCOMPLETE: Final = object()
+_BEGUN: Final = object()
 
 
 def packed(args: Sequence[str | bytes | int]) -> bytes:

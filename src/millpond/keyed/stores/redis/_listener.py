@@ -166,14 +166,24 @@ class Listener:
 
     def _hand(self, ears: list[Ear], text: bytes) -> None:
         """Pass on a job that came with a hint; who does not take any is told to look."""
-        before, number, slot, token, length, rest = text.split(b" ", 5)
-        mailbox, data = rest[: int(length)], rest[int(length) :]
-        signal = Signal(int(number), "take", mailbox.decode(), "", int(token), data, int(slot))
+        try:
+            before, signal = _handed(text)
+        except ValueError:  # whoever may publish can say anything; the job itself stands in the store
+            _log.warning("a hint to a keyed pool was not understood: %r", text[:80])
+            self._call(ears)
+            return
         for ear in ears:
             try:
                 if ear.handed is None:
                     ear.heard()
                 else:
-                    ear.handed(int(before), signal)
+                    ear.handed(before, signal)
             except Exception:
                 _log.exception("a listener of a keyed pool failed")
+
+
+def _handed(text: bytes) -> tuple[int, Signal]:
+    """Return a job that came with a hint, and the number of the signal before it. Raise ValueError."""
+    before, number, slot, token, length, rest = text.split(b" ", 5)
+    mailbox, data = rest[: int(length)], rest[int(length) :]
+    return int(before), Signal(int(number), "take", mailbox.decode(), "", int(token), data, int(slot))
