@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import statistics
 import sys
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from keyed_proxy import Proxy
 from keyed_storm import Storm, seed
 from keyed_worker import FOR_EVER
 
+from millpond.keyed.rules.placement import Member, Rendezvous
 from millpond.keyed.rules.records import Settings
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 from waiting import HANG, until
@@ -304,3 +306,49 @@ def test_a_thousand_kills_break_no_promise(store: str, tmp_path: Path) -> None:
         rage(storm, kills=int(os.environ.get("CHAOS_KILLS") or 1000), pause=0.45)
         storm.settle()
         storm.check()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(6000)
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("store", STORES)
+def test_on_true_defaults_fifty_kills_start_each_resident_once_and_soon(
+    store: str, workers: int, tmp_path: Path
+) -> None:
+    """4096 slots, the lease of 5 s, 100 residents, jobs beside them. Each fifth kill takes the worker's heart along."""
+    kills = int(os.environ.get("CHAOS_KILLS") or 50)
+    strikes: list[tuple[bool, float, float, set[str]]] = []
+    with storm_on(store, tmp_path, workers=workers, producers=1, rate=100, residents=100, lease=None) as storm:
+        storm.start()
+        for number in range(1, kills + 1):
+            until(lambda: shares_are_settled(storm, workers), "no slot is to move any more")
+            victim = storm.holder(1)
+            held = set(storm.held_by(victim))
+            with_heart = number % 5 == 0
+            struck = time.monotonic()
+            storm.kill(victim, machine=with_heart)
+            until(storm.residents_run, "they run elsewhere")
+            strikes.append((with_heart, struck, time.monotonic(), held))
+            storm.fill()
+        storm.settle()
+        runs = [run for run in storm.check().runs if run.lane == "r"]
+    late: dict[bool, list[float]] = {False: [], True: []}
+    for with_heart, struck, over, held in strikes:
+        began = [run for run in runs if struck < run.began < over]
+        assert Counter(run.key for run in began) == dict.fromkeys(held, 1), "each resident of the dead once, no other"
+        late[with_heart].append(max(run.began for run in began) - struck)
+    for with_heart, times in late.items():
+        what = "worker and heart" if with_heart else "worker"
+        spread = f"median {statistics.median(times):.2f}, longest {max(times):.2f}"
+        print(f"{store}, {workers} workers, {len(times)} kills of {what}: all its residents elsewhere after {spread} s")
+
+
+def shares_are_settled(storm: Storm, workers: int) -> bool:
+    """Tell whether so many workers own all slots as the placement has it, and all residents run."""
+    members = [each for each in storm.pool.workers() if not each.is_leaving]
+    wanted = Rendezvous()([Member(each.id, each.weight) for each in members], SLOTS)
+    return (
+        len(members) == workers
+        and [each.owner for each in storm.pool.slots()] == list(wanted)
+        and storm.residents_run()
+    )
