@@ -15,6 +15,7 @@ _FIELDS = {
     "S": 8,
     "E": 8,
     "M": 6,
+    "R": 6,
     "W": 4,
     "D": 5,
     "A": 5,
@@ -108,6 +109,8 @@ class Checker:
         self.stopped: dict[str, list[float]] = defaultdict(list)
         self.notes: dict[str, dict[int, float]] = defaultdict(dict)
         self.heard: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self.confirmed: dict[tuple[int, str, int], list[tuple[float, int]]] = defaultdict(list)
+        """When the store confirmed that so many jobs of a take have ended; of a worker, key and token."""
         self.forgotten = 0
         """Jobs that the store was allowed to lose, and lost."""
         self.heard_of: set[int] = set()
@@ -135,6 +138,8 @@ class Checker:
                 self.heard_of.add(int(words[2]))
             if words[0] in "SEM":
                 self._read_handler(moment, words, running)
+            elif words[0] == "R":
+                self.confirmed[int(words[2]), words[3], int(words[4])].append((moment, int(words[5])))
             elif words[0] == "W":
                 if words[3] == "lost":
                     self.processes[int(words[2])].losses.append(moment)
@@ -309,15 +314,27 @@ class Checker:
         latest: dict[int, Run] = {}
         for run in sorted(runs, key=lambda run: (run.token, run.began)):
             before = latest.get(run.number)
-            if before is not None and not self._has_cause(before):
+            if before is not None and not self._has_cause(before, run, self._known_by(before, runs)):
                 self.faults.append(f"ran again for no cause: {run} after {before}")
             latest[run.number] = run
 
-    def _has_cause(self, run: Run) -> bool:
+    def _known_by(self, run: Run, runs: list[Run]) -> float:
+        """Return when the store knew for sure that a run had ended."""
+        end = min(run.ended, self.end)
+        if (
+            not self.confirmed
+        ):  # nobody wrote down what was confirmed: an end is reported at once, with others of its take
+            return end + 2 * self.lease
+        take = [one for one in runs if (one.pid, one.token) == (run.pid, run.token)]
+        number = 1 + take.index(run)
+        known = self.confirmed.get((run.pid, run.key, run.token), [])
+        return next((moment for moment, done in known if done >= number), inf)
+
+    def _has_cause(self, run: Run, again: Run, known: float) -> bool:
         process = self.processes[run.pid]
         end = min(run.ended, self.end)
-        until = end + 2 * self.lease  # an end is reported at once, but with the others of its take
-        if process.killed <= until or self._is_forgotten(end):
+        until = min(known, max(again.began, end))
+        if process.killed <= until or self._is_forgotten(until, end):
             return True
         if run.how != "ok" and process.told <= end:
             return True

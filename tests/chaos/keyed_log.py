@@ -6,6 +6,7 @@ of its start after it began and that of its end before it returns, so what the f
 
     S t pid lane key number token attempt   a handler begins; lane: j (jobs of a key) or r (the resident of a key)
     E t pid lane key number token how       it ends: ok, stopped (it was told to), failed
+    R t pid key token done                  the store has confirmed that so many jobs of a take have ended
     M t pid key number token                a resident has handled a message
     W t pid what                            what a worker says of itself: joined, lost, left, ...
     D t pid key number                      a job is about to be dispatched

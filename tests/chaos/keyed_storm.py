@@ -211,13 +211,13 @@ class Storm:
 
     def outlast(self) -> tuple[subprocess.Popen[bytes], dict[str, int]]:
         """Stop a worker until others have taken over its residents; return it, and them with the tokens that it has."""
-        patience = 3 * self.lease
+        patience = 3 * self.lease if self.shared_fate else HANG
         while True:
             victim = self.holder()
             self.freeze(victim)
             held = self.held_by(victim)
             others = [one for one in self.workers if one is not victim]
-            with contextlib.suppress(AssertionError):
+            with contextlib.suppress(AssertionError) if self.shared_fate else contextlib.nullcontext():
                 until(lambda: held and self.have_all(others, held), timeout=patience)  # noqa: B023
                 return victim, held
             self.thaw(victim)  # who is stopped within a transaction holds up a SQLite file for all: strike again

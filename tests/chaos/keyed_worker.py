@@ -13,6 +13,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from millpond import KeyedPool
 from millpond._events import Event
 from millpond.errors import EngineUnavailable, LeaseLost
 from millpond.keyed import Job, Resident
+from millpond.keyed.rules import commands
+from millpond.keyed.stores.redis import RedisStore
+from millpond.keyed.stores.sqlite import SqliteStore
 
 POOL = "storm"
 FOR_EVER = 3600.0
@@ -40,6 +44,21 @@ def watch(log: Log) -> None:
         if now - seen > STILL:
             log.write("I", f"{seen:.6f}", at=now)
         seen = now
+
+
+def note_reports(log: Log) -> None:
+    """Write down which ends of jobs a store has confirmed."""
+    for kind in (RedisStore, SqliteStore):
+
+        def do(self: Any, command: Any, plain: Callable[..., Any] = kind.do) -> Any:
+            answer = plain(self, command)
+            if isinstance(command, commands.Work):
+                fresh = (one for index, one in enumerate(command.reports) if index not in answer.stale)
+                lines = [log.line("R", one.mailbox[2:], one.token, one.done) for one in fresh if one.mailbox[0] == "j"]
+                log.write_lines(lines)
+            return answer
+
+        kind.do = do  # type: ignore[method-assign]
 
 
 def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
@@ -112,6 +131,7 @@ if __name__ == "__main__":
     options = json.loads(sys.argv[3])
     log = Log(sys.argv[2])
     threading.Thread(target=watch, args=(log,), daemon=True).start()
+    note_reports(log)
     for attempt in range(600):
         pool = make(sys.argv[1], log, options)
         try:

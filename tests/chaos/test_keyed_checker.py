@@ -234,6 +234,25 @@ def test_a_worker_that_leaves_may_stop_a_job_but_not_repeat_what_it_finished():
 # --- residents -----------------------------------------------------------------------------------------------------------
 
 
+CONFIRMED = "R 1.5 7 other 99 1\n"
+"""Of somebody else: so this log says when ends were confirmed."""
+
+
+def test_an_end_that_was_not_confirmed_may_be_followed_by_another_run_however_late_its_worker_was_killed():
+    assert "for no cause" in faults(CONFIRMED + TWICE), "nothing happened to it"
+    assert faults(CONFIRMED + TWICE + "K 1.9 1\n") == ""
+    late = CONFIRMED + TWICE.replace(" 4", " 30").replace(" 5", " 31")
+    assert faults(late + "K 29.0 1\n") == ""
+    assert "for no cause" in faults(late + "K 31.0 1\n"), "it was killed after that"
+
+
+def test_an_end_that_was_confirmed_is_followed_by_no_other_run_whatever_befell_its_worker_then():
+    confirmed = TWICE + "R 1.6 1 a 100 1\n"
+    assert "for no cause" in faults(confirmed + "K 1.9 1\n")
+    assert faults(confirmed + "K 1.55 1\n") == "", "before it wrote that down"
+    assert faults(TWICE + "R 1.6 1 a 100 0\nK 1.9 1\n") == "", "no job of the take had ended"
+
+
 def residents(log: str, alive: set[int]) -> str:
     checker = Checker(log.strip().splitlines(), lease=1.0)
     return "; ".join(checker.check() + checker.check_residents(alive, 1.0))
