@@ -11,10 +11,11 @@ import contextlib
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from keyed_proxy import Proxy
-from keyed_storm import Storm, seed
+from keyed_storm import LEASE, Storm, seed
 from keyed_worker import FOR_EVER
 
 from millpond.keyed.rules.placement import Member, Rendezvous
@@ -262,22 +263,10 @@ def test_connections_cut_delayed_and_doubled(tmp_path: Path) -> None:
         for proxy in proxies:
             proxy.lose_request = proxy.lose_answer = 0.008
             proxy.double, proxy.delay = 0.1, 0.01
-        for _ in range(12):
-            proxy = storm.random.choice(proxies)
-            if storm.random.random() < 0.5:
-                proxy.cut()
-            else:
-                behind = {pid for pid, name in storm.names.items() if proxy_of(name) is proxy}
-                for pid in behind:
-                    storm.log.write("O", pid=pid)
-                proxy.block()
-                if storm.random.random() < 0.5:
-                    time.sleep(0.3)  # less than a lease
-                else:
-                    take_over(storm, behind)
-                proxy.unblock()
-                for pid in behind:
-                    storm.log.write("U", pid=pid)
+        strikes = [cut] * 6 + [cut_off_briefly] * 3 + [cut_off_until_others_take_over] * 3
+        storm.random.shuffle(strikes)
+        for strike in strikes:
+            strike(storm, proxy_of)
             rage(storm, kills=1, pause=0.3)
         for proxy in proxies:
             proxy.lose_request = proxy.lose_answer = proxy.double = proxy.delay = 0.0
@@ -286,12 +275,41 @@ def test_connections_cut_delayed_and_doubled(tmp_path: Path) -> None:
         storm.check()
 
 
-def take_over(storm: Storm, cut: set[int]) -> None:
-    """Wait until others run the residents of those who are cut off, if there are any others."""
-    held = {key for one in storm.workers if one.pid in cut for key in storm.held_by(one)}
-    others = [one for one in storm.workers if one.pid not in cut]
-    if others:
-        until(lambda: storm.have_all(others, held), "others take over")
+def cut(storm: Storm, proxy_of: Callable[[str], Proxy]) -> None:
+    proxy_of(storm.names[storm.random.choice(storm.workers).pid]).cut()
+
+
+def cut_off_briefly(storm: Storm, proxy_of: Callable[[str], Proxy]) -> None:
+    with cut_off(storm, storm.random.choice(storm.workers), proxy_of):
+        time.sleep(0.3 * LEASE)
+
+
+def cut_off_until_others_take_over(storm: Storm, proxy_of: Callable[[str], Proxy]) -> None:
+    """Those who are cut off stop what they run by themselves: they hear nothing from the store before that."""
+    held: set[str] = set()
+    while not held:  # else its residents moved away just before
+        with cut_off(storm, storm.holder(), proxy_of) as behind:
+            held = {key for one in behind for key in storm.held_by(one)}
+            until(lambda: not any(map(storm.held_by, behind)), "those who are cut off stop what they run")
+            others = [one for one in storm.workers if one not in behind]
+            if others:
+                until(lambda: storm.have_all(others, held), "others take over")  # noqa: B023
+
+
+@contextlib.contextmanager
+def cut_off(
+    storm: Storm, victim: subprocess.Popen[bytes], proxy_of: Callable[[str], Proxy]
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Let nothing through between the store and a worker, nor those behind the same proxy; give the workers of them."""
+    proxy = proxy_of(storm.names[victim.pid])
+    pids = {pid for pid, name in storm.names.items() if proxy_of(name) is proxy}
+    for pid in pids:
+        storm.log.write("O", pid=pid)
+    proxy.block()
+    yield [one for one in storm.workers if one.pid in pids]
+    proxy.unblock()
+    for pid in pids:
+        storm.log.write("U", pid=pid)
 
 
 # --- for long ------------------------------------------------------------------------------------------------------------
