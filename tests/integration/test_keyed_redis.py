@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -813,7 +814,7 @@ def test_a_hint_that_nobody_understands_is_a_reason_to_look_and_ends_no_listener
         heard.get(timeout=HANG)  # once for the new connection
         with redis.Redis.from_url(redis_url) as client:
             for text in (b"hello", b"1 2 3 4 5", b"a b c d e f", b"1 2 3 4 2 \xff\xff"):
-                until(lambda text=text: client.publish(store._base + b"to:w", text))
+                until(partial(client.publish, store._base + b"to:w", text))
                 heard.get(timeout=HANG)
             client.publish(store._base + b"to:w", b"0 1 2 3 3 j:kbody")
             assert handed.get(timeout=HANG).data == b"body"
