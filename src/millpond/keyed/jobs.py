@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import LeaseLost
+from millpond.keyed.rules.checks import check_seconds
 from millpond.keyed.shared.arguments import decode
 
 
@@ -17,10 +18,8 @@ class Retry(Exception):
     """Raise it in a handler to have the job tried again after `delay` seconds, however often it has been tried."""
 
     def __init__(self, delay: float | None = None) -> None:
-        if delay is not None and not 0 <= delay < 1e9:
-            raise ValueError(f"Retry's delay must be seconds from 0, not {delay!r}")
+        self.delay = None if delay is None else check_seconds(delay, "the delay of Retry()")
         super().__init__(delay)
-        self.delay = delay
 
 
 _lock = threading.Lock()

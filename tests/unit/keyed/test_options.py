@@ -13,7 +13,7 @@ import keyed_play as play
 import pytest
 
 from millpond.errors import AlreadyExists, PoolFull
-from millpond.keyed import AsyncKeyedPool, Job, KeyedPool
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Retry
 from millpond.keyed.worker import feed
 from waiting import HANG, until
 
@@ -351,3 +351,37 @@ def test_as_many_ids_as_calls_are_needed_and_nothing_is_sent_otherwise(pool: Key
         with pytest.raises(TypeError, match="string|text"):
             do.dispatch_many([("k",)], ids=wrong)
     assert pool.statistics().dispatched_total == 0
+
+
+HOUR = datetime.timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"delay": "5"}, "delay= must be a number of seconds, from 0 on, not '5'"),
+        ({"delay": True}, "delay= must be a number of seconds, from 0 on, not True"),
+        ({"delay": -1}, "delay= must be a number of seconds, from 0 on, not -1"),
+        ({"delay": HOUR}, "delay= must be a number of seconds, .*; write .total_seconds()"),
+        ({"at": "tomorrow"}, "at= must be a datetime with a time zone, .*, not 'tomorrow': for example datetime.now"),
+        ({"at": datetime.date(2030, 1, 1)}, "at= must be a datetime with a time zone, .* for example datetime.now"),
+        ({"at": HOUR}, "at= must be a datetime with a time zone, .* for example datetime.now"),
+        ({"at": datetime.datetime(2030, 1, 1)}, "at= needs a time zone, .* has none: use datetime.now"),
+    ],
+)
+def test_a_time_of_another_type_is_refused_with_what_to_write(given: dict[str, Any], said: str):
+    do = KeyedPool("p").declare_job("do")
+    with pytest.raises(ValueError, match=f"^{said}"):
+        do.options(**given)
+
+
+@pytest.mark.parametrize("name", ["backoff", "backoff_limit", "keep_result", "timeout"])
+def test_seconds_of_another_type_are_refused_when_a_job_is_declared(name: str):
+    given: Any = {name: HOUR}
+    with pytest.raises(ValueError, match=f"^{name} must be a number of seconds, .*; write .total_seconds"):
+        KeyedPool("p").job(**given)(print)
+
+
+def test_a_retry_after_what_is_no_number_is_refused():
+    with pytest.raises(ValueError, match=r"^the delay of Retry\(\) must be a number of seconds, from 0 on, not '5'"):
+        Retry("5")  # type: ignore[arg-type]

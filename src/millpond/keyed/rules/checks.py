@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+from typing import Any, Final
+
+AGES: Final = 1e9
+"""Seconds that are as good as for ever: three decades."""
+LAST: Final = 1e11
+"""The last moment, in seconds since the epoch."""
 
 
 def check_text(value: Any, what: str, longest: int, *, empty: bool = False) -> str:
@@ -20,8 +26,24 @@ def check_text(value: Any, what: str, longest: int, *, empty: bool = False) -> s
     return value if type(value) is str else str.__str__(value)
 
 
-def check_seconds(value: Any, what: str, least: float = 0.0, most: float = 1e9) -> float:
+def check_seconds(value: Any, what: str, least: float = 0.0, most: float = AGES) -> float:
     """Return `value` if it is a number of seconds within these limits; else say what is wrong."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{what} must be seconds from {least:g} to {most:g}, not {value!r}")
-    return float(value)
+    if not isinstance(value, bool) and isinstance(value, int | float) and least <= value <= most:
+        return float(value)
+    hint = "; write .total_seconds()" if isinstance(value, datetime.timedelta) else ""
+    limits = f"from {least:g} on" if most >= AGES else f"from {least:g} to {most:,.0f}"
+    raise ValueError(f"{what} must be a number of seconds, {limits}, not {value!r}{hint}")
+
+
+def check_moment(value: Any, what: str) -> float:
+    """Return a moment as seconds since the epoch, from a datetime that has a time zone, or from that number itself."""
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{what} needs a time zone, {value!r} has none: use datetime.now(timezone.utc) + ...")
+        value = value.timestamp()
+    if not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value <= LAST:
+        return float(value)
+    raise ValueError(
+        f"{what} must be a datetime with a time zone, or seconds since the epoch, not {value!r}: "
+        "for example datetime.now(timezone.utc) + timedelta(hours=1)"
+    )

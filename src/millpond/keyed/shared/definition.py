@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from millpond.keyed.rules.checks import check_seconds
 from millpond.keyed.rules.records import SECOND
 from millpond.keyed.shared.arguments import AnyShape, Shape, decoder, result_type, shape_of
 
@@ -29,14 +31,13 @@ class Policy:
         if type(self.max_attempts) is not int or self.max_attempts < 1:
             raise ValueError(f"max_attempts must be a whole number from 1, not {self.max_attempts!r}")
         for name in ("backoff", "backoff_limit", "keep_result"):
-            if not 0 <= getattr(self, name) < 1e9:
-                raise ValueError(f"{name} must be seconds from 0, not {getattr(self, name)!r}")
+            object.__setattr__(self, name, check_seconds(getattr(self, name), name))
         wanted: Any = self.retry_on  # whatever the caller gave
         kinds = wanted if isinstance(wanted, tuple) else (wanted,)
         if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
             raise TypeError(f"retry_on is an exception type, or a tuple of them, not {self.retry_on!r}")
         object.__setattr__(self, "retry_on", kinds)
-        if self.timeout is not None and not self.timeout > 0:
+        if self.timeout is not None and not check_seconds(self.timeout, "timeout", most=math.inf):
             raise ValueError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
 
     def pause(self, failures: int) -> float:

@@ -14,7 +14,7 @@ from millpond.keyed.client.results import PROGRESS
 from millpond.keyed.client.sender import BATCH
 from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
-from millpond.keyed.rules.checks import check_text
+from millpond.keyed.rules.checks import LAST, check_moment, check_seconds, check_text
 from millpond.keyed.rules.envelope import opened, stamped
 from millpond.keyed.rules.records import SECOND, KeyView, Order, OrderOptions, Verdicts, key_of
 from millpond.keyed.shared.arguments import decode
@@ -191,18 +191,13 @@ class KeyedJob(Generic[P, R]):
             raise ValueError("give delay= or at=, not both")
         if id is not None:
             id = check_text(id, "an id", LONGEST_ID)  # noqa: A001
-        if isinstance(at, datetime.datetime):
-            if at.tzinfo is None:
-                raise ValueError(f"at= needs a time zone, {at!r} has none: use datetime.now(timezone.utc) + ...")
-            at = at.timestamp()
-        for name, value in (("delay", delay), ("at", at)):
-            if value is not None and not 0 <= value < 1e11:
-                raise ValueError(f"{name} must be seconds from 0, not {value!r}")
         options = self._options or OrderOptions("", self.name)
         if id is not None:
             options = options._replace(id=id, unique_for=round(UNIQUE_FOR * SECOND))
         if delay is not None or at is not None:
-            options = options._replace(delay=round((delay or 0) * SECOND), at=round((at or 0) * SECOND))
+            later = 0.0 if delay is None else check_seconds(delay, "delay=", most=LAST)
+            when = 0.0 if at is None else check_moment(at, "at=")
+            options = options._replace(delay=round(later * SECOND), at=round(when * SECOND))
         if on_busy is not None:
             options = options._replace(on_busy=on_busy)
         return KeyedJob(self._bridge, self._definition, options)
