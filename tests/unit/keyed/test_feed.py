@@ -137,6 +137,29 @@ def test_two_workers_that_join_at_once_come_to_an_end(clock):
     assert owned(store, "a") < 2300
 
 
+def test_a_list_of_members_that_comes_late_keeps_nobody_busy(clock):
+    """Two join within moments, and a heartbeat sent before the second one is told after it: the first is alone in it."""
+    store = RecordingStore()
+    feed, membership = feed_of(store, clock)
+    settle_down(feed)
+    late = store.renew("a")
+    feed.tell(store.join("b"))
+    settle_down(feed)
+    shares = owned(store, "a"), owned(store, "b")
+    assert late is not None and len(late.members) == 1 and min(shares) > 1024
+    feed.tell(late)
+    settle_down(feed)
+    assert (owned(store, "a"), owned(store, "b")) == shares
+    for _ in range(5):  # and it still sees that the other one is silent
+        store.pass_time(clock, 1.5)
+        beat = store.renew("a")
+        assert beat is not None
+        membership.extend(clock())
+        feed.tell(beat)
+        settle_down(feed)
+    assert owned(store, "a") == 4096
+
+
 def test_a_death_is_seen_to_in_the_midst_of_a_backlog(clock):
     """There is always more to report, so that a round does not end: the members are looked at nevertheless."""
     store = RecordingStore()
