@@ -51,6 +51,7 @@ from millpond.keyed.rules.records import (
     HANDED_BYTES,
     HEAVY,
     SECOND,
+    STAMP,
     Batch,
     Claimed,
     Joiner,
@@ -1831,6 +1832,52 @@ def k2_a_resident_survives_its_worker(bench: StoreBench) -> None:
         bench.bury(heir, worker)
         worker = heir
     assert not bench.store.ask(about.DeadLetters()) and worker.take(residents=5)
+
+
+_UNREADABLE: Final = {
+    "empty": b"",
+    "no message": b"\xc1\xc1\xc1",
+    "too short": encode(["x", NAME]),
+    "a number for an id": encode([5, NAME, "", 0, b""]),
+    "a list for an id": encode([["x"], NAME, "", 0, b""]),
+    "bytes for an id": encode([b"x", NAME, "", 0, b""]),
+    "a map for a name": encode(["x", {}, "", 0, b""]),
+    "text for a time": encode(["x", NAME, "", "long", b""]),
+    "an array of four billion": b"\xdd\xff\xff\xff\xff",
+}
+
+
+def k2_what_cannot_be_read_harms_no_other(bench: StoreBench) -> None:
+    """A job whose envelope is nonsense is taken, settled, lost, replayed and forgotten as others are, beside them."""
+    bench.open(max_losses=1)
+    a, many = bench.hand("a"), len(_UNREADABLE)
+    bodies = list(_UNREADABLE.values())
+    keys = [f"k{number}" for number in range(many)]
+    bench.send(*(Order(bench.slot(key), f"j:{key}", body) for key, body in zip(keys, bodies, strict=True)))
+    bench.send(*(bench.order(key, f"{key}-2") for key in keys))
+    assert all(bench.where(key, f"{key}-2") == "waiting" and bench.where(key, "x") != "running" for key in keys)
+    takes = a.take()
+    a.settle(*(end(take, 0, "to_dead_letters", reason=b"misfit") for take in takes.values()))
+    letters = bench.store.ask(about.DeadLetters())
+    assert sorted(letter.job[STAMP:] for letter in letters) == sorted(bodies), "dead letters are as they came"
+    assert bench.store.apply(Replay(tuple(letter.number for letter in letters))) == str(many)
+    takes = a.take()
+    assert [len(takes[f"j:{key}"].jobs) for key in keys] == [2] * many
+    a.settle(*(end(take, 1, "keep") for take in takes.values()))
+    b = bench.hand("b", own=False)
+    bench.bury(b, a)
+    assert len(bench.store.ask(about.DeadLetters())) == many, "whose worker died is dead, readable or not"
+    assert bench.store.apply(Drop(tuple(letter.number for letter in bench.store.ask(about.DeadLetters())))) == str(many)
+    bench.send(*(Order(bench.slot(key), f"j:{key}", body) for key, body in zip(keys, bodies, strict=True)))
+    bench.send(*(bench.order(key, f"{key}-3") for key in keys))
+    assert [bench.cancel(key, f"{key}-3") for key in keys] == ["cancelled"] * many
+    assert [bench.cancel(key, "x") for key in keys[:2]] == ["gone"] * 2
+    assert [bench.purge(key) for key in keys] == ["1"] * many
+    for key, body in zip(keys, bodies, strict=True):
+        bench.store.apply(Start(bench.slot(key), f"r:watch:{key}", body))
+        assert bench.start(key, b"args") == "replaced" and bench.notify(key, b"hello") == "sent"
+    takes = b.take(residents=many)
+    assert [opened(takes[f"r:watch:{key}"].jobs[0]).payload for key in keys] == [b"args"] * many
 
 
 def k3_a_retry_holds_its_key_only(bench: StoreBench) -> None:
