@@ -1,10 +1,10 @@
-"""Millpond: pools for Python, from one thread to a fleet.
+"""Millpond: thread, process and asyncio pools, jobs in order per key, and fair locks.
 
-| part                 | what it pools                       | runs on                     |
-|----------------------|-------------------------------------|-----------------------------|
-| `millpond.local`     | tasks (calls) in this process       | threads, processes, asyncio |
-| `millpond.keyed`     | jobs that carry a key, on workers   | memory, SQLite, Redis       |
-| `millpond.resources` | named resources, lent to holders    | memory, SQLite, Temporal    |
+| part                 | what it pools                     | runs on                                     |
+|----------------------|-----------------------------------|---------------------------------------------|
+| `millpond.local`     | tasks (calls) in this process     | threads, processes, asyncio                 |
+| `millpond.keyed`     | jobs that carry a key, on workers | memory, SQLite, Redis                       |
+| `millpond.resources` | named resources, lent to holders  | memory, SQLite, Redis, PostgreSQL, Temporal |
 
 Layers, from the top (imports only point down; `make check` proves it):
 

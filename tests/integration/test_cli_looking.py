@@ -249,6 +249,7 @@ def test_errors_are_one_line_and_tell_no_secret(shell: Shell, arguments: list[st
 
 
 def test_the_doctor_looks_at_machine_and_place_and_tells_no_secret(place: Shell):
+    place.run("add", "boards", "rp1")
     found = {str(one["what"]): one for one in place.json("doctor")}
     assert found["Python"]["state"] == found["SQLite"]["state"] == found["place"]["state"] == "good"
     if place.url.startswith("redis"):
@@ -258,6 +259,18 @@ def test_the_doctor_looks_at_machine_and_place_and_tells_no_secret(place: Shell)
         assert "pools.db" in str(found["file system"]["found"])
     sick = place.run("doctor", "--url", "redis://:secret@127.0.0.1:1")
     assert sick.returncode == 1 and "bad" in sick.stdout and "secret" not in sick.stdout + sick.stderr
+
+
+def test_the_doctor_counts_pools_of_both_kinds_and_makes_no_file(place: Shell, tmp_path: Path):
+    place.run("add", "boards", "rp1")
+    with KeyedPool("tenants", place.url) as pool:
+        pool.declare_job("sync").dispatch("ann")
+    found = {str(one["what"]): str(one["found"]) for one in place.json("doctor")}
+    assert found["place"].endswith("has 2 pools")
+    assert {"psycopg", "uvicorn", "prometheus_client"} <= set(found)
+    absent = tmp_path / "absent.db"
+    place.run("doctor", "--url", f"sqlite:///{absent}")
+    assert not absent.exists()
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])

@@ -51,7 +51,7 @@ class Main(click.Group):
 @click.group(cls=Main, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(millpond.__version__, prog_name="millpond")
 def main() -> None:
-    """Pools for Python, from one thread to a fleet."""
+    """Hold locks, devices and GPUs; run, see and operate pools and their jobs."""
 
 
 @main.command()
@@ -109,9 +109,9 @@ def worker(
     supervised: int | None,
     **options: Any,
 ) -> None:
-    """Run a worker of a keyed pool until told to end.
+    """Run a worker of a keyed pool, until SIGTERM or Ctrl-C.
 
-    By SIGTERM or Ctrl-C: what runs may end. For instance `millpond worker app:tenants`.
+    It then ends what it runs, and hands over the rest (graceful shutdown). For instance `millpond worker app:tenants`.
     """
     load: Any = importlib.import_module("millpond.cli.worker")
     port, host, file = (options.pop(f"health_{name}") for name in ("port", "host", "file"))
@@ -194,12 +194,12 @@ def schema() -> None:
 @click.option("--token-file", type=click.Path(dir_okay=False), help="Has the token; else MILLPOND_WEB_TOKEN.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is asked for by; repeatable.")
 @click.option("--root-path", default="", metavar="PATH", help="Where a proxy shows it, if not at /.")
-@click.option("--read-only", is_flag=True, help="Let nobody act.")
+@click.option("--read-only", is_flag=True, help="Show only: no actions.")
 @click.option("--show-payloads", is_flag=True, help="Show the arguments of jobs.")
 def web(url: str | None, **options: Any) -> None:
     """Watch and operate all pools of a place in a browser.
 
-    The same is told and done by its JSON API. Needs `pip install "millpond[web]"`.
+    The same is there as a JSON API. Needs `pip install "millpond[web]"`.
     """
     page: Any = importlib.import_module("millpond.cli.web")
     raise SystemExit(page.run(url, **options))
@@ -208,7 +208,7 @@ def web(url: str | None, **options: Any) -> None:
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what lets a shell complete commands.
+    """Print the completion script of a shell.
 
     For instance, in `~/.bashrc`: `eval "$(millpond completion bash)"`.
     """

@@ -24,7 +24,11 @@ from millpond.errors import PoolError
 
 EXTRAS = {
     "hiredis": ("redis", "pools on Redis or Valkey in a fraction of the time"),
+    "psycopg": ("postgres", "resource pools on PostgreSQL"),
     "temporalio": ("temporal", "resource pools on Temporal"),
+    "uvicorn": ("web", "`millpond web`, the page and its JSON API"),
+    "prometheus_client": ("metrics", "metrics for Prometheus"),
+    "opentelemetry": ("otel", "traces"),
     "cloudpickle": ("pickle", "lambdas and local functions in process pools"),
 }
 FAR_AWAY = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "9p", "ceph", "glusterfs", "lustre", "afs")
@@ -56,12 +60,13 @@ def run(place: Place, output: str) -> int:
 
 def _python() -> Iterator[Finding]:
     version, is_old = platform.python_version(), sys.version_info < (3, 11)
-    free = getattr(sys, "_is_gil_enabled", lambda: True)()
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    is_early = not has_gil and sys.version_info < (3, 14)
     yield Finding(
         "Python",
-        "bad" if is_old else "good" if free else "note",
-        f"{platform.python_implementation()} {version}" + ("" if free else ", without the GIL"),
-        "use 3.11 or newer" if is_old else "" if free else "not claimed yet: please tell what you see",
+        "bad" if is_old else "note" if is_early else "good",
+        f"{platform.python_implementation()} {version}" + ("" if has_gil else ", without the GIL"),
+        "use 3.11 or newer" if is_old else "use 3.14 or newer for that" if is_early else "",
     )
     old = sqlite3.sqlite_version_info < (3, 35)
     yield Finding(
@@ -100,23 +105,42 @@ def _extras() -> Iterator[Finding]:
             version = getattr(importlib.import_module(module), "__version__", "") if module != "temporalio" else ""
             yield Finding(module, "good", f"installed {version}".strip())
         else:
-            yield Finding(module, "note", "not installed", f'pip install "millpond[{extra}]" for {use}')
+            yield Finding(module, "note", "not installed; optional", f'pip install "millpond[{extra}]" for {use}')
 
 
 def _place(place: Place) -> Iterator[Finding]:
     where = shown(place.url)
     if place.file is not None:
         yield from _file(place)
+        if not place.is_own and not place.file.exists():
+            yield _absent(place.file)
+            return
     started = elapsed()
     is_redis = place.url.startswith(("redis", "unix", "valkey"))
     try:
-        names = keyed.pools(place.url) if is_redis else resources.pools(place.url)
+        first, second = (keyed, resources) if is_redis else (resources, keyed)  # the quick one first: it is timed
+        names = first.pools(place.url)
+        took = elapsed() - started
+        names += second.pools(place.url) if place.has_keys else ()
     except (PoolError, ValueError, ModuleNotFoundError, OSError) as error:
         yield Finding("place", "bad", str(error))
         return
-    yield Finding("place", "good", f"{where} answers in {1e3 * (elapsed() - started):.1f} ms, has {len(names)} pools")
+    yield Finding("place", "good", f"{where} answers in {1e3 * took:.1f} ms, has {len(names)} pools")
     if is_redis:
         yield from _redis(place.url)
+
+
+def _absent(file: Path) -> Finding:
+    """Return what stands in the way of a file that is to be made; it is not made here, the name may be a slip."""
+    if not file.parent.is_dir():
+        return Finding("place", "bad", f"there is no folder {file.parent}", "make it first, or correct the URL")
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return Finding(
+            "place", "bad", f"you may not write to {file.parent}", "choose another folder, or get the right to"
+        )
+    return Finding(
+        "place", "note", f"there is no file {file}", "the first pool makes it; correct the URL if you expected one"
+    )
 
 
 def _file(place: Place) -> Iterator[Finding]:

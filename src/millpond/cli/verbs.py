@@ -86,7 +86,7 @@ def ls(place: Place, name: str | None, output: str) -> None:
 @click.argument("name", metavar="POOL[/RESOURCE]")
 @output_option
 def show(place: Place, name: str, output: str) -> None:
-    """Show how one resource stands, and what happened to it."""
+    """Show the state and the history of one resource."""
     _look().show(place, name, output)
 
 
@@ -162,7 +162,7 @@ def jobs(
 @page_options
 @output_option
 def dead(place: Place, name: str, output: str, key: str | None, after: str, limit: int) -> None:
-    """List the dead letters: jobs that will not run any more."""
+    """List the dead letters: jobs that failed for good."""
     _look().dead(place, name, output, key=key, after=after, limit=limit)
 
 
@@ -203,7 +203,7 @@ def top(place: Place, every: float, frames: int | None) -> None:
 @output_option
 @click.option("--json", "is_json", is_flag=True, help="The same as -o json.")
 def doctor(place: Place, output: str, is_json: bool) -> None:
-    """Look for what is wrong with this machine and a place.
+    """Check this machine and the place where pools live.
 
     Each finding comes with what to do. Exits with 1 if something is bad.
     """
@@ -245,9 +245,9 @@ def _on_resource(name: str, words: str) -> None:
     verb(command)
 
 
-_on_resource("cordon", "Lend a resource to nobody new; who has it keeps it.")
-_on_resource("uncordon", "Lend a resource again.")
-_on_resource("quarantine", "Keep a broken resource away from everybody.")
+_on_resource("cordon", "Stop lending a resource; its holder keeps it.")
+_on_resource("uncordon", "Lend a resource again: undo cordon, drain or quarantine.")
+_on_resource("quarantine", "Take a broken resource out of use.")
 _on_resource("remove", "Remove a resource; when it is held, as soon as it is given back.")
 
 
@@ -256,7 +256,7 @@ _on_resource("remove", "Remove a resource; when it is held, as soon as it is giv
 @click.option("--timeout", type=click.FloatRange(min=0), help="Seconds to wait until it is given back.")
 @manner_options
 def drain(place: Place, resource: str, timeout: float | None, reason: str, is_sure: bool, is_trial: bool) -> None:
-    """Lend a resource to nobody new, and wait until it is given back."""
+    """Stop lending a resource, and wait until it is given back."""
     _act().on_resource(place, "drain", resource, Manner(reason, is_sure, is_trial), timeout=timeout)
 
 
@@ -265,7 +265,7 @@ def drain(place: Place, resource: str, timeout: float | None, reason: str, is_su
 @click.option("--if-token", "token", type=int, help="Only if it is still held under this token.")
 @manner_options
 def release(place: Place, resource: str, token: int | None, reason: str, is_sure: bool, is_trial: bool) -> None:
-    """Take a resource away from who holds it.
+    """Take a resource away from its holder.
 
     The next one in line gets it.
     """
@@ -280,7 +280,7 @@ def release(place: Place, resource: str, token: int | None, reason: str, is_sure
 def reserve(
     place: Place, resource: str, holder: str, lease: float | None, reason: str, is_sure: bool, is_trial: bool
 ) -> None:
-    """Keep a resource for a person.
+    """Reserve a resource for a person.
 
     Until it is released, or the lease ends.
     """
@@ -304,7 +304,7 @@ def steal(
     is_sure: bool,
     is_trial: bool,
 ) -> None:
-    """Take a resource away, and keep it for a person."""
+    """Take a resource away from its holder, and reserve it for a person."""
     manner = Manner(reason, is_sure, is_trial)
     _act().on_resource(place, "steal", resource, manner, holder=holder or user_and_host(), token=token, lease=lease)
 
@@ -393,8 +393,8 @@ def _on_key(name: str, words: str) -> None:
     verb(command)
 
 
-_on_key("pause", "Let nothing begin of a key, or grant nothing in a whole pool.")
-_on_key("resume", "Undo a pause.")
+_on_key("pause", "Pause a key or a whole pool: nothing more begins or is granted.")
+_on_key("resume", "Resume a key or a pool that is paused.")
 
 
 def _on_jobs(name: str, words: str) -> None:
@@ -419,8 +419,8 @@ def _on_jobs(name: str, words: str) -> None:
     verb(command)
 
 
-_on_jobs("cancel", "Take jobs back, by id; one that runs is asked to stop.")
-_on_jobs("retry", "Try jobs again now that wait for that.\n\nBy id, of a key, or all.")
-_on_jobs("replay", "Put dead letters back into their keys.\n\nBy id or number, of a key, or all.")
-_on_jobs("discard", "Forget dead letters.\n\nBy id or number, of a key, or all.")
-_on_jobs("purge", "Drop the jobs of a key that have not begun.")
+_on_jobs("cancel", "Cancel jobs by id; one that runs is asked to stop.")
+_on_jobs("retry", "Retry failed jobs now, not when their next try is due.\n\nBy id, of a key, or all.")
+_on_jobs("replay", "Run dead letters again.\n\nBy id or number, of a key, or all.")
+_on_jobs("discard", "Delete dead letters.\n\nBy id or number, of a key, or all.")
+_on_jobs("purge", "Delete the jobs of a key that have not begun.")
