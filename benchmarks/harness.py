@@ -51,6 +51,8 @@ class Question:
     note: str = ""
     smoke: tuple[str, ...] = ()
     """The sides of a smoke run; if empty, all for the first question of a file, else ours and the reference."""
+    free_threaded: bool = False
+    """Asked only of a Python without the GIL (and by smoke runs)."""
 
     @property
     def more_is_better(self) -> bool:
@@ -73,6 +75,10 @@ class Question:
         if goal is None or value is None:
             return None
         return value >= goal if self.more_is_better else value <= goal
+
+
+def has_gil() -> bool:
+    return getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def clock(work: Callable[[], object]) -> float:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from harness import HERE, Question, ask, load
+from harness import HERE, Question, ask, has_gil, load
 
 RESULTS = HERE / "results"
 FILES = sorted([*HERE.glob("local_*.py"), *HERE.glob("resources_*.py")])
@@ -25,12 +25,17 @@ FILES += [HERE / "keyed_redis.py", HERE / "keyed_scale.py", HERE / "web_pages.py
 def machine() -> dict[str, Any]:
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True)
     return {
-        "python": platform.python_version(),
+        "python": platform.python_version() + ("" if has_gil() else ", free-threaded"),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "commit": commit.stdout.strip(),
         "date": time.strftime("%Y-%m-%d"),
+        "load": round(os.getloadavg()[0], 1),
     }
+
+
+def name_of_python() -> str:
+    return ".".join(platform.python_version_tuple()[:2]) + ("" if has_gil() else "t")
 
 
 def show(value: float | None, question: Question) -> str:
@@ -50,6 +55,9 @@ def number(value: float) -> str:
 def measure(path: Path, wanted: list[str], smoke: bool) -> None:
     chosen = [one for one in load(path) if not wanted or path.stem in wanted or one.key in wanted]
     for question in chosen:
+        if question.free_threaded and has_gil() and not smoke:
+            print(f"{question.key:18} skipped: this Python has the GIL", flush=True)
+            continue
         rows = ask(path, question, smoke=smoke, is_first=question is chosen[0])
         for row in rows:
             figures = ", ".join(f"{side} {number(value)}" for side, value in row["figures"].items())
@@ -59,8 +67,7 @@ def measure(path: Path, wanted: list[str], smoke: bool) -> None:
             if row.get("skipped") and not smoke:
                 print(*(f"{'':18} skipped: {side}: {reason}" for side, reason in row["skipped"].items()), sep="\n")
         if not smoke:
-            python = ".".join(platform.python_version_tuple()[:2])
-            target = RESULTS / f"{question.key}-{python}.json"
+            target = RESULTS / f"{question.key}-{name_of_python()}.json"
             document = {
                 "question": question.title,
                 "unit": question.unit,
@@ -101,10 +108,10 @@ def _table_of(python: str) -> list[str]:
             document = json.loads(file.read_text())
             if not lines:
                 where = document["machine"]
-                lines += [
-                    "",
-                    f"## Python {where['python']}, {where['cores']} cores, {where['system']}, {where['date']}",
-                ]
+                heading = f"## Python {where['python']}, {where['cores']} cores, {where['system']}, {where['date']}"
+                if where.get("load", 0) > where["cores"]:
+                    heading += f", a busy machine (load {where['load']:.0f})"
+                lines += ["", heading]
                 lines += ["", "| question | setting | result | must | aim | figures |", "|---|---|---|---|---|---|"]
             for row in document["rows"]:
                 figures = ", ".join(f"{side} {number(value)}" for side, value in row["figures"].items())
