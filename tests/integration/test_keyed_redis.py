@@ -267,7 +267,9 @@ def test_data_of_another_format_is_left_alone(store, redis_url):
     with redis.Redis.from_url(redis_url) as client:
         client.hset(store._base + b"meta", "format", "7")
         for verb in (lambda: put(store, "a"), lambda: store.open(Settings())):
-            with pytest.raises(EngineError, match="format 7, and this millpond reads format 2; use the version"):
+            with pytest.raises(
+                EngineError, match=f"format 7, and this millpond reads format {_scripts.FORMAT}; use the version"
+            ):
                 verb()
         assert keys_of(redis_url, store) == {"meta"}
 
@@ -709,6 +711,51 @@ def test_large_jobs_are_taken_a_few_at_a_time(store):
     done = work(store)
     assert [len(take.jobs) for take in done.takes] == [3]
     work(store, *ended(done))
+
+
+def test_a_search_in_a_deep_mailbox_goes_in_parts(store):
+    """No call looks at more than 5,000 jobs; what is there all the time is found, whatever workers take meanwhile."""
+    hire(store)
+    for start in range(0, 12_000, 1000):
+        put(store, *(f"n{number}" for number in range(start, start + 1000)))
+    run, asked = store._run, []
+
+    def watched(link, name, args):
+        if len(asked) == 1:  # the head is gone between the first part and the second
+            settled = asked.append("settle") or work(store)
+            work(store, *ended(settled), want=0)
+        asked.append(name)
+        return run(link, name, args)
+
+    store._run = watched
+    assert store.ask(about.Where(1, "j:k", "n16")) == "waiting"
+    assert [name for name in asked if name == "where"] == ["where"] * 3
+    asked.clear()
+    asked.extend(["", ""])
+    assert store.ask(about.Where(1, "j:k", "n11999")) == "waiting" and len(asked) == 3
+    assert store.ask(about.Where(1, "j:k", "n3")) == "gone" and len(asked) == 6
+    assert store.apply(do.Cancel(1, "j:k", "n17")) == "cancelled" and len(asked) == 9
+    assert store.apply(do.Cancel(1, "j:k", "n17")) == "gone"
+    store._run = run
+    assert [int(one[1:]) for one in ids(work(store))] == [16, *range(18, 33)]
+
+
+def test_a_page_of_dead_letters_is_read_in_one_call_and_ends_when_it_is_large(store):
+    hire(store)
+    for number in range(10):
+        store.dispatch(Batch("large", number + 1), [Order(1, "j:k", body(payload=bytes(1 << 20)))])
+        (report,) = ended(work(store, per=1))
+        work(store, report._replace(done=0, how="to_dead_letters", reason=b"why"))
+    run, sizes = store._run, []
+
+    def watched(link, name, args):
+        answer = run(link, name, args)
+        sizes.append(len(answer[2]))
+        return answer
+
+    store._run = watched
+    assert len(store.ask(about.DeadLetters())) == 10
+    assert sizes == [4, 4, 2], "more than some megabytes in one answer"
 
 
 def test_times_are_whole_however_far_away(store):

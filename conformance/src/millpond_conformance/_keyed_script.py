@@ -336,6 +336,11 @@ class Stage:
                 _by_job(_reads.dead_letters(tables, now)),
                 lambda store: _by_job(_all(store, about.DeadLetters(limit=2), _number)),
             ),
+            (
+                "dead letters of a key",
+                [_by_job(_reads.dead_letters(tables, now, key=key)) for key in KEYS],
+                lambda store: [_by_job(_all(store, about.DeadLetters(limit=1, key=key), _number)) for key in KEYS],
+            ),
             ("counts", _reads.counts(tables, now), lambda store: store.ask(about.Counts())),
             ("outcomes", _reads.outcomes(tables, now, ids), lambda store: list(store.ask(about.Outcomes(tuple(ids))))),
             (

@@ -1212,7 +1212,7 @@ def verb_apply_cancel(bench: StoreBench) -> None:
     bench.open()
     a = bench.hand("a")
     bench.put("k", "1", "2", "3", "4")
-    bench.put("k", "later", delay=SECOND)
+    bench.put("k", "later", delay=UNKNOWN)
     take = a.one("k", per=2)
     answers = [bench.cancel("k", one) for one in ("3", "2", "later", "none", "3")]
     assert answers == ["cancelled", "asked", "cancelled", "gone", "gone"], f"{answers}"
@@ -1302,8 +1302,8 @@ def verb_apply_purge(bench: StoreBench) -> None:
     a = bench.hand("a")
     assert bench.purge("k") == "0"
     bench.put("k", "1", "2", "3")
-    bench.put("k", "later", delay=SECOND)
-    bench.put("m", "m1", delay=SECOND)
+    bench.put("k", "later", delay=UNKNOWN)
+    bench.put("m", "m1", delay=UNKNOWN)
     take = a.one("k", per=1)
     assert bench.purge("k") == "3"
     assert [bench.outcome(one) for one in ("1", "2", "3", "later")] == ["", "purged", "purged", "purged"]
@@ -1315,6 +1315,59 @@ def verb_apply_purge(bench: StoreBench) -> None:
     assert bench.purge("n") == "2" and not bench.state("j:n")
     bench.put("n", "n3")
     assert ids(a.one("n")) == ["n3"]
+
+
+def verb_apply_purge_goes_in_parts(bench: StoreBench) -> None:
+    """No call drops more than it is told to, so that a deep mailbox holds nobody up; the rest is still there."""
+    bench.open()
+    a = bench.hand("a")
+    bench.put("k", *(str(number) for number in range(6)))
+    for number in range(3):
+        bench.put("k", f"later{number}", delay=UNKNOWN)
+    take = a.one("k", per=1)
+    purge = Purge(bench.slot("k"), "j:k", 2)
+    assert bench.store.apply(purge) == "2"
+    assert [bench.where("k", str(number)) for number in range(6)] == ["running", *["waiting"] * 3, *["gone"] * 2]
+    assert [bench.store.apply(purge) for _ in range(4)] == ["2", "2", "2", "0"]
+    assert [bench.outcome(f"later{number}") for number in range(3)] == ["purged"] * 3
+    counts = bench.store.ask(about.Counts())
+    assert (counts.jobs, counts.delayed) == (1, 0) and bench.where("k", "0") == "running"
+    a.settle(end(take))
+    bench.put("k", "6", "7")
+    assert [bench.store.apply(purge) for _ in range(2)] == ["2", "0"] and not bench.state("j:k")
+
+
+def verb_ask_dead_letters_of_a_key(bench: StoreBench) -> None:
+    """The dead letters of one key are found among those of others, in both directions and page by page."""
+    bench.open()
+    a = bench.hand("a")
+    for key in ("k", "l", "k", "l", "k"):
+        bench.put(key, f"{key}{bench.number()}")
+        a.settle(end(a.one(key), 0, "to_dead_letters"))
+    a.settle(*(end(take, 0, "park", reason=b"watch") for take in _start_one(bench, a, "k")))
+    bench.skip(UNKNOWN + SECOND)
+    a.renew()
+    a.work()
+
+    def pages(key: str, *, is_newest_first: bool = False) -> list[list[int]]:
+        found, after = [], ""
+        while True:
+            page = bench.store.ask(about.DeadLetters(after, 2, is_newest_first, key))
+            found.append([letter.number for letter in page])
+            after = page.next
+            if not after:
+                return found
+
+    assert pages("k") == [[1, 3], [5, 6]], "the last one is of a resident"
+    assert pages("k", is_newest_first=True) == [[6, 5], [3, 1]]
+    assert pages("l") == [[2, 4]] and pages("nobody") == [[]]
+    assert bench.store.apply(Drop((3,))) == "1" and bench.store.apply(Replay((1,))) == "1"
+    assert [letter.number for letter in bench.store.ask(about.DeadLetters(key="k"))] == [5, 6]
+
+
+def _start_one(bench: StoreBench, hand: Hand, key: str) -> list[Take]:
+    bench.start(key)
+    return list(hand.take(residents=1).values())
 
 
 def verb_apply_pause(bench: StoreBench) -> None:
@@ -1490,7 +1543,7 @@ def verb_where_tells_where_a_job_is(bench: StoreBench) -> None:
     bench.open()
     a = bench.hand("a")
     bench.put("k", "1", "2", "3")
-    bench.put("k", "later", delay=SECOND)
+    bench.put("k", "later", delay=UNKNOWN)
     take = a.one("k", per=2)
     assert [bench.where("k", one) for one in ("1", "2", "3", "later", "x")] == [
         *("running", "running", "waiting"),

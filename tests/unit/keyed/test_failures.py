@@ -17,6 +17,7 @@ import pytest
 
 from millpond.errors import JobFailed, NotFound, TaskTimeout
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Retry
+from millpond.keyed.rules import questions as about
 from waiting import HANG, until
 
 
@@ -272,6 +273,25 @@ def test_dead_letters_can_be_seen_replayed_and_discarded(pool: KeyedPool):
         until(lambda: ran[-1] == ("b", 3))
         assert pool.admin.replay([10_000]) == 0
     assert pool.statistics().dead == 0
+
+
+def test_the_dead_letters_of_a_key_are_picked_by_the_store(pool: KeyedPool):
+    """However many of other keys there are, none of them is read."""
+
+    @pool.job(max_attempts=1)
+    async def do(job: Job) -> None:
+        raise ValueError
+
+    store = play.tamper(pool)
+    asked: list[about.DeadLetters] = []
+    store.before["DeadLetters"] = asked.append
+    with pool.worker():
+        do.dispatch("a"), do.dispatch("b"), do.dispatch("b")
+        until(lambda: pool.statistics().dead == 3)
+    assert pool.admin.discard(key="a") == 1
+    assert pool.admin.replay(key="b") == 2
+    assert pool.admin.dead_letters("a", limit=1) == []
+    assert [one.key for one in asked] == ["a", "b", "a"] and asked[-1].limit == 1
 
 
 def test_a_replayed_job_is_waited_for_anew(pool: KeyedPool):

@@ -114,6 +114,16 @@ def test_purge_drops_what_has_not_begun(pool: KeyedPool):
     assert ran.count(8) == 1 and not set(ran) & {1, 2, 3, 4, 5, 7}
 
 
+def test_purge_of_a_deep_mailbox_goes_in_parts(pool: KeyedPool):
+    do = pool.declare_job("do")
+    for _ in range(5):
+        do.dispatch_many([("k", number) for number in range(500)])
+    store = play.tamper(pool)
+    assert pool.admin.purge("k") == 2500
+    assert store.calls.count("apply") == 1 + 3, "with the line in the history: three calls of a thousand jobs at most"
+    assert pool.admin.purge("k") == 0
+
+
 def test_replace_finds_what_waits_behind_the_one_that_runs(pool: KeyedPool):
     gate = play.Gate()
     ran: list[int] = []

@@ -142,10 +142,14 @@ class Cancel(Command[str]):
 
 @dataclass(frozen=True, slots=True)
 class Purge(Command[str]):
-    """Drop the jobs of a key that no worker has, delayed ones included: the number as text."""
+    """Drop jobs of a key that no worker has, the newest first, then delayed ones: the number as text.
+
+    It is done when that is less than `most`: a store does nothing else meanwhile, so a deep mailbox goes in parts.
+    """
 
     slot: int
     mailbox: str
+    most: int = records.PURGED
 
 
 @dataclass(frozen=True, slots=True)

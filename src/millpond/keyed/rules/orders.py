@@ -133,17 +133,17 @@ class OrderRules(Generic[M]):
                 self._rules.make_ready(box)
         self._rules.end(now, raw, status)
 
-    def purge(self, now: int, slot: int, mailbox: str) -> int:
-        """Drop the jobs of a key that no worker has."""
+    def purge(self, now: int, slot: int, mailbox: str, most: int) -> int:
+        """Drop jobs of a key that no worker has, the newest first, then delayed ones; return how many."""
         box = self._boxes.get(mailbox)
-        waiting = [] if box is None else self._boxes.cut(box, taken_of(box, slot))
+        waiting = [] if box is None else self._boxes.cut(box, max(taken_of(box, slot), box.depth - most))
         if box is not None and waiting:
             if box.lane == "j":
                 self._numbers.jobs -= len(waiting)
             self._rules.is_emptied(box)
         for raw in waiting:
             self._rules.end(now, raw, "purged")
-        delayed = self._tables.delayed.of(mailbox)
+        delayed = self._tables.delayed.of(mailbox, most - len(waiting))
         for job, body in delayed:
             self._rules.drop_delayed(job)
             self._rules.end(now, stamped(now, body), "purged")

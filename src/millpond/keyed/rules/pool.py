@@ -361,8 +361,8 @@ class Rules(Generic[M]):
                 return orders.message(slot, mailbox, data)
             case do.Cancel(slot, mailbox, job):
                 return orders.cancel(now, slot, mailbox, job)
-            case do.Purge(slot, mailbox):
-                return str(orders.purge(now, slot, mailbox))
+            case do.Purge(slot, mailbox, most):
+                return str(orders.purge(now, slot, mailbox, most))
             case do.Retry(_, mailbox):
                 return orders.retry(now, mailbox)
             case do.Log(by, what, subject, reason):

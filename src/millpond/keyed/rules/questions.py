@@ -69,11 +69,12 @@ class DelayedJobs(Question[Page[records.Delayed]]):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters(Question[Page[records.DeadLetter]]):
-    """Dead letters, the oldest first, or the newest."""
+    """Dead letters, the oldest first, or the newest: all, or those of a key."""
 
     after: str = ""
     limit: int | None = None
     is_newest_first: bool = False
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ HANDED: Final = 8
 """A dispatch of up to so many jobs may hand them to idle workers at once; larger ones are taken in bulk."""
 HANDED_BYTES: Final = 16 << 10
 """A job that is larger is not sent with a wake-up."""
+PURGED: Final = 1000
+"""Jobs that one `Purge` drops."""
 LOOKED_AT: Final = 4096
 """With more keys ready than this, the oldest job is looked for among those that are next in their slots."""
 

@@ -157,7 +157,7 @@ class Mailboxes(Protocol[M]):
         """Return, with their positions, the jobs behind the taken ones; those without the text may be left out."""
 
     def find(self, box: M, job: str, taken: int) -> tuple[int, bytes, bool] | None:
-        """Return the job of an id: its position, itself, and whether it is among the taken ones."""
+        """Return the newest job of an id: its position, itself, and whether it is among the taken ones."""
 
     def remove(self, box: M, position: int) -> bool:
         """Remove one job; return whether it was the first. Positions behind it are no longer valid."""
@@ -227,8 +227,8 @@ class DelayedJobs(Protocol):
     def get(self, job: str) -> Delayed | None: ...
     def put(self, job: str, delayed: Delayed) -> None: ...
     def drop(self, job: str) -> None: ...
-    def of(self, mailbox: str) -> list[tuple[str, bytes]]:
-        """Return id and body of those that will enter a mailbox."""
+    def of(self, mailbox: str, most: int) -> list[tuple[str, bytes]]:
+        """Return id and body of those that will enter a mailbox, or of some."""
 
 
 class DeadLetters(Protocol):

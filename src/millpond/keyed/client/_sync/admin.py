@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from millpond._person import user_and_host
@@ -17,7 +17,7 @@ from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.checks import check_text
 from millpond.keyed.rules.page import Page
-from millpond.keyed.rules.records import KEPT_ACTS, SECOND, key_of
+from millpond.keyed.rules.records import KEPT_ACTS, SECOND, DeadLetter
 from millpond.keyed.rules.settings import LIFTED, checked_settings, shown_setting
 from millpond.keyed.views import ActView, DeadLetterView, JobView, PauseView
 
@@ -90,7 +90,11 @@ class KeyedAdmin:
         self._bridge.open()
         command = do.Purge(*self._bridge.connection.address(key))
         self._log("purge", self._bridge.connection.checked_key(key), reason, by)
-        return int(self._bridge.do(command))
+        total = part = int(self._bridge.do(command))
+        while part == command.most:
+            part = int(self._bridge.do(command))
+            total += part
+        return total
 
     def retry(self, key: str, *more: str, reason: str = "", by: str = "") -> int:
         """Try the first job of each key again now, if it failed and waits for its next try; return how many did."""
@@ -170,14 +174,32 @@ class KeyedAdmin:
         most = cursor.check_limit(limit)
         found: Page[DeadLetterView] = Page()
         while True:
-            page = self._bridge.look(about.DeadLetters(start, CHUNK, newest_first))
-            for each, mark in zip(page, page.marks, strict=True):
-                if key is None or key_of(each.mailbox) == key:
-                    if most is not None and len(found) == most:
-                        found.next = cursor.written("dead letters", start)
-                        return found
-                    found.append(views.dead_letter(each))
-                start = mark
+            wanted = CHUNK if most is None else min(CHUNK, most - len(found))
+            page = self._letters(key, start, wanted, newest_first=newest_first)
+            found += map(views.dead_letter, page)
+            start = page.next
+            if not start or len(found) == most:
+                found.next = cursor.written("dead letters", start)
+                return found
+
+    def _letters(
+        self, key: str | None, start: str, limit: int = CHUNK, *, newest_first: bool = False
+    ) -> Page[DeadLetter]:
+        """Return some dead letters: the store picks those of the key."""
+        self._bridge.open()
+        plain = None if key is None else self._bridge.connection.checked_key(key)
+        return self._bridge.look(about.DeadLetters(start, limit, newest_first, plain))
+
+    def _letter_numbers(self, key: str | None, ids: Container[str] | None = None) -> dict[int, str]:
+        """Return numbers and ids of dead letters: all, those of a key, or those of jobs with these ids."""
+        found: dict[int, str] = {}
+        start = ""
+        while True:
+            page = self._letters(key, start)
+            for each in page:
+                job = views.dead_letter(each).id
+                if ids is None or job in ids:
+                    found[each.number] = job
             start = page.next
             if not start:
                 return found
@@ -242,7 +264,7 @@ class KeyedAdmin:
     def _chosen(self, letters: Letters | None, key: str | None) -> list[int]:
         """Return the numbers of dead letters that were given as they are, by number, or by the id of their job."""
         if letters is None:
-            return [each.number for each in self.dead_letters(key)]
+            return list(self._letter_numbers(key))
         if key is not None:
             raise ValueError("give the letters or a key, not both")
         if isinstance(letters, str):
@@ -254,12 +276,12 @@ class KeyedAdmin:
                     f"a dead letter is given as it is, by its number, or by the id of its job, not {each!r}"
                 )
         ids = {each for each in chosen if isinstance(each, str)}
-        named = self.dead_letters() if ids else []
-        unknown = ids - {each.id for each in named}
+        named = self._letter_numbers(None, ids) if ids else {}
+        unknown = ids - set(named.values())
         if unknown:
             raise NotFound(f"no dead letter has the id {min(unknown)!r}")
         numbers = {each if isinstance(each, int) else each.number for each in chosen if not isinstance(each, str)}
-        return sorted(numbers | {each.number for each in named if each.id in ids})
+        return sorted(numbers.union(named))
 
     def drop(self, *, force: bool = False) -> None:
         """Forget the pool, with everything that it knows. Refused while it has workers or jobs, unless `force`."""

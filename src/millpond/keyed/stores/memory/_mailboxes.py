@@ -166,8 +166,8 @@ class MemoryMailboxes:
         return list(enumerate(box.jobs))[taken:]
 
     def find(self, box: MemoryMailbox, job: str, taken: int) -> tuple[int, bytes, bool] | None:
-        found = ((index, raw, index < taken) for index, raw in enumerate(box.jobs) if opened(raw).id == job)
-        return next(found, None)
+        places = zip(range(box.depth - 1, -1, -1), reversed(box.jobs), strict=True)
+        return next(((index, raw, index < taken) for index, raw in places if opened(raw).id == job), None)
 
     def remove(self, box: MemoryMailbox, position: int) -> bool:
         del box.jobs[position]

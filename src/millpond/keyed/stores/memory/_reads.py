@@ -13,7 +13,7 @@ from millpond.keyed.rules.orders import taken_of
 from millpond.keyed.rules.page import Page, page_of
 from millpond.keyed.rules.pool import Rules
 from millpond.keyed.rules.questions import Question
-from millpond.keyed.rules.records import HEAVY, LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused
+from millpond.keyed.rules.records import HEAVY, LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused, key_of
 from millpond.keyed.rules.tables import RETRY, RUNNING, STATES
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
 from millpond.keyed.stores.memory._tables import MemoryTables
@@ -36,8 +36,8 @@ def answer(tables: MemoryTables, now: int, question: Question[Any]) -> Any:  # n
             return [jobs(tables, *span) for span in spans]
         case about.DelayedJobs(after, limit):
             return delayed(tables, now, after, limit)
-        case about.DeadLetters(after, limit, is_newest_first):
-            return dead_letters(tables, now, after, limit, is_newest_first=is_newest_first)
+        case about.DeadLetters(after, limit, is_newest_first, key_):
+            return dead_letters(tables, now, after, limit, is_newest_first=is_newest_first, key=key_)
         case about.Pauses(after, limit):
             return paused(tables, now, after, limit)
         case about.Acts(limit):
@@ -144,10 +144,16 @@ def delayed(tables: MemoryTables, now: int, after: str = "", limit: int | None =
 
 
 def dead_letters(
-    tables: MemoryTables, now: int, after: str = "", limit: int | None = None, *, is_newest_first: bool = False
+    tables: MemoryTables,
+    now: int,
+    after: str = "",
+    limit: int | None = None,
+    *,
+    is_newest_first: bool = False,
+    key: str | None = None,
 ) -> Page[DeadLetter]:
-    """Return dead letters, the oldest first, or the newest."""
-    rows = list(tables.dead.rows.values())
+    """Return dead letters, the oldest first, or the newest: all, or those of a key."""
+    rows = [letter for letter in tables.dead.rows.values() if key in (None, key_of(letter.mailbox))]
     if is_newest_first:
         rows = [letter for letter in reversed(rows) if not after or letter.number < int(after)]
     else:

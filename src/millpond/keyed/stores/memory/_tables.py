@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 
 from millpond.keyed.rules.records import (
@@ -145,8 +146,8 @@ class MemoryDelayedJobs:
         if not ids:
             del self.ids[delayed.mailbox]
 
-    def of(self, mailbox: str) -> list[tuple[str, bytes]]:
-        return [(job, self.rows[job].body) for job in self.ids.get(mailbox, ())]
+    def of(self, mailbox: str, most: int) -> list[tuple[str, bytes]]:
+        return [(job, self.rows[job].body) for job in islice(self.ids.get(mailbox, ()), most)]
 
 
 class MemoryDeadLetters:

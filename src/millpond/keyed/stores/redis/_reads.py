@@ -65,14 +65,14 @@ def answer_to(question: Question[Any], run: Run) -> Any:  # noqa: C901  (a table
             return run("jobs", [HEAVY, *(part for span in spans for part in span)])
         case about.DelayedJobs(after, limit):
             return _delayed(run, after, limit)
-        case about.DeadLetters(after, limit, is_newest_first):
-            return _dead_letters(run, after, limit, is_newest_first=is_newest_first)
+        case about.DeadLetters():
+            return _dead_letters(run, question)
         case about.Pauses(after, limit):
             return _pauses(run, after, limit)
         case about.Acts(limit):
             return [Act(int(at), *rest) for at, *rest in map(_unpack, run("acts", [limit]))]
         case about.Where(slot, mailbox, job):
-            return run("where", [slot, mailbox, job])[0].decode()
+            return searched(run, "where", [slot, mailbox, job])
         case about.Outcomes(ids):
             return _outcomes(run, ids)
         case about.Counts():
@@ -91,6 +91,16 @@ def _outcomes(run: Run, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
         if len(answer) < len(some) or size > HEAVY:
             break
     return found
+
+
+def searched(run: Run, name: str, args: list[Any]) -> str:
+    """Return what a script says of a job that it searches for: a deep mailbox is searched in many calls."""
+    rest: Any = ""
+    while True:
+        answer, *more = run(name, [*args, rest])
+        if not more:
+            return str(answer.decode())
+        rest = more[0]
 
 
 def chunks(things: Sequence[Any]) -> list[Sequence[Any]]:
@@ -265,20 +275,18 @@ def _delayed(run: Run, after: str, limit: int | None) -> Page[Delayed]:
             return Page(found, rest, now, marks)
 
 
-def _dead_letters(run: Run, after: str, limit: int | None, *, is_newest_first: bool) -> Page[DeadLetter]:
-    stamp, found = run("dead", [])
-    numbers = sorted(map(int, found), reverse=is_newest_first)
-    if after:
-        numbers = [number for number in numbers if (number < int(after) if is_newest_first else number > int(after))]
-    wanted = numbers if limit is None else numbers[:limit]
-    letters = []
-    for some in chunks(wanted):
-        for number, letter in zip(some, run("dead", [*some]), strict=True):
-            if letter is not None:
-                slot, mailbox, at, reason, job, attempts = letter
-                letters.append(DeadLetter(number, int(slot), mailbox.decode(), int(at), reason, job, attempts))
-    next_ = str(wanted[-1]) if len(wanted) < len(numbers) else ""
-    return Page(letters, next_, int(stamp), [str(letter.number) for letter in letters])
+def _dead_letters(run: Run, question: about.DeadLetters) -> Page[DeadLetter]:
+    letters: list[DeadLetter] = []
+    after, limit = question.after, question.limit
+    keys = [] if question.key is None else [question.key]
+    while True:
+        most = CHUNK if limit is None else min(CHUNK, limit - len(letters))
+        now, rest, found = run("dead", [most, HEAVY, after, int(question.is_newest_first), *keys])
+        for number, slot, mailbox, at, reason, job, attempts in found:
+            letters.append(DeadLetter(int(number), int(slot), mailbox.decode(), int(at), reason, job, attempts))
+        after = rest.decode()
+        if not after or len(letters) == limit:
+            return Page(letters, after, int(now), [str(letter.number) for letter in letters])
 
 
 def _pauses(run: Run, after: str, limit: int | None) -> Page[Paused]:

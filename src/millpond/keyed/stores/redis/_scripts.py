@@ -8,7 +8,7 @@ from typing import Final
 
 from millpond._redis import Script
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of the data; `common.lua` names it, too."""
 
 _PIECES: Final = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -38,7 +39,7 @@ from millpond.keyed.stores.base import Opened, PoolGone, Subscription
 from millpond.keyed.stores.redis._connection import Link, forbidden
 from millpond.keyed.stores.redis._listener import Listener
 from millpond.keyed.stores.redis._outer_heart import OuterHeart
-from millpond.keyed.stores.redis._reads import CHUNK, answer_to, beat_of, chunks
+from millpond.keyed.stores.redis._reads import CHUNK, answer_to, beat_of, chunks, searched
 from millpond.keyed.stores.redis._scripts import FORMAT, script
 
 _Arg: TypeAlias = str | bytes | int
@@ -182,15 +183,10 @@ class RedisStore:
         name: str
         args: list[_Arg]
         match command:
-            case (
-                commands.Start()
-                | commands.Stop()
-                | commands.Notify()
-                | commands.Cancel()
-                | commands.Purge()
-                | commands.Retry()
-            ):
+            case commands.Start() | commands.Stop() | commands.Notify() | commands.Purge() | commands.Retry():
                 name, args = type(command).__name__.lower(), [*command]
+            case commands.Cancel():
+                return searched(partial(self._run, self._other_link), "cancel", [*command])
             case commands.Log():
                 name, args = "log", [KEPT_ACTS, *command]
             case commands.Pause():

@@ -285,7 +285,7 @@ class SqlMailboxes:
         return [(position, raw) for position, raw in self._containing(box, text) if position >= first]
 
     def find(self, box: SqlMailbox, job: str, taken: int) -> tuple[int, bytes, bool] | None:
-        for position, raw in self._containing(box, job):
+        for position, raw in reversed(self._containing(box, job)):
             if opened(raw).id == job:
                 return position, raw, position < self._position(box, taken)
         return None
@@ -337,17 +337,17 @@ class SqlMailboxes:
     def cut(self, box: SqlMailbox, keep: int) -> list[bytes]:
         self._flush_jobs()
         rest = self._execute(
-            "SELECT position, raw FROM keyed_job WHERE pool = ? AND box = ? ORDER BY position LIMIT -1 OFFSET ?",
-            (self._pool, box.number, keep),
+            "SELECT position, raw FROM keyed_job WHERE pool = ? AND box = ? ORDER BY position DESC LIMIT ?",
+            (self._pool, box.number, max(0, box.depth - keep)),
         ).fetchall()
         if rest:
             self._execute(
                 "DELETE FROM keyed_job WHERE pool = ? AND box = ? AND position >= ?",
-                (self._pool, box.number, rest[0][0]),
+                (self._pool, box.number, rest[-1][0]),
             )
             box.depth -= len(rest)
             self._dirty[box.name] = box
-        return [raw for _, raw in rest]
+        return [raw for _, raw in reversed(rest)]
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 from millpond._sqlite import Transaction
@@ -11,7 +12,18 @@ from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.envelope import came, opened
 from millpond.keyed.rules.page import Page, page_of
 from millpond.keyed.rules.questions import Question
-from millpond.keyed.rules.records import HEAVY, LOOKED_AT, Act, Counts, DeadLetter, Delayed, KeyView, Paused, Slot
+from millpond.keyed.rules.records import (
+    HEAVY,
+    LOOKED_AT,
+    Act,
+    Counts,
+    DeadLetter,
+    Delayed,
+    KeyView,
+    Paused,
+    Slot,
+    key_of,
+)
 from millpond.keyed.rules.tables import STATES
 from millpond.keyed.stores.sqlite._pool import Pool
 
@@ -55,14 +67,8 @@ def answer(transaction: Transaction, pool: Pool, now: int, question: Question[An
                 (pool.id, after, _more(limit)),
             ).fetchall()
             return page_of([Delayed(*row[1:]) for row in rows], [row[0] for row in rows], now, limit)
-        case about.DeadLetters(after, limit, is_newest_first):
-            rest = "number < ? ORDER BY number DESC" if is_newest_first else "number > ? ORDER BY number"
-            rows = transaction.execute(
-                "SELECT number, slot, mailbox, at, reason, raw, attempts FROM keyed_dead "
-                f"WHERE pool = ? AND {rest} LIMIT ?",
-                (pool.id, int(after or (_ALL if is_newest_first else 0)), _more(limit)),
-            ).fetchall()
-            return page_of([DeadLetter(*row) for row in rows], [str(row[0]) for row in rows], now, limit)
+        case about.DeadLetters():
+            return _dead_letters(transaction, pool, now, question)
         case about.Pauses(after, limit):
             rows = transaction.execute(
                 "SELECT key, since, by, reason FROM keyed_paused WHERE pool = ? AND '=' || key > ? "
@@ -88,6 +94,26 @@ def answer(transaction: Transaction, pool: Pool, now: int, question: Question[An
 def _more(limit: int | None) -> int:
     """Return how many rows to read, to see whether there are more."""
     return _ALL if limit is None else limit + 1
+
+
+def _dead_letters(transaction: Transaction, pool: Pool, now: int, question: about.DeadLetters) -> Page[DeadLetter]:
+    """Return dead letters; of those of other keys, nothing but number and mailbox is read."""
+    rest = "number < ? ORDER BY number DESC" if question.is_newest_first else "number > ? ORDER BY number"
+    start = int(question.after or (_ALL if question.is_newest_first else 0))
+    places = transaction.execute(f"SELECT number, mailbox FROM keyed_dead WHERE pool = ? AND {rest}", (pool.id, start))
+    wanted = (number for number, mailbox in places if question.key in (None, key_of(mailbox)))
+    numbers = list(islice(wanted, _more(question.limit)))
+    places.close()
+    letters = [
+        DeadLetter(
+            *transaction.execute(
+                "SELECT number, slot, mailbox, at, reason, raw, attempts FROM keyed_dead WHERE pool = ? AND number = ?",
+                (pool.id, number),
+            ).fetchone()
+        )
+        for number in numbers
+    ]
+    return page_of(letters, [str(number) for number in numbers], now, question.limit)
 
 
 def _jobs(transaction: Transaction, pool: Pool, spans: Sequence[tuple[str, int, int]]) -> list[list[bytes] | None]:
@@ -136,7 +162,7 @@ def _where(transaction: Transaction, pool: Pool, slot: int, mailbox: str, job: s
     ).fetchone()
     if box is not None:
         rows = execute(
-            "SELECT position, raw FROM keyed_job WHERE pool = ? AND box = ? AND instr(raw, ?) ORDER BY position",
+            "SELECT position, raw FROM keyed_job WHERE pool = ? AND box = ? AND instr(raw, ?) ORDER BY position DESC",
             (pool.id, box[0], job.encode()),
         )
         position = next((position for position, raw in rows if opened(raw).id == job), None)

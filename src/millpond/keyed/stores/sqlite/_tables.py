@@ -367,10 +367,11 @@ class SqlDelayedJobs(_Part):
     def drop(self, job: str) -> None:
         self._execute("DELETE FROM keyed_delayed WHERE pool = ? AND id = ?", (self._pool, job))
 
-    def of(self, mailbox: str) -> list[tuple[str, bytes]]:
+    def of(self, mailbox: str, most: int) -> list[tuple[str, bytes]]:
         return self._execute(
-            "SELECT id, body FROM keyed_delayed INDEXED BY keyed_delayed_mailbox WHERE pool = ? AND mailbox = ?",
-            (self._pool, mailbox),
+            "SELECT id, body FROM keyed_delayed INDEXED BY keyed_delayed_mailbox "
+            "WHERE pool = ? AND mailbox = ? LIMIT ?",
+            (self._pool, mailbox, most),
         ).fetchall()
 
 

@@ -24,6 +24,7 @@
 -- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data
 -- sig:<worker>    list     packed {number, kind, mailbox, id, note, data, slot of a take}
 -- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> how many
+-- letters         zset     numbers of dead letters;  dk:<key>  zset  those of a key
 -- died:<worker>   text     it was dismissed and was proven to be dead; expires
 -- out:<job>, uniq:<job>, batch:<producer>   16 digits of the end, and what is remembered until then; they expire
 --
@@ -33,7 +34,7 @@
 local P, call, sub = KEYS[1], redis.call, string.sub
 local META = P .. 'meta'
 local meta = call('HMGET', META, 'format', 'shut', 'paused', 'version')
-if meta[1] ~= '2' then return meta[1] or 'gone' end
+if meta[1] ~= '3' then return meta[1] or 'gone' end
 local is_shut, is_paused, version = meta[2] == '1', meta[3] == '1', meta[4]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2] + ARGV[1]

@@ -8,6 +8,8 @@ for i = 3, #ARGV do
     local slot, mailbox, _, _, job = unpack(cmsgpack.unpack(letter))
     local id = opened(job)[1]
     call('HDEL', P .. 'dead', ARGV[i])
+    call('ZREM', P .. 'letters', ARGV[i])
+    call('ZREM', P .. 'dk:' .. key_of(mailbox), ARGV[i])
     if call('HINCRBY', P .. 'buried', id, -1) <= 0 then call('HDEL', P .. 'buried', id) end
     many = many + 1
     if ARGV[2] == 'replay' then

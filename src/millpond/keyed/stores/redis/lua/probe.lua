@@ -11,7 +11,7 @@ local tries = {
   {'LRANGE', l, 0, -1}, {'LINDEX', l, 0}, {'LPOS', l, '1'}, {'LREM', l, 1, '1'}, {'LTRIM', l, 0, 0}, {'LPOP', l, 1},
   {'SADD', s, '1'}, {'SISMEMBER', s, '1'}, {'SRANDMEMBER', s, 1}, {'SMEMBERS', s},
   {'SREM', s, '1'}, {'ZADD', z, 1, '1'}, {'ZSCORE', z, '1'},
-  {'ZRANGE', z, 0, 0}, {'ZRANGEBYSCORE', z, 0, 1}, {'ZRANK', z, '1'}, {'ZCOUNT', z, 0, 1},
+  {'ZRANGE', z, 0, 0}, {'ZRANGEBYSCORE', z, 0, 1}, {'ZREVRANGEBYSCORE', z, 1, 0}, {'ZRANK', z, '1'}, {'ZCOUNT', z, 0, 1},
   {'ZREM', z, '1'}, {'SET', k, '1', 'PX', 1000}, {'GET', k}, {'EXISTS', k},
   {'DEL', k}, {'UNLINK', h, l, s, z, k}, {'PUBLISH', KEYS[1] .. 'to:probe', ''},
 }
