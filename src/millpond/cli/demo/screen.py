@@ -26,6 +26,8 @@ BACKLOG: Final = 6
 """More jobs than this are a backlog."""
 KINDS: Final = {"bad": "bold red", "good": "bold green", "": ""}
 LOCAL: Final = {"threads": "ThreadPool", "processes": "ProcessPool", "asyncio": "AsyncPool"}
+SHORT: Final = {"k": "kill worker", "g": "kill user"}
+"""Shorter words for `HINTS`, in a terminal of 80 columns."""
 HINTS: Final = (
     ("k", "kill -9 a worker"),
     ("g", "kill -9 a GPU user"),
@@ -90,7 +92,13 @@ def workers(sight: Sight, width: int) -> Table:
     states = {"working": "", "killed": "bold red", "leaving": "yellow", "left": "dim", "starting": "dim"}
     for name, state in sight.workers.items():
         keys = [key for key, owner in sight.owners.items() if owner == name]
-        shown = f"{len(keys)} keys" if state == "working" else "KILLED -9" if state == "killed" else state
+        shown = (
+            f"{len(keys)} key{'s' * (len(keys) != 1)}"
+            if state == "working"
+            else "KILLED -9"
+            if state == "killed"
+            else state
+        )
         grid.add_row(Text(name, style="bold"), Text(shown, style=states[state] or "dim"), cells(sight, keys, width))
     homeless = [key for key, owner in sight.owners.items() if not owner]
     if homeless and sight.workers:
@@ -133,6 +141,23 @@ def local(sight: Sight) -> Table:
     return grid
 
 
+def local_in_a_line(sight: Sight) -> Text:
+    """Draw the local pools where there is no room for bars."""
+    drawn = Text(no_wrap=True, overflow="ellipsis")
+    for now, rate in sight.local:
+        drawn.append(f"{LOCAL[now.kind]} ", style="bold cyan")
+        drawn.append(f"{now.running}/{now.max_workers} {rate:,.0f}/s   ", style="dim")
+    return drawn
+
+
+def helped(head: Text, width: int, height: int) -> Group:
+    """Draw what the keys do, shorter where there is no room for more."""
+    whole = Group(head, Text(), Text(HELP), hints(width))
+    if _lines(whole, width) < height:
+        return whole
+    return Group(*[Text(f"{key}  {meaning}", no_wrap=True, overflow="ellipsis") for key, meaning in HINTS])
+
+
 def title(text: str, explained: str) -> Text:
     """Draw the head of a part."""
     drawn = Text(no_wrap=True, overflow="ellipsis")
@@ -165,12 +190,13 @@ def told(lines: Sequence[Line], width: int, room: int) -> list[RenderableType]:
     return drawn
 
 
-def hints() -> Text:
+def hints(width: int) -> Text:
     """Draw which keys do what."""
     drawn = Text(no_wrap=False)
+    is_wide = width > sum(len(f" {key}  {meaning}  ") for key, meaning in HINTS)
     for key, meaning in HINTS:
         drawn.append(f" {key} ", style="reverse")
-        drawn.append(f" {meaning}  ", style="dim")
+        drawn.append(f" {meaning}  " if is_wide else f"{SHORT.get(key, meaning)} ", style="dim")
     return drawn
 
 
@@ -182,10 +208,10 @@ def picture(sight: Sight | None, width: int, height: int, note: str, *, is_helpi
     if sight is None:
         return Group(head, Text("starting 4 workers and 5 users of GPUs, each a process of its own ..."))
     if is_helping:
-        return Group(head, Text(), Text(HELP), hints())
+        return helped(head, width, height)
     empty = Text()
     keyed: list[RenderableType] = [
-        title("KeyedPool", "every tenant is one worker's; its jobs run in order"),
+        title("KeyedPool", "each tenant belongs to one worker; its jobs run in order"),
         workers(sight, width),
     ]
     lent: list[RenderableType] = [
@@ -200,7 +226,7 @@ def picture(sight: Sight | None, width: int, height: int, note: str, *, is_helpi
         drawn += [side, empty]
     else:
         drawn += [*lent, empty]
-    foot = hints()
+    foot = hints(width)
     used = _lines(Group(*drawn, foot), width)
     if used >= height:  # the terminal cuts off what is below: first of all which keys there are, and what happened last
         keys = Text("millpond demo  " + " ".join(key for key, _ in HINTS), style="bold", no_wrap=True)
@@ -209,6 +235,9 @@ def picture(sight: Sight | None, width: int, height: int, note: str, *, is_helpi
     if width < WIDE and height - used >= len(sight.local) + 6:
         drawn += [*here, empty]
         used += len(sight.local) + 2
+    elif width < WIDE and height - used >= 4:  # two lines of what happens are left
+        drawn += [local_in_a_line(sight), empty]
+        used += 2
     drawn += told(sight.lines, width, height - used)
     return Group(*drawn, foot)
 

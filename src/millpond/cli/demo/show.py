@@ -170,7 +170,7 @@ def _live(console: Console, seconds: float | None, film: Film | None) -> dict[st
                 live.update(draw(sight, is_helping=is_helping), refresh=True)
                 pressed = keyboard.keys(FRAME)
                 if pressed:
-                    plan.is_on, note = False, f"on {world.url}: look from another terminal with `millpond top --url`"
+                    plan.is_on, note = False, f"from another terminal: millpond top --url {world.url}"
                 for key in pressed.lower() or plan.due():
                     if key == "q":
                         until = 0.0
