@@ -163,6 +163,50 @@ def test_a_server_without_memory_is_drained_by_workers_that_come_then():
     assert sorted(done) == list(range(399))
 
 
+def test_a_server_without_memory_does_all_that_brings_work_to_its_end(stores):
+    with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
+        store = stores(server.url, max_losses=1, lease=SECOND)
+        hire(store)
+        names = ("dead", "again", "runs", "moves", "purged", "cancelled")
+        for name in names:
+            put(store, f"{name}-1", f"{name}-2", key=name)
+        assert store.do(do.Start(1, "r:f:k", body())) == "started"
+        takes = {take.mailbox: take for take in work(store, per=1).takes}
+        store.do(do.Log("somebody", "look"))
+
+        def report(name: str, **how: Any) -> Report:
+            return Report(1, f"j:{name}", takes[f"j:{name}"].token, **{"done": 0, **how})
+
+        outcomes = (Outcome("runs-1", "done", b"x" * 1000, 60 * SECOND, "p"),)
+        client.config_set("maxmemory", "1")
+        again = report("again", how="retry", delay=SECOND, reason=b"why")
+        assert not work(store, again, report("dead", how="to_dead_letters", reason=b"why"), want=0).stale
+        assert not work(store, report("runs", done=1, how="keep", outcomes=outcomes), want=0).stale
+        assert store.do(do.Retry(1, "j:again")) == "ready"
+        assert store.do(do.Drop((1,))) == "1"
+        assert store.do(do.Cancel(1, "j:cancelled", "cancelled-1")) == "asked"
+        assert store.do(do.Cancel(1, "j:cancelled", "cancelled-2")) == "cancelled"
+        assert store.do(do.Purge(1, "j:purged")) == "1"
+        assert store.do(do.Stop(1, "r:f:k")) == "stopping"
+        for command in (do.Pause(1, "moves"), do.Resume(1, "moves"), do.Pause(), do.Resume()):
+            store.do(command)
+        store.do(do.Configure((("max_jobs", 5),)))
+        store.do(do.Log("somebody", "look"))
+        assert store.do(do.Renew("w")) is not None
+        assert store._run(store._other_link, "keep", ["w"])  # what the heart outside the process does
+        hire(store, "v", 0)
+        assert store.do(do.Give("w", [(2, "v")], "rebalanced")) == 1
+        assert store.do(do.Gone("w")) == "noted"
+        ends = {one.id: one.lease_end for one in store.ask(about.Members()).members}
+        store.do(do.Leave("v"))
+        hire(store, "u", 0)
+        store.skew += 2 * SECOND
+        store.do(do.Renew("u"))
+        assert store.claim("u", range(SLOTS), {"w": ends["w"]}).recovered > 1
+        left = work(store, worker="u", want=100)
+        assert {take.mailbox for take in left.takes} >= {"j:again", "j:moves"}
+
+
 def test_a_read_only_replica_is_refused_and_a_demoted_primary_is_told(stores, redis_url):
     port = redis_url.rsplit(":", 1)[1].split("/")[0]
     with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
