@@ -1,8 +1,9 @@
 """One background job per tenant, on exactly one worker, whatever happens to workers.
 
-Every tenant has a *resident*, which stays: here it looks after the tenant's mail. A second resident, of which there is
-one in the whole pool, is the controller: it compares those that run with the table of tenants, starts what is missing
-and stops what is not wanted any more. Residents of a worker that leaves or is killed go on elsewhere.
+Every tenant has a *resident*, which stays: here it looks after the tenant's mail. The controller, of which one runs in
+the whole pool, tells which are wanted by the table of tenants: what is missing is started, what is not wanted any more
+is stopped, and all are back when the store has lost its data. Residents of a worker that leaves or is killed go on
+elsewhere.
 
 The whole story, told by one program that starts and kills workers (in the folder `examples`):
 

@@ -1,4 +1,4 @@
-"""The pool, its two residents, and the table of tenants, which stands for your own database."""
+"""The pool, its resident, its controller, and the table of tenants, which stands for your own database."""
 
 from __future__ import annotations
 
@@ -28,18 +28,10 @@ async def look_after(resident: Resident, plan: str) -> None:
         show(f"{resident.key} ({plan}) ends after {rounds} rounds: {resident.lost.reason}")
 
 
-@pool.resident
-async def control(resident: Resident) -> None:
-    """Keep the set of residents equal to the table of tenants. One runs in the whole pool, under one key."""
-    show("the controller begins")
-    try:
-        while True:
-            wanted = {name: {"plan": plan} for name, plan in tenants().items()}
-            if changes := await pool.reconcile(look_after, wanted):
-                show(f"the controller made {changes} changes")
-            await asyncio.sleep(0.2)
-    finally:
-        show(f"the controller ends: {resident.lost.reason}")
+@pool.controller(look_after, every=0.2)
+async def control(controller: Resident) -> dict[str, dict[str, str]]:
+    """Return the residents that are wanted, with their arguments. One worker of the whole pool asks at a time."""
+    return {name: {"plan": plan} for name, plan in tenants().items()}
 
 
 def tenants() -> dict[str, str]:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from millpond import KeyedPool
+from millpond.errors import EngineError
+from millpond.testing._redis import find_redis_server, redis_server
 from waiting import HANG, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -148,10 +150,11 @@ def test_workflows_lock_accounts_by_name(temporal):
             locked -= {source, target}
 
 
-def program(folder, module, *arguments):
+def program(folder, module, *arguments, **variables):
     """Start a program of an example in a folder of its own."""
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
     environment.pop("MILLPOND_URL", None)
+    environment.update(variables)
     return subprocess.Popen(
         [sys.executable, "-W", "error", "-m", module, *arguments],
         cwd=folder,
@@ -233,3 +236,31 @@ def test_every_tenant_is_looked_after_by_one_worker(tmp_path):
                 running = None
         assert running is None, f"{tenant} has not ended:\n{story}"
     assert [plan for *_, name, plan, what in lines if (name, what) == ("ann", "begins")][-1] == "premium"
+
+
+@pytest.mark.timeout(300)
+def test_tenants_are_looked_after_again_when_redis_comes_back_empty(tmp_path):
+    if find_redis_server() is None:
+        problem = "no redis-server here: what needs one is not tested"
+        pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
+    ended(program(tmp_path, "tenants.tenant", "add", "ann", "bob"))
+    with redis_server() as server:
+        worker = program(tmp_path, "tenants.worker", MILLPOND_URL=server.url)
+        with KeyedPool("tenants", server.url) as pool:
+
+            def looked_after():
+                try:
+                    found = pool.residents()
+                except EngineError:  # it is away, or has no pool yet
+                    return set()
+                return {one.key for one in found if one.name == "look_after" and one.state == "running"}
+
+            try:
+                until(lambda: looked_after() == {"ann", "bob"})
+                server.restart()
+                until(lambda: looked_after() == {"ann", "bob"}, "they are back")
+                worker.send_signal(signal.SIGTERM)
+                assert ended(worker, r".*pool 'tenants'.*").count("ann (basic) begins") == 2
+            finally:
+                worker.kill()
+                worker.communicate()
