@@ -14,16 +14,30 @@ from pathlib import Path
 
 import pytest
 
+from millpond._clock import elapsed
 from millpond._sqlite import Database, DiskFull, Transaction
 from millpond.errors import EngineError, EngineUnavailable, PoolClosed
 from millpond.keyed import KeyedPool
 from millpond.keyed.rules import questions as about
-from millpond.keyed.rules.commands import Cancel, Command, Drop, Notify, Pause, Purge, Replay, Resume, Shut, Start, Stop
+from millpond.keyed.rules.commands import (
+    Cancel,
+    Command,
+    Drop,
+    Notify,
+    Pause,
+    Purge,
+    Renew,
+    Replay,
+    Resume,
+    Shut,
+    Start,
+    Stop,
+)
 from millpond.keyed.rules.envelope import Envelope, encode
 from millpond.keyed.rules.records import SECOND, Batch, Joiner, OrderOptions, Outcome, Settings
 from millpond.keyed.stores import sqlite
 from millpond.keyed.stores.base import PoolGone
-from millpond.keyed.stores.sqlite import _writer
+from millpond.keyed.stores.sqlite import _own_workers, _writer
 from millpond.resources import ResourcePool
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -489,3 +503,51 @@ def test_a_dispatch_to_a_full_disk_is_told_at_once_that_nothing_was_changed(url,
             assert len(refused) < 10, "it was not tried again and again"
         job.dispatch("k", 3)
         assert pool.statistics().jobs == 2
+
+
+# --- several workers of one process -----------------------------------------------------------------------------------
+
+
+def test_a_worker_that_renews_its_lease_does_so_for_all_of_its_process(url, monkeypatch):
+    plain = sqlite.SqliteStore.do
+    with KeyedPool("p", url, lease=600) as pool, pool.worker() as one, pool.worker() as held_up:
+
+        def do(self, command):
+            if isinstance(command, Renew) and command.worker == held_up.id:
+                raise EngineUnavailable("its thread has no turn")
+            return plain(self, command)
+
+        monkeypatch.setattr(sqlite.SqliteStore, "do", do)
+
+        def leases() -> dict[str, float]:
+            return {each.id: each.lease_end for each in pool._connection.open()[0].ask(about.Members()).members}
+
+        before = leases()
+        speaker, other = one._worker, held_up._worker
+        assert speaker is not None and other is not None
+        speaker._heartbeat.wake()
+        until(lambda: leases()[one.id] > before[one.id])
+        assert leases()[held_up.id] == leases()[one.id]
+        until(lambda: other._heartbeat._outer.renewed_at() > 0, "the one that was held up can see it")
+        monkeypatch.undo()
+
+
+def test_nobody_of_its_process_speaks_for_a_worker_that_was_silent_for_long_has_given_up_or_left(store, monkeypatch):
+    names = ["speaks", "silent", "given up", "left", "elsewhere", "heard"]
+    hands = {name: Hand(store, name, claims=False) for name in names}
+    hearts = {name: store.outer_heart(60.0, 60.0, renews=True) for name in names}
+    hearts["silent"].join("silent")
+    now = elapsed()
+    monkeypatch.setattr(_own_workers, "elapsed", lambda: now + 61)
+    for name in ("speaks", "given up", "left", "elsewhere", "heard"):
+        hearts[name].join(name)
+    hearts["given up"].give_up("given up")
+    hearts["given up"].beat()  # of a renewal that was under way
+    hearts["left"].close()
+    hearts["elsewhere"].join("new id")
+    store.skew += 30 * SECOND
+    before = {each.id: each.lease_end for each in store.ask(about.Members()).members}
+    members = store.renew("speaks").members
+    assert {each.id for each in members if each.lease_end > before[each.id]} == {"speaks", "heard"}
+    assert [name for name in names if hearts[name].renewed_at()] == ["heard"]
+    assert hands.keys() == before.keys()

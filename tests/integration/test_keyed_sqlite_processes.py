@@ -206,6 +206,44 @@ def test_a_stopped_process_is_not_dead_but_its_lease_ends(store, url, start):
     holder.signal(signal.SIGCONT)
 
 
+COMPUTER = """
+hands = [Hand(store, name, claims=False) for name in ("a", "b", "left")]
+hearts = [store.outer_heart(60.0, 60.0, renews=True) for hand in hands]
+for heart, hand in zip(hearts, hands):
+    heart.join(hand.name)
+hearts[2].give_up("left")
+threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()  # it computes
+say("ready")
+while words := hear():
+    store.skew = int(words)
+    store.renew("a")
+    say("renewed")
+"""
+
+
+def test_when_one_worker_speaks_after_its_process_computed_others_vouch_for_all_but_those_who_gave_up(
+    store, url, start
+):
+    """Its process comes to itself, and is held up again before the second worker has a turn."""
+    computer = run(start, COMPUTER, url)
+    assert computer.line() == "ready"
+    hand = Hand(store, "w", claims=False)
+
+    def leases() -> dict[str, float]:
+        members = store.renew(hand.name).members
+        now = store.ask(about.Counts()).now
+        return {one.id: (one.lease_end - now) / SECOND for one in members if one.id != "w"}
+
+    store.skew += 35 * SECOND
+    until(lambda: min(leases().values()) > 55, "others vouch for them")
+    store.skew += 35 * SECOND
+    assert computer.ask(str(store.skew)) == "renewed"  # "a" only
+    store.skew += 31 * SECOND
+    until(lambda: leases()["a"] > 55, "others vouch for it again")
+    left = leases()
+    assert left["b"] > 55 and left["left"] < 0, left
+
+
 def test_a_worker_in_another_process_is_woken_by_a_bell(store, url, start):
     listener = run(start, LISTENER, url, "sleeper")
     assert listener.line() == "ready"

@@ -45,7 +45,7 @@ class Opened(NamedTuple):
 
 
 class OuterHeart(Protocol):
-    """A worker's heart outside its interpreter."""
+    """What keeps up a worker's membership while its own thread cannot."""
 
     def join(self, worker: str) -> None:
         """Keep up this membership from now on."""
@@ -55,6 +55,9 @@ class OuterHeart(Protocol):
 
     def renewed_at(self) -> float:
         """Return when a renewal was last sent from there, on `elapsed()`; 0.0 for never."""
+
+    def give_up(self, worker: str) -> None:
+        """Note that a membership is over, as far as its worker is concerned."""
 
     def close(self) -> None:
         """End it: the worker leaves."""
@@ -92,7 +95,7 @@ class Store(Protocol):
         """Answer a question, from one snapshot."""
 
     def outer_heart(self, lease: float, stall: float, *, renews: bool) -> OuterHeart | None:
-        """Return what keeps up a membership from outside this process, and tells of its end; None: none is needed."""
+        """Return what keeps up a membership beside its worker's own thread; None: none is needed."""
 
     def listen(
         self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None

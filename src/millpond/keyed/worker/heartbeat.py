@@ -79,6 +79,11 @@ class Heartbeat:
         """Look now: a membership may be over."""
         self._wake.set()
 
+    def give_up(self, membership: Membership) -> None:
+        """Have nobody keep up a membership that is over, and join anew."""
+        self._outer.give_up(membership.id)
+        self._wake.set()
+
     def end(self, *, wait: bool = True) -> None:
         """Renew no more."""
         self._ended.set()
@@ -200,10 +205,11 @@ class Heartbeat:
 
 
 class _NoHeart:
-    """In the place of a heartbeat outside the process where a store needs none."""
+    """In the place of one where a store needs none."""
 
     def join(self, worker: str) -> None: ...
     def beat(self) -> None: ...
+    def give_up(self, worker: str) -> None: ...
     def close(self) -> None: ...
 
     def renewed_at(self) -> float:

@@ -257,7 +257,7 @@ class Worker:
         membership.end()
         self._runner.give_up(membership, "lease")
         tell(self._connection.observer, "worker_lost", self._connection.name, worker=membership.id, why=why)
-        self._heartbeat.wake()
+        self._heartbeat.give_up(membership)
 
     def _is_wanted(self) -> bool:
         """Return whether anything can run here; if not, leave, since nobody else will end this worker."""

@@ -73,6 +73,9 @@ class OuterHeart:
             return 0.0
         return float(when) if number == self._number else 0.0
 
+    def give_up(self, worker: str) -> None:
+        """Go on: others may wait for the lease, or for the death, of what cannot be stopped there."""
+
     def close(self) -> None:
         """End it; the worker has left, or will."""
         with self._lock:

@@ -18,6 +18,7 @@ from millpond._sqlite import Database, EngineClock, FileReplaced, Transaction
 from millpond._sqlite._url import Place
 from millpond.errors import EngineError
 from millpond.keyed.stores.sqlite._listeners import Listeners, Subscription
+from millpond.keyed.stores.sqlite._own_workers import OwnWorkers
 from millpond.keyed.stores.sqlite._pool import Pools
 from millpond.keyed.stores.sqlite._schema import FORMAT, TABLES
 from millpond.keyed.stores.sqlite._sessions import Sessions
@@ -43,6 +44,7 @@ class SharedFile:
         """The file was replaced, or this was closed: open another."""
         self.pools = Pools()
         self.listeners = Listeners()
+        self.workers = OwnWorkers()
         self._checked = 0
         self.database = Database(place.path, tables=[TABLES], synchronous=place.synchronous, mode=place.mode)
         try:

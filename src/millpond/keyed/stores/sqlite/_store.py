@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from millpond import _fork
+from millpond._clock import elapsed
 from millpond._sqlite import DiskFull, FileReplaced, Transaction
 from millpond.errors import PoolClosed
 from millpond.keyed.rules import commands as do
@@ -27,6 +28,7 @@ from millpond.keyed.stores.sqlite._file import SharedFile
 from millpond.keyed.stores.sqlite._files import files
 from millpond.keyed.stores.sqlite._listeners import Subscription, ring
 from millpond.keyed.stores.sqlite._mailboxes import SqlMailbox
+from millpond.keyed.stores.sqlite._own_workers import InnerHeart
 from millpond.keyed.stores.sqlite._pool import Origin, Pool
 from millpond.keyed.stores.sqlite._tables import SqlTables
 from millpond.keyed.stores.sqlite._witness import Witness
@@ -147,8 +149,8 @@ class SqliteStore:
                         lambda rules, now: rules.do(now, do.Join(joiner._replace(session=file.sessions.number)))
                     ),
                 )
-            case do.Renew():
-                first = self._vouch
+            case do.Renew(worker):
+                return cast(A, self._renew(one, worker))
             case do.Claim():
                 # Our own heartbeats may have been late, and so our word for one that computes.
                 first = self._vouch if one.dead else None
@@ -156,12 +158,30 @@ class SqliteStore:
                     one = replace(one, known=set(one.known))  # the step may be taken twice
         return cast(A, self._write(lambda rules, now: rules.do(now, one), first))
 
+    def _renew(self, command: Command[Any], worker: str) -> Any:
+        """Renew the lease of a worker, with those of all others of this process."""
+        sent, workers = elapsed(), self._open_file().workers
+        others: list[str] = []
+
+        def first(transaction: Transaction, pool: Pool, now: int) -> None:
+            self._vouch(transaction, pool, now)
+            end = now + pool.origin.settings.lease
+            others[:] = workers.renew(transaction, (pool.id, self._pool), worker, end)
+
+        answer = self._write(lambda rules, now: rules.do(now, command), first)
+        workers.note(self._pool, others, sent)
+        return answer
+
     def _vouch(self, transaction: Transaction, pool: Pool, now: int) -> None:
         session = self._open_file().sessions.number
         self._witness.vouch(transaction, pool.id, session, now, pool.origin.settings.lease)
 
-    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> None:
-        return None  # the kernel tells of a death, and other workers vouch for one that computes
+    def outer_heart(self, lease: float, stall: float, *, renews: bool) -> InnerHeart | None:
+        """Return how the other workers of this process renew the lease of one.
+
+        The kernel tells of its death, and other processes vouch for it while this one computes and says nothing.
+        """
+        return InnerHeart(lambda: self._file.workers, self._pool, stall) if renews else None
 
     # -- looking in ---------------------------------------------------------------------------------------------------
 
