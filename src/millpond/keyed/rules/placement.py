@@ -22,6 +22,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
 
 SLOTS: Final = 4096
 LOAD: Final = 1.15
@@ -51,8 +52,11 @@ Placement: TypeAlias = Callable[[Sequence[Member], int], Sequence[str]]
 
 
 def slot_of(key: str, slots: int = SLOTS) -> int:
-    """Return the slot of a key."""
-    return stable_hash(key) % slots
+    """Return the slot of a key.
+
+    By CRC-32, a quarter of a secure hash's time and as even: every dispatch pays for it (decision 31).
+    """
+    return crc32(key.encode()) % slots
 
 
 def stable_hash(text: str) -> int:

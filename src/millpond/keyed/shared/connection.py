@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import importlib
-import itertools
 import os
 import secrets
 import threading
@@ -23,7 +23,7 @@ from millpond._urls import shown
 from millpond.errors import EngineUnavailable, NotFound, PoolClosed
 from millpond.keyed.rules.checks import check_text
 from millpond.keyed.rules.envelope import Envelope, TracedEnvelope, encode
-from millpond.keyed.rules.placement import Jump, Placement, Rendezvous, mix, slot_of
+from millpond.keyed.rules.placement import Jump, Placement, Rendezvous, slot_of
 from millpond.keyed.rules.records import Order, OrderOptions, Settings
 from millpond.keyed.rules.settings import AGREED, FIXED, shown_setting
 from millpond.keyed.shared.arguments import pack
@@ -44,6 +44,7 @@ _STORES = {
 }
 _RESOURCES_ONLY = ("postgresql", "postgres", "temporal")
 _LONGEST_KEY = 1024
+_SPARE_IDS = 256
 EMPTY: Mapping[str, Any] = MappingProxyType({})
 _works: ContextVar[bool] = ContextVar("works", default=False)
 """Whether this is done by a worker of the pool, and not by the program that has closed it."""
@@ -103,7 +104,7 @@ class PoolConnection:
     def _begin(self) -> None:
         self.producer = secrets.token_hex(6)
         """What stands for this process with those who settle its jobs."""
-        self._numbers = itertools.count(secrets.randbits(64))
+        self._spare_ids: list[str] = []
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -301,11 +302,13 @@ class PoolConnection:
         return check_text(key, "a key", _LONGEST_KEY)
 
     def new_id(self) -> str:
-        """Return an id that no job has.
-
-        Its digits look random all over, since Redis finds texts by a hash of some of their bytes only.
-        """
-        return f"{mix(next(self._numbers) % (1 << 64)):016x}"
+        """Return an id that no job has: letters and digits of 96 random bits, made many at a time."""
+        try:
+            return self._spare_ids.pop()
+        except IndexError:
+            text = base64.b64encode(secrets.token_bytes(12 * _SPARE_IDS), b"AZ").decode()
+            self._spare_ids += [text[at : at + 16] for at in range(16, len(text), 16)]
+            return text[:16]
 
     def order(
         self,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """Of these tables; the file as a whole has its own number (`_sqlite.MIGRATIONS`)."""
 
 TABLES: Final = """
