@@ -458,6 +458,29 @@ def test_reconcile_makes_the_set_right(pool: KeyedPool):
     assert not log.overlaps and log.started("a") == ["1"]
 
 
+def test_reconcile_and_stop_cost_what_they_change(pool: KeyedPool):
+    """Neither tells the store of residents that stay as they are; who waits for an end looks at that resident only."""
+
+    @pool.resident
+    async def watch(resident: Resident, number: int) -> None:
+        await asyncio.sleep(3600)
+
+    wanted = {f"key {number}": {"number": number} for number in range(20)}
+    assert pool.reconcile(watch, wanted) == 20
+    store = play.tamper(pool)
+    assert pool.reconcile(watch, wanted) == 0
+    assert store.calls == ["Keys"]
+    del wanted["key 3"]
+    wanted["key 4"], wanted["new"] = {"number": 44}, {"number": 1}
+    assert pool.reconcile(watch, wanted) == 3
+    assert store.calls[1:].count("apply") == 3
+    with pool.worker():
+        until(lambda: len(running(pool)) == 20)
+        start = len(store.calls)
+        assert watch.stop("new", timeout=HANG)
+        assert "Key" in store.calls[start:] and "Keys" not in store.calls[start:]
+
+
 def test_reconcile_with_a_wrong_wish_changes_nothing(pool: KeyedPool):
     @pool.resident
     async def watch(resident: Resident, url: str) -> None:
