@@ -16,10 +16,12 @@ from millpond import Event
 from millpond._clock import elapsed
 from millpond.errors import PoolClosed
 from millpond.keyed import AsyncKeyedPool, Job, Jump, KeyedPool
+from millpond.keyed.rules import commands
+from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.placement import Member
 from millpond.keyed.worker import worker as worker_module
 from millpond.keyed.worker.runner import Runner
-from waiting import HANG, auntil, until
+from waiting import HANG, auntil, never, until
 
 
 def test_a_first_worker_has_everything_at_once(pool: KeyedPool):
@@ -660,3 +662,40 @@ async def test_run_is_a_worker_until_it_is_cancelled(apool: AsyncKeyedPool):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert await apool.workers() == []
+
+
+def test_a_worker_that_leaves_claims_nothing_once_it_has_given_all_away(make: Callable[..., KeyedPool]):
+    """Its own thread may be about to claim a slot when the worker begins to leave."""
+    pool = make(lease=play.LONG, drain=play.LONG)
+    gate, begun, about_to_claim, release = play.Gate(), threading.Event(), threading.Event(), threading.Event()
+
+    @pool.job
+    async def do(job: Job) -> None:
+        begun.set()
+        await gate.pass_()
+
+    store = play.tamper(pool)
+    worker = pool.worker()
+    with worker:
+        until(lambda: play.settled(pool, 1, play.SLOTS))
+        do.dispatch("k")
+        assert begun.wait(HANG)  # so that it stays a member while it leaves
+
+        def block(*_: object) -> None:
+            if not about_to_claim.is_set():
+                about_to_claim.set()
+                assert release.wait(HANG)
+
+        store.before["claim"] = block
+        store.inner.do(commands.Give(worker.id, [(0, ""), (1, "")], "to see them claimed"))
+        assert about_to_claim.wait(HANG)
+        given = store.calls.count("give")
+        leaving = threading.Thread(target=worker.close)
+        leaving.start()
+        try:
+            never(lambda: store.calls.count("give") > given, "something is given while something is claimed")
+        finally:
+            release.set()
+        until(lambda: set(store.inner.ask(about.Owners())[1]) == {""})
+        gate.open()
+        leaving.join(HANG)

@@ -6,6 +6,7 @@ of its turns, so that deaths are looked at on time whatever the backlog is.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from millpond._atomic import lock_of
@@ -26,7 +27,11 @@ PATROL = 64
 
 
 class Rebalancer:
-    """Gives and claims the slots of one worker. Threads: the feed's; `tell` and `hand_over` come from others."""
+    """Gives and claims the slots of one worker.
+
+    The thread is the feed's; `tell` and `hand_over` come from others. Whoever moves slots holds `_moving`, from reading
+    who owns them to the end: what one has just given away, the other must not claim.
+    """
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class Rebalancer:
         """What the last heartbeat told, until it is used."""
         self._sightings = Sightings(settings.lease / SECOND)
         self._has_lost_answer = False
+        self._moving = threading.Lock()
 
     def serve(self, state: PoolState, settings: Settings) -> None:
         """Use these settings from now on: a new membership may be in a pool that was made anew."""
@@ -83,9 +89,16 @@ class Rebalancer:
 
     def hand_over(self, membership: Membership, runner: Runner) -> None:
         """Give everything away, on leaving; called when `is_leaving` is set."""
-        state = self._store.do(do.Renew(membership.id, leaving=True))
-        if state is not None:
-            self._give_rest(membership, runner, state)
+        is_alone = self._moving.acquire(
+            timeout=self._settings.lease / SECOND
+        )  # else a turn hangs, perhaps on who calls
+        try:
+            state = self._store.do(do.Renew(membership.id, leaving=True))
+            if state is not None:
+                self._give_rest(membership, runner, state)
+        finally:
+            if is_alone:
+                self._moving.release()
 
     def _next_state(self) -> PoolState | None:
         """Return what a heartbeat told, once; or ask, when the last round left something to do.
@@ -101,6 +114,10 @@ class Rebalancer:
         if state.is_shut:
             self._shut()
             return
+        with self._moving:
+            self._move(membership, runner, state)
+
+    def _move(self, membership: Membership, runner: Runner, state: PoolState) -> None:
         if self.is_leaving:
             self._give_rest(membership, runner, self._store.ask(about.Members()) if state.is_brief else state)
             return
