@@ -78,7 +78,7 @@ class AcquireTimeout(PoolError, TimeoutError):
 
 
 class LeaseLost(PoolError):
-    """A grant is no longer held: its lease ended, or an operator, a thief or a transfer took it."""
+    """A grant is no longer held: its lease ended, or an operator, a steal or a transfer took it away."""
 
 
 class StaleToken(PoolError):

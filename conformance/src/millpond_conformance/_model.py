@@ -390,7 +390,7 @@ def _check_order(before: State, after: State, outcome: Outcome) -> None:
 
 
 def _is_between(before: State, after: State, served: Request, one: Request) -> bool:
-    """Tell whether an exclusive request came after the one and before the other, who is held up by it."""
+    """Return whether an exclusive request came after the one and before the other, who is held up by it."""
     everybody = [*before.requests.values(), *after.requests.values()]
     return any(plainly.exclusive_target(other) is not None and served.seq < other.seq < one.seq for other in everybody)
 

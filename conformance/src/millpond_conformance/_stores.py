@@ -980,7 +980,7 @@ def verb_claim_brings_what_was_ready(bench: StoreBench) -> None:
         bench.put(key, f"{key}1")
     bench.start("a")
     a = bench.hand("a", own=False)
-    assert not a.take(residents=9), "nobody takes what he does not own"
+    assert not a.take(residents=9), "a worker takes only what it owns"
     a.claim()
     assert set(a.take(residents=9)) == {f"j:{key}" for key in "abcdef"} | {"r:watch:a"}
 

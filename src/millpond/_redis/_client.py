@@ -120,7 +120,7 @@ class Connection:
         self._reader.feed(data)
 
     def is_over(self) -> bool:
-        """Tell whether the server closed it, or has said something, while nothing was asked."""
+        """Return whether the server closed it, or has said something, while nothing was asked."""
         return bool(self._poll.poll(0))
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ The socket is the file `<database>-bells/<number>`. A socket's path is limited t
 through the descriptor of the folder (`/proc/self/fd/<fd>/<number>`), however deep that lies. Elsewhere a path that is
 too long means doing without.
 
-*Full peers.* What a stopped peer has not read counts against the *sender's* buffer, so a few of them could silence him
+*Full peers.* What a stopped peer has not read counts against the *sender's* buffer, so a few of them could silence it
 for everybody. When the kernel refuses, we try once more from a fresh socket: if that is refused too, it is the peer
 who is full, and has been rung already.
 """
@@ -120,7 +120,7 @@ class Bell:
             raise OSError("the path is too long for a socket")
         ear, near = _datagram(), _datagram()
         try:
-            self.sweep(self.number)  # the number is ours: this is of one who died before he could commit it
+            self.sweep(self.number)  # the number is ours: this is of a process that died before it could commit it
             ear.bind(address)
             os.chmod(address, self._mode)
             self._inode = os.lstat(address).st_ino

@@ -21,7 +21,7 @@ class FileWatch:
         self._identity: tuple[int, int] | None = None
 
     def is_there(self) -> bool:
-        """Tell whether there is something to look at; raise `EngineUnavailable` when there was, and is no more."""
+        """Return whether there is something to look at; raise `EngineUnavailable` when there was, and is no more."""
         if self._path is None:
             return True
         try:

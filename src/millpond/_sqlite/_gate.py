@@ -14,9 +14,9 @@ between the threads of the process. See `_lockfile` for what record locks demand
 another thread of its process holds gate 2 looks like a process that waits holding something, and two such processes
 look like a deadlock (EDEADLK) when there is none. Then we poll.
 
-*A deleted gate file.* Whoever gets the lock looks whether the path still names that file; if not, he lets go and begins
-anew. That leaves the one who was inside when the file was deleted: he holds a file that nobody else can find. So a
-new gate file (still empty) of a database that is in use (it has a WAL) opens only `GRACE` seconds after it was made,
+*A deleted gate file.* A process that gets the lock looks whether the path still names that file; if not, it unlocks and
+begins anew. That leaves the process that was inside when the file was deleted: it holds a file that no other finds. A
+new gate file (still empty) of a database in use (it has a WAL) opens only `GRACE` seconds after it was made,
 which is long compared with a transaction. No more can be done; even then SQLite's own writer lock stands.
 
 *Ctrl-C* while waiting gets through and leaves the gate as if `enter()` had never been called. The one gap: a signal on
@@ -244,7 +244,7 @@ class Gate:
 
 
 def _has(lock: threading.RLock) -> bool:
-    """Tell whether this thread has the lock, also when a signal came between taking it and noting that it did."""
+    """Return whether this thread has the lock, also when a signal came between taking it and noting that it did."""
     owned: bool = lock._is_owned()  # type: ignore[attr-defined]  # what Condition asks, too
     return owned
 

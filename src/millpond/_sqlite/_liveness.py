@@ -86,7 +86,7 @@ class LiveFile:
         self._file.held.add(number)
 
     def unlock(self, number: int) -> None:
-        """Let go of the byte of a session that has ended."""
+        """Unlock the byte of a session that has ended."""
         self._numbers.discard(number)
         self._file.held.discard(number)
         if not self._file.is_void:
@@ -120,7 +120,7 @@ class LiveFile:
         return new
 
     def is_locked(self, number: int) -> bool:
-        """Tell whether any process holds the byte of that session."""
+        """Return whether any process holds the byte of that session."""
         file = self._own_file()
         return number in file.held or file.locker(number) is not None
 
@@ -145,7 +145,7 @@ def _create(path: str) -> None:
         try:
             os.link(draft, path)
         except FileExistsError:
-            pass  # another was quicker: his it is
+            pass  # another process was quicker
         except OSError:  # no hard links here; behind the gate nobody else is making it
             if not os.path.exists(path):
                 os.replace(draft, path)

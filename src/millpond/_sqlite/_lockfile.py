@@ -2,7 +2,7 @@
 
 `fcntl` record locks have three properties that rule this module:
 
-- They belong to the process, so `F_GETLK` on one's own lock says "free": nobody may ask about himself.
+- They belong to the process, so `F_GETLK` on one's own lock says "free": no process may ask about itself.
 - Closing *any* descriptor of the file in the process drops them all: so there is one descriptor per (device, inode),
   shared by all who use the file under whatever name, and closed when the last of them is done. A second one that was
   opened by a race is kept as a spare and closed with the first.
@@ -74,7 +74,7 @@ class LockFile:
         fcntl.lockf(self.fd, fcntl.LOCK_EX, 1, byte)
 
     def unlock(self, byte: int) -> None:
-        """Let go of a byte."""
+        """Unlock a byte."""
         fcntl.lockf(self.fd, fcntl.LOCK_UN, 1, byte)
 
     def locker(self, byte: int) -> int | None:
@@ -151,7 +151,7 @@ def share(path: str, create: Callable[[str], None], *, keep_on_exec: bool = Fals
 
 
 def _is_open_elsewhere(key: tuple[int, int], own: int) -> bool:
-    """Tell whether this process has another descriptor of the file: the program before `exec` left it."""
+    """Return whether this process has another descriptor of the file: the program before `exec` left it."""
     for name in os.listdir("/dev/fd"):
         try:
             found = os.fstat(int(name))

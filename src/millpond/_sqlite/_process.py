@@ -60,7 +60,7 @@ def read_stat(pid: int | str) -> ProcessStat | None:
 
 
 def is_gone(pid: int, start: int) -> bool | None:
-    """Tell whether the process of that pid and start time is gone; None when nobody can say.
+    """Return whether the process of that pid and start time is gone; None when nobody can say.
 
     A zombie is gone. A stopped process is not. Only meaningful within one namespace and boot.
     """

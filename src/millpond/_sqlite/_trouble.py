@@ -56,7 +56,7 @@ def _unescape(field: str) -> str:
 
 
 def is_network(kind: str) -> bool:
-    """Tell whether a file system of that type may be shared with other machines, or hides their locks."""
+    """Return whether a file system of that type may be shared with other machines, or hides their locks."""
     return kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind[5:] in NETWORK_FUSE)
 
 

@@ -47,7 +47,7 @@ def die_with_parent() -> Callable[[], None] | None:
 
 
 def _is_proc_ours() -> bool:
-    """Tell whether `/proc` speaks of the pids that we see: not so in a pid namespace without one of its own."""
+    """Return whether `/proc` speaks of the pids that we see: not so in a pid namespace without one of its own."""
     try:
         return os.readlink("/proc/self") == str(os.getpid())
     except OSError:

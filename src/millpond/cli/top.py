@@ -68,7 +68,7 @@ class Sight:
         self._done: dict[str, tuple[float, int]] = {}
 
     def close(self) -> None:
-        """Let go of the pools."""
+        """Close the pools."""
         _follow(self._lent, [], ResourcePool)
         _follow(self._keyed, [], KeyedPool)
         self._named_at = -NAMES_EVERY

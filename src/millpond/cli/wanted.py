@@ -20,7 +20,7 @@ class Wanted(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
     def suits(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Tell whether a resource of the pool would do."""
+        """Return whether a resource of the pool would do."""
         return self.name in (None, name) and all(labels.get(key) == value for key, value in self.labels)
 
     def __str__(self) -> str:

@@ -66,7 +66,7 @@ def _log(log_format: str) -> None:
 
 
 def run_many(target: str, number: int, log_format: str, *, reload: bool, **options: Any) -> int:
-    """Have several processes be workers; return the exit code."""
+    """Run several worker processes; return the exit code."""
     _log(log_format)
     given = [f"--log-format={log_format}"]
     for name, value in options.items():
@@ -78,7 +78,7 @@ def run_many(target: str, number: int, log_format: str, *, reload: bool, **optio
 
 
 def run(target: str, log_format: str = "text", supervised: int | None = None, **options: Any) -> int:
-    """Be a worker; return the exit code."""
+    """Run a worker; return the exit code."""
     if supervised is not None:
         family.end_with(supervised)
     _log(log_format)

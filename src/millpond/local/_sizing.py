@@ -98,7 +98,7 @@ def proactive(now: Snapshot) -> int:
 
 
 def starved(now: Snapshot) -> bool:
-    """Tell whether tasks wait and nothing moves, so that one more worker is due whatever the rule says."""
+    """Return whether tasks wait and nothing moves, so that one more worker is due whatever the rule says."""
     return bool(now.queued) and not now.idle and now.stalled_for >= STARVED_AFTER
 
 

@@ -138,7 +138,7 @@ class Collector:
                     kept.append(each)
 
     def remove(self, pool: Any) -> None:
-        """Collect this one no more."""
+        """Remove this one: it is not collected any more."""
         with self._lock:
             gone = [each for each in self._stored if each.pool() is pool]
             self._local = [each for each in self._local if each.pool() is not pool]

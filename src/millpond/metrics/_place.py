@@ -98,7 +98,7 @@ class Place:
         self._named_at = elapsed()
 
     def close(self) -> None:
-        """Let go of the pools."""
+        """Close the pools."""
         with self._lock:
             self._is_closed = True
             self._let_go()
@@ -175,7 +175,7 @@ class _Part:
             self._pools.pop(name).close()
 
     def close(self) -> None:
-        """Let go of the pools."""
+        """Close the pools."""
         for name in list(self._pools):
             self._let_go(name)
 

@@ -31,7 +31,7 @@ class WorkerMetrics:
             return generate_latest(registry), CONTENT_TYPE
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the connection to the store."""
         self._collector.close()
         self._pool.close()
 

@@ -66,7 +66,7 @@ class Admin:
         self._change(commands.Resize(_resource(resource), size, self._by, _arguments.text(reason, "reason")))
 
     def cordon(self, resource: str, *, reason: str | None = None) -> None:
-        """Lend a resource to nobody any more; who holds it keeps it."""
+        """Stop lending a resource; its holder keeps it."""
         self._mark(resource, CORDONED, reason)
 
     def uncordon(self, resource: str, *, reason: str | None = None) -> None:
@@ -78,7 +78,7 @@ class Admin:
         self._mark(resource, QUARANTINED, _arguments.why(reason))
 
     def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
-        """Lend a resource to nobody any more and wait until it is in nobody's hands, then it is cordoned.
+        """Stop lending a resource, and wait until it is given back; then it is cordoned.
 
         With `timeout` over first, `AcquireTimeout` is raised and the resource goes on draining.
         """
@@ -97,7 +97,7 @@ class Admin:
         _insist_on_token(self._send(command), resource, token)
 
     def withdraw(self, request_id: str, *, reason: str) -> None:
-        """Take somebody's request out of the line."""
+        """Remove somebody's request from the queue."""
         request_id = _arguments.name(request_id, "request_id")
         command = commands.Withdraw(self._own.engine.session, request_id, self._by, _arguments.why(reason))
         if self._send(command).kind in ("unknown", "ended"):
@@ -138,7 +138,7 @@ class Admin:
         return reply.token
 
     def reserve(self, resource: str, *, holder: str, reason: str, lease: float | None = None) -> str:
-        """Put a resource aside for a person, ahead of everybody who waits: now, or as soon as it is given back.
+        """Reserve a resource for a person, ahead of everybody who waits: now, or as soon as it is given back.
 
         Return the id of the reservation; `withdraw` ends it, whether it is held yet or not.
         """

@@ -157,7 +157,7 @@ class AsyncBlock:
             self._task.cancel()
 
     def absorb(self, error: BaseException | None) -> bool:
-        """Tell whether the error came of `interrupt`; if so, nobody else asked for the cancellation."""
+        """Return whether the error came of `interrupt`; if so, nobody else asked for the cancellation."""
         task, self._task = self._task, None
         if task is None or not self._is_cancelled:
             return False

@@ -99,7 +99,7 @@ class Block:
         """Do nothing: a thread cannot be interrupted."""
 
     def absorb(self, error: BaseException | None) -> bool:
-        """Tell whether the error came of `interrupt`."""
+        """Return whether the error came of `interrupt`."""
         return False
 
 

@@ -349,7 +349,7 @@ class Grant(Obtainable):
         self._own.adopt(self._request, reply)
 
     def _is_timed_out(self) -> bool:
-        """Tell whether it has waited in vain. One who would not wait has no questions."""
+        """Return whether it has waited in vain. One who would not wait has no questions."""
         request = self._request
         answer = request.refusal
         return request.command.wait and "timed out" in (request.how, answer.detail if isinstance(answer, Reply) else "")

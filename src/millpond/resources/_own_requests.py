@@ -58,7 +58,7 @@ class _ChosenIds:
             return True
 
     def has(self, key: tuple[int, str, str]) -> bool:
-        """Tell whether an id is in use."""
+        """Return whether an id is in use."""
         with self._lock:
             return self._is_used(key)
 

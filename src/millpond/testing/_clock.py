@@ -16,7 +16,7 @@ class FakeClock:
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Move the clock forward by so many seconds."""
         if seconds < 0:
             raise ValueError(f"time does not go back: seconds must be at least 0, not {seconds!r}")
         self._now += round(seconds * 1_000_000)

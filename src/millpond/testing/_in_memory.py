@@ -12,7 +12,7 @@ from millpond.keyed import AsyncKeyedPool, KeyedPool
 
 
 class in_memory:  # noqa: N801  (it is used like a function)
-    """Let a keyed pool live in memory for as long as a block lasts, with a worker; nothing else is touched.
+    """Run a keyed pool in memory for as long as a block lasts, with a worker; nothing else is touched.
 
         with in_memory(app.tenants):
             assert app.sync.dispatch("tenant-42").result(5) == "done"

@@ -140,7 +140,7 @@ def _start(binary: str, folder: Path, port: int | None, options: list[str]) -> T
 
 
 def _listens(port: int) -> bool:
-    """Tell whether there is somebody: what answers at the door alone may be another server that was quicker."""
+    """Return whether there is somebody: what answers at the door alone may be another server that was quicker."""
     with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=5):
         return True
     return False

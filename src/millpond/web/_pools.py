@@ -120,7 +120,7 @@ class OpenPools:
         return shared.get(ask, newer_than)
 
     def close(self) -> None:
-        """Let go of all pools."""
+        """Close all pools."""
         with self._lock:
             pools: list[Any] = [*self._keyed.values(), *self._resources.values()]
             self._keyed, self._resources, self._shared = {}, {}, {}

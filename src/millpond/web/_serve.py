@@ -83,7 +83,7 @@ class Server(uvicorn.Server):
 
 
 def is_this_machine(host: str) -> bool:
-    """Tell whether an address to listen at is reached from this machine only."""
+    """Return whether an address to listen at is reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

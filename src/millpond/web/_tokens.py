@@ -43,7 +43,7 @@ class Tokens:
         self._ended: OrderedDict[str, None] = OrderedDict()  # the last sessions that were logged out
 
     def is_right(self, given: str) -> bool:
-        """Tell whether that is the token."""
+        """Return whether that is the token."""
         return hmac.compare_digest(hashlib.sha256(given.encode(errors="replace")).digest(), self._digest)
 
     def session(self) -> str:
@@ -52,7 +52,7 @@ class Tokens:
         return f"{text}.{self._sign(text)}"
 
     def is_session(self, given: str) -> bool:
-        """Tell whether that is a session of this token that has not ended."""
+        """Return whether that is a session of this token that has not ended."""
         text, _, signature = given.rpartition(".")
         if not hmac.compare_digest(self._sign(text).encode(), signature.encode(errors="replace")):
             return False

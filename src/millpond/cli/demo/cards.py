@@ -49,7 +49,7 @@ class Cards:
         self._people: dict[str, Child] = {name: self._start(name) for name in PEOPLE}
 
     def close(self) -> None:
-        """Let go of the pool."""
+        """Close the pool."""
         with contextlib.suppress(PoolError):
             self._pool.close()
 

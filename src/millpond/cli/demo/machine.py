@@ -35,7 +35,7 @@ def hear(event: Event) -> None:
 
 
 def main(url: str) -> None:
-    """Be a worker until told to end."""
+    """Run a worker until told to end."""
     end_with_parent()
     pool = KeyedPool(POOL, url, slots=SLOTS, on_event=hear)
     declare(pool)

@@ -243,7 +243,7 @@ def cost(state: State, request: Request, mask: int, room: int | None) -> int | N
 
 
 def _enough(state: State, request: Request, mask: int) -> bool:
-    """Tell whether each want, taken by itself, finds as many resources as it wants."""
+    """Return whether each want, taken by itself, finds as many resources as it wants."""
     for want in request.wants:
         fit = mask & state.index.matcher(want.selector).mask
         if not fit or fit.bit_count() < want.count:

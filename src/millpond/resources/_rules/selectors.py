@@ -94,7 +94,7 @@ def only_name(alternatives: Sequence[Alternative]) -> str | None:
 
 
 def matches(alternative: Alternative, name: str, labels: Mapping[str, str]) -> bool:
-    """Tell whether a resource of that name with these labels satisfies every term."""
+    """Return whether a resource of that name with these labels satisfies every term."""
     for operator, key, values in alternative:
         if operator == "=":
             if labels.get(key) not in values:

@@ -132,7 +132,7 @@ def _end_the_impossible(turn: Turn) -> None:
 
 
 def is_bundle(wants: tuple[Want, ...]) -> bool:
-    """Tell whether these wants need several units at once."""
+    """Return whether these wants need several units at once."""
     return len(wants) > 1 or wants[0].count > 1 or wants[0].units != 1
 
 

@@ -57,5 +57,5 @@ def pools(url: str) -> list[str]:
 
 
 def has_registry(url: object) -> bool:
-    """Tell whether pools of a URL can have placements of their own, registered with whoever hosts them."""
+    """Return whether pools of a URL can have placements of their own, registered with whoever hosts them."""
     return isinstance(url, str) and url.startswith("temporal:")

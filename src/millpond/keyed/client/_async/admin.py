@@ -85,7 +85,7 @@ class AsyncKeyedAdmin:
         return Page((views.pause(each) for each in page), cursor.written("paused", page.next))
 
     async def purge(self, key: str, *, reason: str = "", by: str = "") -> int:
-        """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
+        """Delete the jobs of a key that have not begun, delayed ones included; return how many."""
         await self._bridge.open()
         command = do.Purge(*self._bridge.connection.address(key))
         await self._log("purge", self._bridge.connection.checked_key(key), reason, by)
@@ -206,7 +206,7 @@ class AsyncKeyedAdmin:
     async def cancel(
         self, jobs: Iterable[JobView | str], *, key: str | None = None, reason: str = "", by: str = ""
     ) -> int:
-        """Take jobs back, as they are or by id; return how many had not ended. One that runs is asked to stop.
+        """Cancel jobs, as they are or by id; return how many had not ended. One that runs is asked to stop.
 
         Give the `key` of ids, if they have the same: without it every job of the pool is looked at to find them.
         """
@@ -256,7 +256,7 @@ class AsyncKeyedAdmin:
     async def discard(
         self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = ""
     ) -> int:
-        """Forget dead letters: these, those of a key, or all; return how many."""
+        """Delete dead letters: these, those of a key, or all; return how many."""
         numbers = await self._chosen(letters, key)
         if numbers:
             await self._log("discard", f"dead letters {_several([str(one) for one in numbers])}", reason, by)
@@ -289,7 +289,7 @@ class AsyncKeyedAdmin:
         return sorted(numbers.union(named))
 
     async def drop(self, *, force: bool = False) -> None:
-        """Forget the pool, with everything that it knows. Refused while it has workers or jobs, unless `force`."""
+        """Delete the pool, with everything in it. Refused while it has workers or jobs, unless `force`."""
         if not force:
             counts = await self._bridge.look(about.Counts())
             beat = await self._bridge.look(about.Members())

@@ -86,7 +86,7 @@ class KeyedAdmin:
         return Page((views.pause(each) for each in page), cursor.written("paused", page.next))
 
     def purge(self, key: str, *, reason: str = "", by: str = "") -> int:
-        """Drop the jobs of a key that have not begun, delayed ones included; return how many."""
+        """Delete the jobs of a key that have not begun, delayed ones included; return how many."""
         self._bridge.open()
         command = do.Purge(*self._bridge.connection.address(key))
         self._log("purge", self._bridge.connection.checked_key(key), reason, by)
@@ -205,7 +205,7 @@ class KeyedAdmin:
                 return found
 
     def cancel(self, jobs: Iterable[JobView | str], *, key: str | None = None, reason: str = "", by: str = "") -> int:
-        """Take jobs back, as they are or by id; return how many had not ended. One that runs is asked to stop.
+        """Cancel jobs, as they are or by id; return how many had not ended. One that runs is asked to stop.
 
         Give the `key` of ids, if they have the same: without it every job of the pool is looked at to find them.
         """
@@ -251,7 +251,7 @@ class KeyedAdmin:
         return total
 
     def discard(self, letters: Letters | None = None, *, key: str | None = None, reason: str = "", by: str = "") -> int:
-        """Forget dead letters: these, those of a key, or all; return how many."""
+        """Delete dead letters: these, those of a key, or all; return how many."""
         numbers = self._chosen(letters, key)
         if numbers:
             self._log("discard", f"dead letters {_several([str(one) for one in numbers])}", reason, by)
@@ -284,7 +284,7 @@ class KeyedAdmin:
         return sorted(numbers.union(named))
 
     def drop(self, *, force: bool = False) -> None:
-        """Forget the pool, with everything that it knows. Refused while it has workers or jobs, unless `force`."""
+        """Delete the pool, with everything in it. Refused while it has workers or jobs, unless `force`."""
         if not force:
             counts = self._bridge.look(about.Counts())
             beat = self._bridge.look(about.Members())

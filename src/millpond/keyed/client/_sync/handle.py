@@ -111,7 +111,7 @@ class Receipt(Generic[R_co]):
         return outcomes[0]
 
     def cancel(self) -> bool:
-        """Take the job back. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
+        """Cancel the job. False: it has ended. A job that runs is asked to stop, and may end before it hears."""
         slot, mailbox = self._bridge.connection.address(self.key)
         return self._bridge.do(do.Cancel(slot, mailbox, self.id)) != "gone"
 

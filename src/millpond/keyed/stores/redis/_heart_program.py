@@ -192,7 +192,7 @@ class Process:
         return os.getppid() != self.pid
 
     def computes(self) -> bool:
-        """Tell whether it has used a processor since this was asked last, and was not stopped."""
+        """Return whether it has used a processor since this was asked last, and was not stopped."""
         if not self._has_proc:
             return False
         try:

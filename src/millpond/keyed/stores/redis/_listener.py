@@ -35,7 +35,7 @@ class Ear:
         self._listener, self.channel, self.heard, self.handed = listener, channel, heard, handed
 
     def close(self) -> None:
-        """Be told no more."""
+        """Unsubscribe."""
         self._listener.deafen(self)
 
 

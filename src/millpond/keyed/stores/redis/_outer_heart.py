@@ -137,7 +137,7 @@ class OuterHeart:
             _write(process, ["join", self._worker, self._number])
 
     def _drop(self) -> None:
-        """Let go of one that has ended, or does not listen."""
+        """Forget one that has ended, or does not listen."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

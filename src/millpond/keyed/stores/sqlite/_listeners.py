@@ -1,7 +1,7 @@
 """Who listens in this process, and in which sessions others do.
 
-A hint for somebody in this process is a call of his function. One for somebody elsewhere is a number in the file that
-grows (`keyed_ear.rung`), written in the transaction that has news for him, and a ring of his session's bell: so the
+A hint for a listener in this process is a call of its function. One for a listener elsewhere is a number in the file
+that grows (`keyed_ear.rung`), written in the transaction that has news for it, and a ring of its session's bell: so the
 woken process knows whom it was for, and a lost ring costs no more than the time until it looks by itself.
 """
 

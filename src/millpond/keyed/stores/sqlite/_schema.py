@@ -6,7 +6,7 @@ front gets a number below all others, who is put behind one above. `lane` is the
 loss stands in `s` instead of `j`.
 
 `keyed_due` is the heap of the rules, stale entries included: what is no longer so is skipped when its time comes.
-`keyed_ear` says in which session somebody listens, and how often he was called.
+`keyed_ear` says in which session there is a listener, and how often it was called.
 """
 
 from __future__ import annotations

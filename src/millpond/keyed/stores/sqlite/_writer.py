@@ -121,7 +121,7 @@ class Writer:
         return True
 
     def _serve(self) -> None:
-        """Carry out what is queued, each time when somebody could not himself."""
+        """Carry out what is queued, each time a caller could not do so itself."""
         while self._wakes.get():
             if self._queue:
                 with self._turn:

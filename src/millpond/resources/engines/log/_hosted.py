@@ -176,7 +176,7 @@ class HostedPool:
         self.arrivals.append((name, session.witness))
 
     def is_idle(self, session: str, seconds: float) -> bool:
-        """Tell whether a session has nothing here, wants to hear nothing, and has not called for so long."""
+        """Return whether a session has nothing here, wants to hear nothing, and has not called for so long."""
         return not (
             self.replica.state.index.sessions.get(session)
             or session in self.curious
@@ -332,7 +332,7 @@ class HostedPool:
         return ANSWER if self._posted or self._over else LOOK
 
     def _expects_news(self) -> bool:
-        """Tell whether another machine may have something for us: an answer, a call, a grant, or something to watch."""
+        """Return whether another machine may have something for us: an answer, a call, a grant, something watched."""
         if self._posted or self._over or self.curious:
             return True
         if self._epoch and elapsed() - self._decided_at < GATE / 1_000_000:  # till then others post to us
@@ -371,7 +371,7 @@ class HostedPool:
         return found
 
     def _joins(self, found: Synced) -> bool:
-        """Tell whether what was found goes on where we are."""
+        """Return whether what was found goes on where we are."""
         seq, tip = self._seq, self._tip
         for one, own, body in found.items:
             if one != seq + 1 or decode_item(body).previous != tip:
@@ -425,7 +425,7 @@ class HostedPool:
             self._written_off.append(session)
 
     def _has_reached(self, found: Synced) -> bool:
-        """Tell whether a store that was read anew has what it had; one that was compacted meanwhile is believed."""
+        """Return whether a store that was read anew has what it had; one that was compacted meanwhile is believed."""
         seq = self._reached[0]
         if not seq or (found.items and seq < found.items[0][0]):
             return True

@@ -69,7 +69,7 @@ def _meet_alone(url: str, path: str, here: Witness, is_mute: bool) -> socket.soc
 
 
 def _is_deserted(url: str, path: str) -> bool:
-    """Tell whether no companion can be at a socket: none is known to live, and none has just been started."""
+    """Return whether no companion can be at a socket: none is known to live, and none has just been started."""
     known = written_pid(url)
     if known is not None and not is_gone(*known):
         return False

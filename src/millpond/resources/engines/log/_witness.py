@@ -32,7 +32,7 @@ class Process:
         return self._descriptor
 
     def has_ended(self) -> bool:
-        """Tell whether the process is gone."""
+        """Return whether the process is gone."""
         if self._descriptor >= 0:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
@@ -47,7 +47,7 @@ class Process:
 
 
 def seen_from(one: Witness, here: Witness) -> bool | None:
-    """Tell whether the process of a session is gone, by the word of their common kernel; None if there is none."""
+    """Return whether the process of a session is gone, by the word of their common kernel; None if there is none."""
     if one.boot and one.boot == here.boot and one.namespace and one.namespace == here.namespace:
         return is_gone(one.pid, one.start)
     return None

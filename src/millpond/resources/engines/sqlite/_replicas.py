@@ -95,7 +95,7 @@ class Replicas:
         return [pool for pool in self.pools.values() if pool.watchers]
 
     def has_changed(self) -> bool:
-        """Tell whether anybody has written to the file since we last asked."""
+        """Return whether anybody has written to the file since we last asked."""
         before, self._version = self._version, self._database.data_version()
         return before != self._version
 

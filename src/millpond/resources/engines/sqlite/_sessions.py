@@ -1,6 +1,6 @@
 """Sessions of resource pools: what the news of the pools tell of them, and what this session has noted there.
 
-The others are learned of in the file. One of whom we read before we have learned of him is a stranger, until `meet`.
+The others are learned of in the file. A session that we read of before we know it is a stranger, until `meet`.
 
 Locks. `notice` and `meet` expect `_use` to be held.
 """

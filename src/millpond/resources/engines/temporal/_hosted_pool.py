@@ -295,11 +295,11 @@ class HostedPool:
         return {one.placement for one in self.replica.state.requests.values() if one.state != HELD}
 
     def is_in_use(self) -> bool:
-        """Tell whether anybody holds or waits."""
+        """Return whether anybody holds or waits."""
         return bool(self.replica.state.requests)
 
     def has_workflows(self) -> bool:
-        """Tell whether any workflow holds or waits."""
+        """Return whether any workflow holds or waits."""
         return any(_sessions.is_workflow(one) for one in self.replica.state.index.sessions)
 
     # --- small things ------------------------------------------------------------------------------------------

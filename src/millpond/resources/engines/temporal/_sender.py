@@ -87,7 +87,7 @@ class Sender:
         return self._is_running
 
     def is_idle(self, seconds: float) -> bool:
-        """Tell whether nothing was sent for so long, and nothing is left to be sent."""
+        """Return whether nothing was sent for so long, and nothing is left to be sent."""
         latest = max(self.last, self._made)
         return not self._is_running and not self._owed and elapsed() - latest > seconds
 

@@ -19,12 +19,12 @@ def of_workflow(workflow_id: str, chain: str, kind: str = "w") -> str:
 
 
 def is_workflow(session: str) -> bool:
-    """Tell whether a session is a workflow's, so that its end can be proved."""
+    """Return whether a session is a workflow's, so that its end can be proved."""
     return session[:2] in ("w:", "s:", "l:")
 
 
 def is_process(session: str) -> bool:
-    """Tell whether a session is a process's, of which nobody can prove anything."""
+    """Return whether a session is a process's, of which nobody can prove anything."""
     return session.startswith("p:")
 
 

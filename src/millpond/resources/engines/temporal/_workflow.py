@@ -114,7 +114,7 @@ class PoolWorkflow:
             self._try("the pool's input", PoolWorkflow._acquire, hosted, [msgspec.json.encode(one)])
 
     def _knows(self, placement: str) -> bool:
-        """Tell whether a placement can be used; a replay, maybe on a worker that knows more, comes to the same."""
+        """Return whether a placement can be used; a replay, maybe on a worker that knows more, comes to the same."""
         if placement in _hosted_pool.BUILT_IN:
             return True
         times = self._strange.get(placement, 0)
