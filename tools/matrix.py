@@ -22,7 +22,7 @@ FREE_THREADED = ("3.15t", "3.14t")
 """Of these the first that is found. 3.13t was an experiment of CPython's, and is not supported."""
 SPARED = ("unit/test_parity.py", "unit/resources/test_core_*", "unit/resources/test_odd_arguments.py", "unit/sqlite/*")
 """Tests of which one Python is enough: about servers or rules rather than Python."""
-NEED_MORE = ("unit/resources/test_temporal_hosted_pool.py", "unit/test_urls.py", "unit/keyed/test_models.py")
+NEED_MORE = ("unit/resources/test_temporal_*", "unit/test_urls.py", "unit/keyed/test_models.py")
 """Tests that need packages which are not made for free-threaded builds, or were not when this was written."""
 SECOND = ("unit/keyed", "unit/resources", "conformance")
 """The tests of the second of two lots, which take about as long as all others; the first is about local pools."""
@@ -65,7 +65,7 @@ def start(version: str, folder: str, *, everything: bool) -> list[tuple[str, sub
     lots = [["tests/unit", *(f"--ignore=tests/{part}" for part in SECOND)]]
     lots += [[f"tests/{part}" for part in SECOND]] if everything else []
     if version.endswith("t"):
-        lots = [[*lot, *(f"--ignore=tests/{part}" for part in NEED_MORE)] for lot in lots]
+        lots = [[*lot, *(f"--ignore-glob=tests/{part}" for part in NEED_MORE)] for lot in lots]
         lots[0].append("tests/stress")
     return [run(version, folder, lot) for lot in lots]
 
