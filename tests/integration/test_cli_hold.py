@@ -144,7 +144,7 @@ def test_exit_codes(shell: Shell, command: list[str], code: int, words: str):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--", "true"], "say what to hold"),
+        (["--", "true"], "say what to hold, before the command"),
         (["--hold", "a b", "--", "true"], "is not NAME"),
         (["--hold", "a:0", "--", "true"], "asks for nothing"),
         (["--hold", "a{x}", "--", "true"], "is not LABEL=VALUE"),

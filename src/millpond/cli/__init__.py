@@ -171,7 +171,7 @@ def run(
     parse: Any = importlib.import_module("millpond.cli.wanted").parse
     asked = [parse(one) for one in wanted] + ([parse(f"gpus:{gpus}")] if gpus else [])
     if not asked:
-        raise click.UsageError("say what to hold: --hold NAME, or --gpus COUNT")
+        raise click.UsageError("say what to hold, before the command: --hold NAME, or --gpus COUNT")
     if len({one.pool for one in asked}) < len(asked):
         raise click.UsageError("hold several of one pool by one --hold NAME:COUNT")
     options = hold.Options(timeout, lease, priority, reason, create, quiet)

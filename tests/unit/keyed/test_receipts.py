@@ -392,3 +392,9 @@ def test_results_that_are_fetched_ahead_take_little_memory(pool: KeyedPool, monk
             most = max(most, sum(len(one[1]) for one in replies._early.values()))
     assert 0 < most < 8 << 20, "one answer, and what was kept"
     assert replies._early_size == sum(len(one[1]) for one in replies._early.values())
+
+
+def test_a_wait_without_any_worker_says_so(pool: KeyedPool):
+    do = pool.declare_job("do")
+    with pytest.raises(TimeoutError, match="it is waiting, and no worker is there: start one"):
+        do.dispatch("k").result(timeout=0.01)

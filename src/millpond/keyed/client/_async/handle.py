@@ -73,9 +73,10 @@ class AsyncReceipt(Generic[R_co]):
             status, data = await self._bridge.wait(expected, timeout)
         except TimeoutError:
             results.forget(self.id, expected, watch)
+            where = await self._where()
             raise TimeoutError(
-                f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
-                f"{await self.status()}); it goes on, and may be waited for again"
+                f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s ({where}); "
+                "it goes on, and may be waited for again"
             ) from None
         except BaseException:
             results.forget(self.id, expected, watch)
@@ -84,6 +85,13 @@ class AsyncReceipt(Generic[R_co]):
             raise refusal(self.key, self.id, status, data)
         value: R_co = self._definition.decode_result(data)
         return value
+
+    async def _where(self) -> str:
+        """Return where the job is, and whether anybody is there to run it."""
+        status = await self.status()
+        if status != "waiting" or (await self._bridge.look(about.Members())).members:
+            return f"it is {status}"
+        return "it is waiting, and no worker is there: start one with `millpond worker` or pool.run()"
 
     async def status(self) -> str:
         """Return where the job is.

@@ -74,9 +74,10 @@ class Receipt(Generic[R_co]):
             status, data = self._bridge.wait(expected, timeout)
         except TimeoutError:
             results.forget(self.id, expected, watch)
+            where = self._where()
             raise TimeoutError(
-                f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s (it is "
-                f"{self.status()}); it goes on, and may be waited for again"
+                f"job {self._definition.name!r} of key {self.key!r} has not ended in {timeout} s ({where}); "
+                "it goes on, and may be waited for again"
             ) from None
         except BaseException:
             results.forget(self.id, expected, watch)
@@ -85,6 +86,13 @@ class Receipt(Generic[R_co]):
             raise refusal(self.key, self.id, status, data)
         value: R_co = self._definition.decode_result(data)
         return value
+
+    def _where(self) -> str:
+        """Return where the job is, and whether anybody is there to run it."""
+        status = self.status()
+        if status != "waiting" or self._bridge.look(about.Members()).members:
+            return f"it is {status}"
+        return "it is waiting, and no worker is there: start one with `millpond worker` or pool.run()"
 
     def status(self) -> str:
         """Return where the job is.
