@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import queue
+import re
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from millpond.keyed.rules.envelope import Envelope, encode
 from millpond.keyed.rules.records import SECOND, Batch, Joiner, Order, OrderOptions, Outcome, Report, Settings, Work
 from millpond.keyed.stores import redis as redis_store
 from millpond.keyed.stores.base import PoolGone
-from millpond.keyed.stores.redis import RedisStore, _scripts
+from millpond.keyed.stores.redis import RedisStore, _reads, _scripts
 from millpond.testing._redis import RedisServer, find_redis_server, redis_server
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -694,6 +695,89 @@ def test_a_long_reading_holds_up_neither_moves_nor_heartbeats(store, redis_url):
     finally:
         release.set()
         reader.join(60)
+
+
+def test_a_producer_costs_one_key_however_often_it_dispatches(redis_url):
+    with KeyedPool(f"redis-{next(_names)}", redis_url) as pool:
+        do = pool.declare_job("do")
+        for number in range(30):
+            do.dispatch(f"k{number % 3}")
+        kept = keys_of(redis_url, pool._connection.store)
+    assert len([key for key in kept if key.startswith("batch:")]) == 1, kept
+
+
+def commands(client: Any) -> int:
+    """Return how many commands the server has carried out, those of scripts included."""
+    return sum(each["calls"] for name, each in client.info("commandstats").items() if "info" not in name)
+
+
+def test_looking_at_a_pool_costs_the_server_the_same_whatever_waits_in_it(stores, monkeypatch):
+    """Statistics, a heartbeat and a search for a job that is gone: few commands, and no more of them for more keys."""
+    monkeypatch.setattr(_reads, "LOOKED_AT", 5)
+    with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
+        store = stores(server.url)
+        hire(store)
+
+        def costs() -> list[int]:
+            found = []
+            for look in (
+                lambda: store.ask(about.Counts()),
+                lambda: store.do(do.Renew("w")),
+                lambda: store.ask(about.Where(1, "j:nobody", "gone")),
+                lambda: work(store, want=0),
+            ):
+                before = commands(client)
+                look()
+                found.append(commands(client) - before)
+            return found
+
+        def load(keys: int) -> None:
+            for number in range(keys):
+                put(store, f"dead-{keys}-{number}", f"waits-{keys}-{number}", key=f"k{keys}-{number}")
+            dead = work(store, want=keys, per=1).takes
+            reports = [Report(one.slot, one.mailbox, one.token, 0, "to_dead_letters", reason=b"why") for one in dead]
+            work(store, *reports, want=0)
+
+        load(20)
+        costs()  # the server knows the scripts from now on
+        few = costs()
+        load(300)
+        counts = store.ask(about.Counts())
+        assert (counts.dead, counts.keys_ready) == (320, 300)
+        assert costs() == few
+
+
+READ_WHOLE = {
+    "sig:": "few: what a worker was told and has not heard",
+    "run:": "as many as workers run at once",
+    "lent": "as many as workers run at once of jobs that their owner does not know",
+    "held": "mailboxes that people have paused",
+    "hk:": "those of one key",
+    "nt:": "messages to one resident, which are limited",
+    "own": "slots",
+    "slot": "slots",
+    "members": "workers",
+    "pauses": "keys that people have paused",
+}
+"""What scripts may read as a whole, and why: it does not grow with the jobs that wait or have ended."""
+
+
+def test_no_script_reads_as_a_whole_what_grows_with_jobs():
+    whole = re.compile(
+        r"call\('(?:(?:HVALS|HGETALL|HKEYS|SMEMBERS)', ([^)]*)\)|(?:LRANGE|ZRANGE|ZRANGEBYSCORE)', ([^)]*), 0, -1)"
+    )
+    found = set()
+    for name in _scripts._PIECES.keys() - {"probe"}:
+        for reading in whole.finditer(_scripts.script(name).source.decode()):
+            found.add((name, "".join(filter(None, reading.groups()))))
+    assert len(found) > 10
+    for name, what in found:
+        known = any(f"'{each}'" in what for each in READ_WHOLE)
+        assert known or (name, what) in READ_LISTS, f"{name}.lua reads all of {what}"
+
+
+SLOTS_OF_A_WORKER = "list"
+READ_LISTS = {("names", "P .. queue .. here"), *((name, SLOTS_OF_A_WORKER) for name in _scripts._PIECES)}
 
 
 def test_nothing_stays_but_what_is_fixed_when_all_is_done(store, redis_url):

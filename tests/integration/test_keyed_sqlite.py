@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ from millpond.keyed.rules.envelope import Envelope, encode
 from millpond.keyed.rules.records import SECOND, Batch, Joiner, OrderOptions, Outcome, Settings
 from millpond.keyed.stores import sqlite
 from millpond.keyed.stores.base import PoolGone
-from millpond.keyed.stores.sqlite import _own_workers, _writer
+from millpond.keyed.stores.sqlite import _own_workers, _reads, _writer
 from millpond.resources import ResourcePool
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -274,6 +275,53 @@ def test_no_verb_walks_through_a_pool(store, monkeypatch):
 
 FEW = ("keyed_member", "keyed_session", "keyed_doomed", "keyed_died", "keyed_box_lent", "keyed_due")
 """Where all rows of a pool may be looked at: they are few, or one is enough."""
+
+
+def test_statistics_cost_the_same_however_many_keys_wait(store, monkeypatch):
+    """Counted in steps of SQLite's own machine."""
+    monkeypatch.setattr(_reads, "LOOKED_AT", 5)
+    connection = store.inner._file.database._connection
+    hand = Hand(store)
+
+    def cost():
+        steps = 0
+
+        def step():
+            nonlocal steps
+            steps += 1
+
+        connection.set_progress_handler(step, 1)
+        try:
+            store.ask(about.Counts())
+        finally:
+            connection.set_progress_handler(None, 0)
+        return steps
+
+    def load(keys):
+        for number in range(keys):
+            jobs = [order(f"k{keys}-{number}", f"{kind}-{keys}-{number}") for kind in ("dead", "waits")]
+            store.dispatch(Batch(f"b{keys}-{number}", 1), jobs)
+        while dead := [each for each in hand.work(want=keys, per=1).takes if not each.failures]:
+            hand.work(*(end(each, "to_dead_letters", 0, reason=b"no") for each in dead), want=0)
+            if store.ask(about.Counts()).dead >= keys:
+                return
+
+    load(40)
+    few = cost()
+    load(400)
+    counts = store.ask(about.Counts())
+    assert counts.keys_ready + counts.keys_running >= 400 and counts.dead >= 400
+    assert cost() <= few + 100
+
+
+def test_a_producer_costs_one_row_however_often_it_dispatches(url):
+    with KeyedPool("p", url) as pool:
+        do = pool.declare_job("do")
+        for number in range(30):
+            do.dispatch(f"k{number % 3}")
+        inner: Any = pool._connection.store
+        kept = inner._file.read(lambda transaction: transaction.execute("SELECT * FROM keyed_batch").fetchall())
+    assert len(kept) == 1
 
 
 # --- several in one file ----------------------------------------------------------------------------------------------

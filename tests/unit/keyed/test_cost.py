@@ -139,3 +139,11 @@ def test_a_producer_that_waits_is_quiet(pool: KeyedPool):
     spent = Counter(store.calls[start:])
     assert spent.pop("Where") <= 300 * (time.monotonic() - began) + 1  # each is looked for once a second, at most
     assert sum(spent.values()) < 10 * (time.monotonic() - now) / 0.8, spent
+
+
+def test_a_producer_is_remembered_once_however_often_it_dispatches(pool: KeyedPool):
+    do = pool.declare_job("do")
+    for number in range(30):
+        do.dispatch(f"k{number % 3}")
+    tables = pool._connection.store.tables  # type: ignore[attr-defined]
+    assert len(tables.batches.rows) == 1

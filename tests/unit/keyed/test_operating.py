@@ -267,3 +267,33 @@ def test_lease_and_drain_are_changed_while_no_worker_is_there(make: Callable[...
 def test_settings_that_do_not_do_are_refused(pool: KeyedPool, wrong: dict[str, Any]):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         pool.admin.configure(**wrong)
+
+
+def test_no_reading_asks_for_a_pool_as_a_whole(make: Callable[..., KeyedPool]):
+    """One that takes long would hold up the heartbeats of its process, or all who use the server."""
+    pool = make(lease=play.LONG, drain=play.LONG)
+    asked: list[Any] = []
+
+    @pool.job
+    def bad(job: Job) -> None:
+        raise ValueError
+
+    @pool.resident
+    async def stay(resident: Resident) -> None:
+        await asyncio.sleep(3600)
+
+    store = play.tamper(pool)
+    for name in ("Keys", "DelayedJobs", "DeadLetters", "Pauses"):
+        store.before[name] = asked.append
+    with pool.worker():
+        bad.dispatch_many([(f"k{number}",) for number in range(20)])
+        stay.start("k")
+        until(lambda: pool.statistics().dead == 20)
+    receipts = bad.dispatch_many([(f"k{number}",) for number in range(20)])
+    bad.options(delay=1000).dispatch("later")
+    assert len(pool.keys()) == 20 and len(pool.residents()) == 1
+    assert len(pool.jobs(state="waiting")) == 20 and pool.jobs(id=receipts[3].id) and pool.jobs(key="k3")
+    assert len(pool.admin.dead_letters()) == 20 and pool.admin.discard(key="k3") == 1 and pool.admin.replay() == 19
+    assert pool.admin.paused(limit=9) == [] and stay.stop("k") and pool.reconcile(stay, {}) == 0
+    assert {type(one).__name__ for one in asked} == {"Keys", "DelayedJobs", "DeadLetters", "Pauses"}
+    assert all(one.limit is not None and one.limit <= 1000 for one in asked), asked
