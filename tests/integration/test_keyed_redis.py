@@ -702,7 +702,8 @@ def test_a_producer_costs_one_key_however_often_it_dispatches(redis_url):
         do = pool.declare_job("do")
         for number in range(30):
             do.dispatch(f"k{number % 3}")
-        kept = keys_of(redis_url, pool._connection.store)
+        inner: Any = pool._connection.store
+        kept = keys_of(redis_url, inner)
     assert len([key for key in kept if key.startswith("batch:")]) == 1, kept
 
 

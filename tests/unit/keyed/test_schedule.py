@@ -368,15 +368,19 @@ def test_a_controller_keeps_residents_as_its_function_wants_them(pool: KeyedPool
     def there() -> dict[str, dict[str, Any]]:
         return {one.key: one.arguments for one in pool.residents() if one.name == "watch" and one.state == "running"}
 
-    with pool.worker(), pool.worker():
+    with pool.worker() as one, pool.worker() as other:
         until(lambda: there() == {"a": {"n": 1}, "b": {}})
         wanted["a"] = {"n": 2}
         del wanted["b"]
         until(lambda: there() == {"a": {"n": 2}})
         watch.stop("a")
         until(lambda: there() == {"a": {"n": 2}}, "it is back")
+        ids = {one.id, other.id}
         pool.admin.drop(force=True)  # the store has lost everything
         until(lambda: there() == {"a": {"n": 2}}, "they come back by themselves")
+        until(lambda: one.is_member and other.is_member and not ids & {one.id, other.id})
+        wanted["c"] = {}
+        until(lambda: there() == {"a": {"n": 2}, "c": {}}, "and so does who starts them")
     assert tenants is not None and tenants.__name__ == "tenants"
 
 
