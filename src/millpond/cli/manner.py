@@ -32,7 +32,7 @@ class Manner:
         if not self.is_sure and _is_somebody_there():
             click.confirm(f"{what}?", abort=True)
         elif not self.is_sure:
-            raise click.UsageError(f"say --yes to {what}: there is nobody to ask")
+            raise click.UsageError(f"say --yes to {what}: there is no terminal to ask at")
         answer = done()
         if none and answer == 0:
             raise click.ClickException(none)

@@ -317,7 +317,7 @@ def test_a_replayed_job_is_waited_for_anew(pool: KeyedPool):
         assert receipt.result(HANG) == "second"
 
 
-def test_a_full_grave_is_not_dug_again_and_nobody_is_told_that_it_was(make: Callable[..., KeyedPool]):
+def test_a_full_dead_letter_queue_keeps_the_job_in_retry_and_no_outcome_is_reported(make: Callable[..., KeyedPool]):
     pool = make(lease=play.LONG, max_dead=1)
 
     @pool.job

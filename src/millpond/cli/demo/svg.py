@@ -166,7 +166,7 @@ def write(film: Film) -> str:
 def _page(height: float, parts: Sequence[str], sheet: Sheet) -> list[str]:
     described = (
         "millpond demo: four workers own 24 keys. One is killed with -9 and its keys move to the others; three GPUs go "
-        "to whoever is next in line, also when their holder is killed."
+        "to the next in line, also when their holder is killed."
     )
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" width="{WIDTH}" height="{height:g}" '
