@@ -54,11 +54,25 @@ def shielded(step: Callable[[], T]) -> T:
             _signal.signal(number, lambda number, frame: late.append((number, frame)))
         return step()
     finally:
-        for number, handler in handlers.items():
-            _signal.signal(number, handler)
-        if is_outermost:
-            _shielded.clear()
-        _handle(handlers, late)
+        try:
+            _hear(list(handlers.items()))
+        finally:
+            try:
+                if is_outermost:
+                    _shielded.clear()
+            finally:
+                _handle(handlers, late)
+
+
+def _hear(held: list[tuple[int, Callable[[int, FrameType | None], object]]]) -> None:
+    """Hear signals again, all of them, also when one strikes as soon as it is heard."""
+    try:
+        while held:
+            _signal.signal(*held[-1])
+            held.pop()
+    finally:
+        if held:
+            _hear(held)
 
 
 def _handle(

@@ -7,6 +7,8 @@ import threading
 
 import pytest
 
+from alarms import Alarm, alarm_at
+from millpond import _interrupts
 from millpond._interrupts import shielded
 
 
@@ -68,3 +70,19 @@ def test_another_thread_just_does_the_step(struck):
     thread.start()
     thread.join()
     assert results == [7]
+
+
+def test_all_signals_are_heard_again_whenever_one_strikes(struck):
+    moment = 0
+    while True:
+        moment += 1
+        others = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR2)}
+        try:
+            with alarm_at(moment):
+                shielded(int)
+        except Alarm:
+            assert {number: signal.getsignal(number) for number in others} == others, moment
+            assert not _interrupts._shielded, moment
+        else:
+            break
+    assert moment > 10

@@ -19,7 +19,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from millpond._atomic import claim, lock_of
@@ -30,6 +30,8 @@ from millpond.local._task import OptionTask, Task
 from millpond.local._watchers import CANCELLED
 from millpond.local._worker_queues import WorkerQueues
 
+WITHDRAWN = object()
+"""The value of a task that was taken back: its entry, if there is one, is not counted."""
 SWEEP_AT = 4096
 """Fewer removed entries than this are never swept out."""
 
@@ -70,9 +72,6 @@ class Backlog:
             return self.shared()
         return max(0, sum(map(len, self.queues())) - self.removed - self._removed_keyed)
 
-    def __contains__(self, task: Task[Any]) -> bool:
-        return any(each is task for queue in self.queues() for each in list(queue))
-
     def shared(self) -> int:
         return max(0, len(self.queue) - self.removed)
 
@@ -95,7 +94,8 @@ class Backlog:
     def skip(self, task: Task[Any]) -> None:
         """Note that an entry without a function has left its queue."""
         with self._host.lock:
-            self._count_removed(task, -1)
+            if getattr(task, "_value", None) is not WITHDRAWN:
+                self._count_removed(task, -1)
             if task is self._probe:
                 self._delay = time.monotonic() - self._probed_at
                 self._probe = None
@@ -131,6 +131,29 @@ class Backlog:
         self._note_removed(task)
         self.note_cancelled(task, fn)
         return True
+
+    def withdraw(self, tasks: Iterable[Task[Any]]) -> list[Task[Any]]:
+        """Take back tasks that may be queued or not, and return those that have neither started nor ended."""
+        taken = [task for task in tasks if self._claim_uncounted(task)]
+        with self._host.lock:
+            queued = self._entries() if taken else set()
+            for task in taken:
+                if task in queued:  # so it is still to be skipped
+                    task._value = None
+                    self._count_removed(task, 1)
+        return taken
+
+    def _claim_uncounted(self, task: Task[Any]) -> bool:
+        with lock_of(task):
+            fn = claim(task)
+            if fn is not None:
+                task._value = WITHDRAWN  # at once: a worker may have its entry in its hands
+        return fn is not None
+
+    def _entries(self) -> set[Task[Any]]:
+        while True:
+            with contextlib.suppress(RuntimeError):  # without the GIL others may change a queue meanwhile
+                return {task for queue in self.queues() for task in list(queue)}
 
     def cancel_new(self, task: Task[Any]) -> bool:
         """Cancel a task that is not queued yet; False when it was cancelled, or has failed."""

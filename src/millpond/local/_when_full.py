@@ -29,6 +29,7 @@ import _thread
 import itertools
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -36,6 +37,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from millpond._atomic import claim, length_now
 from millpond._events import emit
+from millpond._interrupts import shielded
 from millpond.errors import PoolFull
 from millpond.local._backlog import Backlog
 from millpond.local._backlog import Host as BacklogHost
@@ -175,11 +177,18 @@ class Admission:
             self._reject()
         return is_in
 
-    def step_out(self, task: Task[Any]) -> None:
-        """Give back the place of a task whose submit was interrupted by a signal handler before it was queued."""
-        is_counted = getattr(task, "_value", None) is not None
-        if is_counted and task not in self._host.backlog and claim(task) is not None and not self._host.forget(task):
-            self.leave()
+    def step_out(self, *tasks: Task[Any]) -> None:
+        """Take tasks back whose submit was interrupted by a signal handler, unless they have begun."""
+        shielded(partial(self._step_out, tasks))
+
+    def _step_out(self, tasks: tuple[Task[Any], ...]) -> None:
+        host = self._host
+        counted = {task for task in tasks if getattr(task, "_value", None) is not None}
+        for task in host.backlog.withdraw(tasks):
+            if not host.forget(task) and task in counted:
+                self.leave()
+            task._settle(CANCELLED, task._value)  # a policy may have shown it to somebody
+        host.has_left()
 
     def _admit_if_room(self, task: Task[Any]) -> bool:
         host = self._host
@@ -260,7 +269,7 @@ class Admission:
             host.run_here(task)
         elif verdict == "raise":
             raise self._full("")
-        elif verdict == "accept" or (verdict == "drop_oldest" and host.backlog.drop_oldest()):
+        elif verdict == "accept" or (verdict == "drop_oldest" and shielded(host.backlog.drop_oldest)):
             if verdict == "drop_oldest":
                 self._reject()
             with host.lock:
@@ -292,32 +301,33 @@ class Admission:
     def _wait(self, task: Task[Any], block: Block, *, is_aside: bool) -> None:
         """Wait until somebody has queued `task` for us, or leave it to them if we are an event loop."""
         me = Submitter(task)
+        try:
+            self._queue_up(me, block)
+            self._watch_token(task)
+            self.let_in()
+            if not is_aside:
+                me.lock.acquire(True, -1 if block.timeout is None else block.timeout)
+            elif block.timeout is not None and me.is_waiting:
+                timer.after(block.timeout, partial(self._expire, me, block.timeout), own_thread=True)
+        except BaseException as error:  # Ctrl-C: leave, and take the task along if it has not started
+            if self._step_back(me):
+                _fail(task, error)
+            else:
+                task.cancel()
+            raise
+        if not is_aside:
+            self._expire(me, block.timeout)
+            if me.error is not None:
+                raise me.error
+
+    def _queue_up(self, me: Submitter, block: Block) -> None:
         with self._host.lock:
             is_crowded = block.max_waiting is not None and len(self._submitters) >= block.max_waiting
             if not is_crowded:
-                task._owner = self
+                me.task._owner = self
                 self._submitters.append(me)
         if is_crowded:
             raise self._full(f", and {block.max_waiting} submitters wait already")
-        self._watch_token(task)
-        self.let_in()
-        if not is_aside:
-            self._block(me, block.timeout)
-        elif block.timeout is not None and me.is_waiting:
-            timer.after(block.timeout, partial(self._expire, me, block.timeout), own_thread=True)
-
-    def _block(self, me: Submitter, timeout: float | None) -> None:
-        try:
-            me.lock.acquire(True, -1 if timeout is None else timeout)
-        except BaseException as error:  # Ctrl-C: leave, and take the task along if it has not started
-            if self._step_back(me):
-                _fail(me.task, error)
-            else:
-                me.task.cancel()
-            raise
-        self._expire(me, timeout)
-        if me.error is not None:
-            raise me.error
 
     def _expire(self, me: Submitter, timeout: float | None) -> None:
         if self._step_back(me):
@@ -330,7 +340,8 @@ class Admission:
             if not me.is_waiting:
                 return False
             me.is_waiting = False
-            self._submitters.remove(me)
+            with suppress(ValueError):
+                self._submitters.remove(me)
             return True
 
     def cancel_queued(self, task: Task[Any]) -> bool:
@@ -348,6 +359,10 @@ class Admission:
 
     def let_in(self) -> None:
         """Queue the tasks of waiting submitters while there is room; refuse them all when the pool is closed."""
+        if self._submitters:
+            shielded(self._let_in)
+
+    def _let_in(self) -> None:
         host = self._host
         refused = []
         with host.lock:

@@ -67,9 +67,8 @@ class KeyTasks:
         self.number = 0
         self.ended: list[None] = []
 
-    def add(self) -> None:
-        """Count one more, and forget those that have ended when they are many (under the lock)."""
-        self.number += 1
+    def forget_ended(self) -> None:
+        """Forget those that have ended when they are many (under the lock)."""
         if (many := len(self.ended)) > MANY:
             self.number -= many  # first: who looks in between takes the last task for ended, and asks under the lock
             del self.ended[:many]
@@ -100,8 +99,11 @@ class WorkerQueues:
         """Add a task to the queue of its key's worker, and return that."""
         tasks = self._keys.get(task.key)
         if tasks is None:
-            tasks = self._keys[task.key] = KeyTasks(self._normal[hash(task.key) % len(self._normal)])
-        tasks.add()
+            tasks = KeyTasks(self._normal[hash(task.key) % len(self._normal)])
+            self._keys[task.key] = tasks
+        else:
+            tasks.forget_ended()
+        tasks.number += 1  # from here until it is queued nothing is called, so no signal handler comes between
         task.queue = queue = tasks.queue
         queue.keyed.put(task)
         return queue

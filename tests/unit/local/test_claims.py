@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from alarms import Alarm, alarm_at
 from millpond import CancelToken, ProcessPool, Task, ThreadPool
 from pool_calls import Gate, Journal, ended, note, opened_at_the_end, same
 from waiting import HANG, becomes, until
@@ -290,35 +291,6 @@ def test_a_task_that_is_cancelled_at_any_line_of_a_helping_worker_is_cancelled_o
 
 
 # -- signals -----------------------------------------------------------------------------------------------------------
-
-
-class Alarm(Exception):
-    """What a program's own signal handler raises."""
-
-
-@contextmanager
-def alarm_at(moment: int) -> Iterator[None]:
-    """Raise in this thread where a signal handler may: at the n-th start of a function, or end of one of C.
-
-    Not between taking a lock and the block of its `with`: from 3.14 on Python itself lets a handler in there, and then
-    nobody gives the lock back, whatever program it is.
-    """
-    left = moment
-
-    def strike(frame: Any, event: str, argument: Any) -> None:
-        nonlocal left
-        is_with = event == "c_return" and argument.__name__ == "__enter__"
-        if event in ("call", "c_return") and not is_with and "/millpond/" in frame.f_code.co_filename:
-            left -= 1
-            if left == 0:
-                sys.setprofile(None)
-                raise Alarm
-
-    sys.setprofile(strike)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from millpond._interrupts import shielded
 from millpond.local._task import Task
 from millpond.local.processes._callback_thread import join_thread
 from millpond.local.processes._workers import Runner, is_importing_main
@@ -39,16 +40,22 @@ class IoHandle:
 
     def wake(self) -> bool:
         """Wake the thread, or start it, since there is work; False when the pool is closed and it is gone."""
-        with self._runner.lock:
-            if self.running is None:
-                if self._runner.is_closed:
-                    return False
-                self._start()
-            else:
-                self.is_waiting = False  # not before there is a thread: whoever looked then would count on it
+        try:
+            with self._runner.lock:
+                if self.running is None:
+                    if self._runner.is_closed:
+                        return False
+                    shielded(self._start)
+                else:
+                    self.is_waiting = False  # not before there is a thread: whoever looked then would count on it
+                io = self.running
+            assert io is not None
+            io.wake()
+        except BaseException:  # of a signal handler, perhaps: others count on this wake-up
             io = self.running
-        assert io is not None
-        io.wake()
+            if io is not None:
+                shielded(io.wake)
+            raise
         return True
 
     def _start(self) -> None:

@@ -155,9 +155,13 @@ class ProcessPool(Pool):
         task._args = args  # and `_context` stays unset: nobody reads it, but in a pool with `on_event`
         if runner.admit is not None:
             return runner.admit(task)
-        runner.put(task)
-        if runner.io.is_waiting:
-            runner.wake(task)
+        try:
+            runner.put(task)
+            if runner.io.is_waiting:
+                runner.wake(task)
+        except BaseException:
+            runner.admission.step_out(task)
+            raise
         return task
 
     def _build(self, options: Options, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Task[T]:

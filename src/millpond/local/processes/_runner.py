@@ -114,10 +114,7 @@ class ProcessRunner:
         task._context = perf_counter()  # for `task_started`: a task in another process has no context
         if self.admission.max_queued is not None:
             return self.admit_bounded(task)
-        self.put(task)
-        if self.io.is_waiting:
-            self.wake(task)
-        return task
+        return self.admission.admit(task)
 
     def admit_bounded(self, task: Task[Any]) -> Task[Any]:
         """Admit a task as `submit` made it, in a bounded pool: `Admission.admit` and `place`, written out."""
@@ -126,11 +123,11 @@ class ProcessRunner:
                 return self.admission.admit(task)
             self.records.admitted.add(task)
             self.put(task)
+            if self.io.is_waiting:
+                self.wake(task)
         except BaseException:
             self.admission.step_out(task)
             raise
-        if self.io.is_waiting:
-            self.wake(task)
         return task
 
     def refuse(self, task: Task[Any]) -> Task[Any]:

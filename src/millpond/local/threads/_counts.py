@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import LockType
 from typing import Protocol
 
 from millpond.local.threads._worker import Runner, Worker
@@ -12,7 +13,7 @@ class Workers(Protocol):
 
     runner: Runner
     count: int
-    idle: list[Worker]
+    idle: list[LockType]
     all: set[Worker]
 
 

@@ -5,13 +5,15 @@ Tasks with a key wait for the worker of their key; with `queues="dedicated"` pla
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from millpond._interrupts import shielded
 from millpond.local._calls import hold
 from millpond.local._task import OptionTask, Task
 from millpond.local._worker_queues import WorkerQueue, WorkerQueues
 from millpond.local.threads._worker import Runner
-from millpond.local.threads._workers import Workers
+from millpond.local.threads._workers import Workers, wake_if_idle, worker_with
 
 
 class Placement:
@@ -20,7 +22,7 @@ class Placement:
     def __init__(self, runner: Runner, workers: Workers, *, is_dedicated: bool) -> None:
         self._runner = runner
         self._workers = workers
-        self._release = self._release_key  # made once: what every task with a key holds
+        self._release = self.release_key  # made once: what every task with a key holds
         self.is_dedicated = is_dedicated  # plain tasks wait in queues of single workers
         if is_dedicated:
             self._use_worker_queues()
@@ -34,12 +36,16 @@ class Placement:
             self.queue_plain(task)
 
     def queue_plain(self, task: Task[Any]) -> Task[Any]:
-        self._runner.put(task)
-        workers = self._workers
-        if workers.idle:
-            workers.wake(1, task)
-        elif workers.count < workers.max_workers + workers.extra:
-            workers.grow(task)
+        try:
+            self._runner.put(task)
+            workers = self._workers
+            if workers.idle:
+                workers.wake(1, task)
+            elif workers.count < workers.max_workers + workers.extra:
+                workers.grow(task)
+        except BaseException:
+            self._runner.admission.step_out(task)
+            raise
         return task
 
     def place_many(self, tasks: list[Task[Any]]) -> None:
@@ -48,34 +54,34 @@ class Placement:
             for task in tasks:
                 self._place_dedicated(task)
         elif tasks:
-            self._runner.backlog.queue.extend(tasks)
-            self._workers.wake(len(tasks), *tasks)
+            try:
+                self._runner.backlog.queue.extend(tasks)
+                self._workers.wake(len(tasks), *tasks)
+            except BaseException:
+                self._runner.admission.step_out(*tasks)
+                raise
 
     def _place_keyed(self, task: OptionTask[Any]) -> None:
         """Queue a task for the worker of its key; the first such task gives every worker a queue of its own."""
         workers, runner = self._workers, self._runner
         with runner.lock:
-            queues = runner.backlog.worker_queues or self._use_worker_queues()
+            queues = runner.backlog.worker_queues or shielded(self._use_worker_queues)
             hold(task, self._release)
             queue = queues.put(task)
             if queue.worker is None:
                 if runner.is_paused:
                     return
                 workers.start_for(task)  # it gets the queue of a key that waits for a worker
-                adopter = queues.adopt(queue)  # no thread is to be had
+                adopter = shielded(partial(queues.adopt, queue))  # no thread is to be had
                 if adopter is None:
                     return
                 queue = adopter
-            if queue.worker in workers.idle:  # else it is awake, and looks here before it waits
-                try:
-                    workers.idle.remove(queue.worker)
-                except ValueError:
-                    return  # somebody else has just woken it
-                queue.worker.lock.release()
+            if queue.worker.lock in workers.idle:  # else it is awake, and looks here before it waits
+                wake_if_idle(queue.worker.lock, workers.idle)
 
-    def _release_key(self, task: OptionTask[Any]) -> None:
+    def release_key(self, task: Task[Any]) -> None:
         queues = self._runner.backlog.worker_queues
-        if queues is not None and queues.note_ended(task):
+        if queues is not None and type(task) is OptionTask and queues.note_ended(task):
             with self._runner.lock:
                 queues.forget(task.key)
 
@@ -84,13 +90,14 @@ class Placement:
         assert queues is not None
         with self._runner.lock:
             try:
-                worker = workers.idle.pop()
+                lock = workers.idle[-1]
             except IndexError:
                 queues.shortest().shared.put(task)
                 workers.grow(task)
             else:
-                worker.queue.shared.put(task)
-                worker.lock.release()
+                worker_with(lock, workers).queue.shared.put(task)
+                if not wake_if_idle(lock, workers.idle):  # it has just taken another task: let others steal this one
+                    workers.wake(1, task)
 
     def _use_worker_queues(self) -> WorkerQueues:
         """Give every worker a queue of its own (under the lock)."""
@@ -114,7 +121,7 @@ class Placement:
 
     def _worth(self, queue: WorkerQueue) -> tuple[int, bool]:
         """Return by how much a worker's queue is worth keeping when the pool shrinks: idle workers leave first."""
-        return len(queue.keyed), queue.worker is not None and queue.worker not in self._workers.idle
+        return len(queue.keyed), queue.worker is not None and queue.worker.lock not in self._workers.idle
 
     def hand_over(self, queue: WorkerQueue) -> None:
         """Give the plain tasks of a queue that goes to the other workers."""

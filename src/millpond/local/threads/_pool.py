@@ -77,15 +77,19 @@ class BaseThreadPool(Pool):
         task._context = (copy_context() or None) if runner.carries_context else None
         if runner.admit is not None:
             return runner.admit(task)
-        runner.put(task)
-        workers = runner.workers
-        if workers.idle:
-            try:
-                workers.idle.pop().lock.release()
-            except IndexError:  # another submitter was quicker
-                workers.wake(1, task)
-        elif workers.count < workers.max_workers:
-            workers.grow(task)
+        try:
+            runner.put(task)
+            workers = runner.workers
+            if workers.idle:
+                try:
+                    next(workers.wakes)
+                except IndexError:  # another submitter was quicker
+                    workers.wake(1, task)
+            elif workers.count < workers.max_workers:
+                workers.grow(task)
+        except BaseException:
+            runner.admission.step_out(task)
+            raise
         return task
 
     def submit_many(self, fn: Callable[..., T], arguments: Iterable[tuple[Any, ...]], /) -> list[Task[T]]:
@@ -140,12 +144,7 @@ class BaseThreadPool(Pool):
         task._args = args
         task._context = (copy_context() or None) if runner.carries_context else None
         awaited = await_from_the_start(task)
-        runner.put(task)
-        workers = runner.workers
-        if workers.idle:
-            workers.wake(1, task)
-        elif workers.count < workers.max_workers:
-            workers.grow(task)
+        runner.placement.queue_plain(task)
         return awaited
 
     def go(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -101,7 +101,7 @@ class ThreadRunner:
         if parent is not None:
             parent.subpools.add(self)
         self.cancelled_items = 0
-        self.callers = 0  # submitters that run a task themselves
+        self.callers: set[Task[Any]] = set()  # the tasks that their submitters run themselves
         self.admit: Callable[[Task[Any]], Task[Any]] | None = None
         self.error_logger = ErrorLogger(name, on_event)
         self.last_fn: Any = None  # the last function that was checked; forgotten when a worker is idle
@@ -175,13 +175,11 @@ class ThreadRunner:
         if worker is not None and worker.runner is self:
             worker.perform(task, fn)
             return
-        with self.lock:
-            self.callers += 1
         try:
+            self.callers.add(task)
             run_apart(task, fn, carries_context=self.carries_context)
         finally:
-            with self.lock:
-                self.callers -= 1
+            self.callers.discard(task)
             self.workers.counts.add_past(1, task._status == RAISED)
             self.has_left()
         if worker is None and task._status == RAISED and isinstance(task._value, KeyboardInterrupt):
@@ -191,7 +189,8 @@ class ThreadRunner:
         task.token._watch(task)
 
     def forget(self, task: Task[Any]) -> bool:
-        """Release what is kept for a task that will not run: its wrappers have done so."""
+        """Release the key of a task that will not run, if its wrappers have not done so: they have its place."""
+        self.placement.release_key(task)
         return False
 
     def purge(self) -> int:
@@ -213,7 +212,7 @@ class ThreadRunner:
             )  # they are no tasks of this pool
             queued = len(self.backlog) - turns + sum(each.waiting() for each in list(self.maps))
             idle, completed = workers.counts.idle(), workers.counts.ended()
-            running = max(0, workers.count - idle) + self.callers
+            running = max(0, workers.count - idle) + len(self.callers)
             cancelled = self.backlog.cancelled + self.cancelled_items + self.admission.dropped
             state = "broken" if self.broken else "closed" if self.is_closed else "paused" if self.is_paused else "open"
             return Statistics(

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from millpond._events import logger
+from millpond._interrupts import shielded
 from millpond.local._sizing import RULES, Reaper, Sizing, Snapshot, clamp, starved, surplus
 from millpond.local._timer import timer
 from millpond.local.threads._workers import Workers
@@ -54,7 +55,8 @@ class Scaling:
     def wants_more(self) -> bool:
         """Ask the rule, for a task that found no idle worker."""
         workers = self._workers
-        self._start_ticking()
+        if not self._is_ticking:
+            shielded(self._start_ticking)
         now = self._snapshot()
         try:
             want = self._rule(now)
@@ -64,8 +66,6 @@ class Scaling:
         return workers.count < clamp(want, now)
 
     def _start_ticking(self) -> None:
-        if self._is_ticking:
-            return
         workers, self._is_ticking = self._workers, True
         self._sampled_at = time.monotonic()
         self._ended = workers.counts.ended()

@@ -33,6 +33,7 @@ class Runner(Protocol):
     name: str
     lock: threading.RLock
     on_event: Observer | None
+    admission: Any
     backlog: Backlog
     drainers: Drainers
     token: CancelToken
@@ -56,7 +57,7 @@ class Runner(Protocol):
 class Workers(Protocol):
     """All workers of a pool, as far as one of them needs that."""
 
-    idle: list[Worker]
+    idle: list[_thread.LockType]
     idle_timeout: float
 
     def is_dismissed(self, worker: Worker) -> bool: ...
@@ -107,7 +108,7 @@ class Worker:
         while True:
             if workers.is_dismissed(self):
                 return None
-            workers.idle.append(self)
+            workers.idle.append(self.lock)
             try:
                 task = self.take()
             except IndexError:
@@ -132,7 +133,7 @@ class Worker:
 
     def _stop_being_idle(self) -> None:
         try:
-            self.workers.idle.remove(self)
+            self.workers.idle.remove(self.lock)
         except ValueError:
             self.lock.acquire()  # somebody chose this worker already: its wake-up is on its way
 

@@ -7,13 +7,18 @@ steps that makes this safe is told in `_runner.py`.
 from __future__ import annotations
 
 import threading
+from _thread import LockType
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from operator import call
 from typing import Any, Protocol
 
 from millpond._atomic import length_now
 from millpond._events import emit
+from millpond._interrupts import shielded
 from millpond.local._calls import release_all
 from millpond.local._task import Task
 from millpond.local.threads._counts import Counts
@@ -76,7 +81,8 @@ class Workers:
         """Start without workers, as in a forked child, which has none of the parent's threads."""
         self.count = 0
         self.extra = 0  # how many more than `max_workers` there may be, since so many wait for others
-        self.idle: list[Worker] = []
+        self.idle: list[LockType] = []  # the locks of those that are idle
+        self.wakes = _wakes(self.idle)
         self.all: set[Worker] = set()
         self.threads: set[threading.Thread] = set()  # also of workers that are just leaving
         self.abandoned: set[threading.Thread] = set()  # given up, since their task is past its time limit
@@ -89,7 +95,7 @@ class Workers:
         """Wake idle workers or start new ones for `number` tasks just queued."""
         for _ in range(number):
             try:
-                self.idle.pop().lock.release()
+                next(self.wakes)
             except IndexError:
                 if self.count >= self.max_workers + self.extra or not self.grow(*tasks):
                     return
@@ -129,6 +135,9 @@ class Workers:
 
     def start_one(self) -> None:
         """Start a worker (under the lock, so that nobody waits for a thread that has not started)."""
+        shielded(self._start_one)
+
+    def _start_one(self) -> None:
         worker = Worker(self.runner, self)
         self.count += 1
         self.largest = max(self.largest, self.count)
@@ -292,11 +301,11 @@ class Workers:
         """Let the workers leave that have been idle longest."""
         for _ in range(number):
             try:
-                worker = self.idle.pop(0)
+                lock = self.idle.pop(0)
             except IndexError:
                 return
-            worker.leaves = True
-            worker.lock.release()
+            worker_with(lock, self).leaves = True
+            lock.release()
 
     def _uncount(self, worker: Worker) -> bool:
         """Lower the count if that leaves no work behind: first lower it, then look (see `_runner.py`)."""
@@ -349,9 +358,32 @@ class Workers:
     def wake_all(self) -> None:
         while True:
             try:
-                self.idle.pop().lock.release()  # also in vain: through the lock of the list, as `wait_for_task` goes
+                next(self.wakes)  # also in vain: through the lock of the list, as `wait_for_task` goes
             except IndexError:
                 return
+
+
+def _wakes(idle: list[LockType]) -> Iterator[None]:
+    """Return what wakes, each time it is asked for the next, the worker that went idle last; IndexError: there is none.
+
+    It is one call of C, between whose parts no signal handler runs: one that raised there would take away a worker that
+    nobody could wake any more.
+    """
+    return map(LockType.release, map(idle.pop, repeat(-1)))
+
+
+def worker_with(lock: LockType, workers: Workers) -> Worker:
+    (worker,) = [each for each in list(workers.all) if each.lock is lock]
+    return worker
+
+
+def wake_if_idle(lock: LockType, idle: list[LockType]) -> bool:
+    """Wake the worker with this lock; False when it is awake, or somebody else has just woken it."""
+    steps: tuple[Callable[[], object], ...] = (partial(idle.remove, lock), lock.release)
+    try:
+        return not any(map(call, steps))  # both steps or none: see `_wakes`
+    except ValueError:
+        return False
 
 
 def _until_used_up(worker: Worker, limit: int, take: Callable[[], Task[Any]]) -> Callable[[], Task[Any]]:
