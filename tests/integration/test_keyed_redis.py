@@ -363,6 +363,9 @@ def test_a_wrong_password_is_told_without_telling_it(stores):
     [
         ("http://host", "is no URL of Redis"),
         ("redis://127.0.0.1/0?colour=red", "has an option 'colour'; there are cluster, db"),
+        ("redis://127.0.0.1/abc", "is no URL of Redis: write .*:6379/0"),
+        ("redis://127.0.0.1/-1", "is no URL of Redis"),
+        ("redis://127.0.0.1/0?protocol=9", "has protocol='9'; it must be 2 or 3"),
     ],
 )
 def test_a_url_that_says_nothing_is_refused(url, problem):

@@ -64,6 +64,8 @@ class Address:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if odd := sorted(options.keys() - _OPTIONS):
             raise ValueError(f"{shown(url)!r} has an option {odd[0]!r}; there are {', '.join(sorted(_OPTIONS))}")
+        if options.get("protocol", "2") not in ("2", "3"):  # we speak one that every server knows, whatever is said
+            raise ValueError(f"{shown(url)!r} has protocol={options['protocol']!r}; it must be 2 or 3, or left out")
         if kind != "tls" and (odd := sorted(name for name in options if name.startswith("ssl_"))):
             raise ValueError(f"{shown(url)!r} has {odd[0]!r}, but uses no TLS: write rediss://, or leave it out")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from millpond.errors import PoolError
-from millpond.keyed import KeyedPool
+from millpond.keyed import KeyedPool, Retry
 
 
 class Text(str):
@@ -37,6 +38,17 @@ def _watch(pool: KeyedPool) -> Any:
     return pool.resident(name=next(_names))(lambda me: None)
 
 
+def _result(pool: KeyedPool, timeout: Any) -> Any:
+    receipt = pool.declare_job("x").dispatch("k")
+    assert receipt.cancel()
+    with contextlib.suppress(TimeoutError):  # it has ended, and 0 seconds are not enough to hear of it
+        return receipt.result(timeout)
+
+
+def _made(name: str) -> Call:
+    return lambda pool, value: KeyedPool(**{"name": "p", "url": pool.url, name: value}).close()
+
+
 SETTINGS = ("lease", "drain", "payload_limit", "max_jobs", "max_per_key", "max_dead", "max_losses")
 CALLS: dict[str, Call] = {
     "cron": lambda pool, value: pool.cron(value, name=next(_names))(lambda job: None),
@@ -57,6 +69,25 @@ CALLS: dict[str, Call] = {
     "dispatch_many(ids=)": lambda pool, value: pool.declare_job("x").dispatch_many([("k", 1)], ids=value),
     "dispatch_many(ids=[])": lambda pool, value: pool.declare_job("x").dispatch_many([("k", 1)], ids=[value]),
     "replay": lambda pool, value: pool.admin.replay([value]),
+    "result(timeout=)": lambda pool, value: _result(pool, value),
+    "stop(timeout=)": lambda pool, value: _watch(pool).stop("k", timeout=value),
+    "reconcile": lambda pool, value: pool.reconcile(_watch(pool), value),
+    "reconcile({})": lambda pool, value: pool.reconcile(_watch(pool), {"k": value}),
+    "key": lambda pool, value: pool.declare_job("x").dispatch(value),
+    "key of a resident": lambda pool, value: _watch(pool).start(value),
+    "pause": lambda pool, value: pool.admin.pause(value),
+    "options(delay=)": lambda pool, value: pool.declare_job("x").options(delay=value),
+    "options(at=)": lambda pool, value: pool.declare_job("x").options(at=value),
+    "options(id=)": lambda pool, value: pool.declare_job("x").options(id=value),
+    "job(backoff=)": lambda pool, value: pool.job(name=next(_names), backoff=value)(lambda job: None),
+    "job(timeout=)": lambda pool, value: pool.job(name=next(_names), timeout=value)(lambda job: None),
+    "job(keep_result=)": lambda pool, value: pool.job(name=next(_names), keep_result=value)(lambda job: None),
+    "job(max_attempts=)": lambda pool, value: pool.job(name=next(_names), max_attempts=value)(lambda job: None),
+    "Retry": lambda pool, value: Retry(value),
+    **{
+        f"KeyedPool({name}=)": _made(name)
+        for name in ("lease", "drain", "slots", "placement", "max_jobs", "name", "url")
+    },
     "discard": lambda pool, value: pool.admin.discard([value]),
     **{f"configure({name}=)": _configure(name) for name in SETTINGS},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from typing import Any, Final
 
 AGES: Final = 1e9
@@ -26,10 +27,21 @@ def check_text(value: Any, what: str, longest: int, *, empty: bool = False) -> s
     return value if type(value) is str else str.__str__(value)
 
 
+def check_timeout(value: Any) -> float | None:
+    """Return for how many seconds to wait, None for as long as it takes; 0 when the time is over."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf <= value:
+        raise ValueError(
+            f"timeout= must be a number of seconds, or None to wait for as long as it takes, not {value!r}"
+        )
+    return None if value > AGES else max(0.0, value)
+
+
 def check_seconds(value: Any, what: str, least: float = 0.0, most: float = AGES) -> float:
     """Return `value` if it is a number of seconds within these limits; else say what is wrong."""
     if not isinstance(value, bool) and isinstance(value, int | float) and least <= value <= most:
-        return float(value)
+        return float(value) if value <= LAST else math.inf  # 10**400 is a whole number, too
     hint = "; write .total_seconds()" if isinstance(value, datetime.timedelta) else ""
     limits = f"from {least:g} on" if most >= AGES else f"from {least:g} to {most:,.0f}"
     raise ValueError(f"{what} must be a number of seconds, {limits}, not {value!r}{hint}")

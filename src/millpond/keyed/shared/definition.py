@@ -37,8 +37,10 @@ class Policy:
         if not all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
             raise TypeError(f"retry_on is an exception type, or a tuple of them, not {self.retry_on!r}")
         object.__setattr__(self, "retry_on", kinds)
-        if self.timeout is not None and not check_seconds(self.timeout, "timeout", most=math.inf):
-            raise ValueError(f"timeout must be more than 0 seconds, not {self.timeout!r}")
+        if self.timeout is not None:
+            object.__setattr__(self, "timeout", check_seconds(self.timeout, "timeout", most=math.inf))
+            if not self.timeout:
+                raise ValueError("timeout must be more than 0 seconds, not 0")
 
     def pause(self, failures: int) -> float:
         """Return the seconds to wait after so many failures."""

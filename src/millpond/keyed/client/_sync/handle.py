@@ -14,7 +14,7 @@ from millpond.keyed.client.results import PROGRESS
 from millpond.keyed.client.sender import BATCH
 from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
-from millpond.keyed.rules.checks import LAST, check_moment, check_seconds, check_text
+from millpond.keyed.rules.checks import LAST, check_moment, check_seconds, check_text, check_timeout
 from millpond.keyed.rules.envelope import opened, stamped
 from millpond.keyed.rules.records import SECOND, KeyView, Order, OrderOptions, Verdicts, key_of
 from millpond.keyed.shared.arguments import decode
@@ -63,6 +63,7 @@ class Receipt(Generic[R_co]):
         """
         if not self._definition.keep:
             raise NotFound(f"job {self._definition.name!r} keeps no results: declare it with keep_result= seconds")
+        patience = check_timeout(timeout)
         slot, mailbox = self._bridge.connection.address(self.key)
         near = self._siblings[self._place + 1 : self._place + 500]
         results = self._bridge.results
@@ -71,7 +72,7 @@ class Receipt(Generic[R_co]):
         watch = None if on_progress is None else self._bridge.caller(lambda data: on_progress(decode(data)))
         expected = results.expect(self.id, slot, mailbox, near, watch)
         try:
-            status, data = self._bridge.wait(expected, timeout)
+            status, data = self._bridge.wait(expected, patience)
         except TimeoutError:
             results.forget(self.id, expected, watch)
             where = self._where()
@@ -369,6 +370,7 @@ class KeyedResident(Generic[P]):
     def reconcile(self, wanted: Mapping[str, Mapping[str, Any]]) -> int:
         """Make the residents of this name equal to `wanted`: see `reconcile` of the pool."""
         changes = 0
+        _check_wanted(wanted)
         self._bridge.open()
         connection = self._bridge.connection
         bodies = {
@@ -395,6 +397,7 @@ class KeyedResident(Generic[P]):
 
     def stop(self, key: str, *, timeout: float | None = None) -> bool:
         """End it. False: there is none. With `timeout`, wait until it has ended; raise TimeoutError if it does not."""
+        check_timeout(timeout)
         self._bridge.open()
         slot, mailbox = self._bridge.connection.address(key, self.name)
         answer = self._bridge.do(do.Stop(slot, mailbox))
@@ -432,3 +435,14 @@ def _is_right(view: KeyView, body: bytes) -> bool:
 def _ended(status: str) -> str:
     """Return how a job ended, for people: one whose error is known has failed."""
     return "failed" if status == "dead" else status
+
+
+def _check_wanted(wanted: Any) -> None:
+    """Raise TypeError unless residents are wanted as `reconcile` takes them."""
+    if not isinstance(wanted, Mapping):
+        raise TypeError(f"reconcile() takes the arguments of each resident by key, {{}} for none, not {wanted!r}")
+    for key, arguments in wanted.items():
+        if not isinstance(arguments, Mapping):
+            raise TypeError(
+                f"the arguments of the resident of key {key!r} are given by name, {{}} for none, not {arguments!r}"
+            )
