@@ -676,6 +676,29 @@ def test_a_pool_that_lost_some_of_its_keys_serves_the_others(store, redis_url):
         assert ids(work(store)) == ["more"]
 
 
+def test_a_report_that_the_server_cannot_carry_out_leaves_those_before_it_whole(store, redis_url):
+    """An error in the middle of a script keeps what was written: so what was reported before it is brought to its end."""
+    hire(store)
+    put(store, "1", key="fine")
+    put(store, "2", key="spoilt")
+    done = work(store)
+    fine, spoilt = sorted(ended(done), key=lambda one: one.mailbox)
+    with redis.Redis.from_url(redis_url) as client:
+        mailbox = store._base + b"mb:j:spoilt"
+        jobs = client.lrange(mailbox, 0, -1)
+        client.delete(mailbox)
+        client.set(mailbox, "no list")  # somebody wrote it by hand
+        with pytest.raises(EngineError, match="WRONGTYPE"):
+            work(store, fine, spoilt)
+        counts = store.ask(about.Counts())
+        assert (counts.jobs, counts.keys_running, counts.done) == (1, 1, 1)
+        left = keys_of(redis_url, store)
+        assert "mb:j:fine" not in left and client.hkeys(store._base + b"run:1") == [b"j:spoilt"]
+        client.delete(mailbox)
+        client.rpush(mailbox, *jobs)
+        assert work(store, fine, spoilt).stale == (0,) and store.ask(about.Counts()).done == 2
+
+
 def test_a_long_reading_holds_up_neither_moves_nor_heartbeats(store, redis_url):
     """Each of them has a connection of its own."""
     hire(store)

@@ -140,12 +140,16 @@ def refuse(*args: Any, **kwargs: Any) -> None:
     raise EngineError("refused, by the test")
 
 
+def stumble(*args: Any, **kwargs: Any) -> None:
+    raise ZeroDivisionError("an error of our own, by the test")
+
+
 def end_the_thread(*args: Any, **kwargs: Any) -> None:
     raise SystemExit
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the thread that is ended
-@pytest.mark.parametrize("trouble", [play.cut, refuse, end_the_thread])
+@pytest.mark.parametrize("trouble", [play.cut, refuse, stumble, end_the_thread])
 def test_a_worker_that_renews_but_cannot_work_gives_up_its_keys(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, trouble: Callable[..., None]
 ):
