@@ -400,9 +400,15 @@ def test_what_an_operator_should_know_is_logged(pool: KeyedPool, caplog: pytest.
     def bad(job: Job) -> None:
         raise ValueError("no luck")
 
+    @pool.job(timeout=0.01)
+    async def slow(job: Job) -> None:
+        await asyncio.sleep(3600)
+
     with pool.worker():
         with pytest.raises(JobFailed):
             bad.dispatch("tenant-7").result(HANG)
+        with pytest.raises(JobFailed):
+            slow.dispatch("tenant-8").result(HANG)
         pool.declare_job("unheard of").dispatch("k")
         until(lambda: "no handler for job 'unheard of' of key 'k'" in caplog.text)
         pool.declare_job("bad").dispatch("k2", 1, 2)
@@ -411,6 +417,7 @@ def test_what_an_operator_should_know_is_logged(pool: KeyedPool, caplog: pytest.
         "has joined pool 'p'",
         "job 'bad' of key 'tenant-7' failed, and is tried again in 0.0 s: ValueError('no luck')",
         "job 'bad' of key 'tenant-7' failed for good and is among the dead letters: ValueError('no luck')",
+        "job 'slow' of key 'tenant-8' failed for good and is among the dead letters: TaskTimeout(",
         "has left pool 'p'",
     ):
         assert line in caplog.text

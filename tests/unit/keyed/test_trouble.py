@@ -637,6 +637,44 @@ def test_trouble_is_told(make: Callable[..., KeyedPool], monkeypatch: pytest.Mon
         until(lambda: [one.name for one in events].count("worker_joined") == 2)
 
 
+def test_trouble_is_logged_for_those_who_only_read_logs(
+    make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """That the store is away and back, that a worker is cut off and back, that others took over what it ran."""
+    caplog.set_level("INFO", "millpond")
+    one, two = make(lease=0.3), make()
+    clock = play.Clock(monkeypatch, one)
+    gate = play.Gate()
+
+    async def do(job: Job) -> None:
+        await gate.pass_()
+
+    first, _ = one.job(do), two.job(do)
+    store = play.tamper(one)
+    with one.worker() as lost, two.worker() as other:
+        until(lambda: play.settled(two, 2, play.SLOTS))
+        first.dispatch_many([(f"k{number}",) for number in range(20)])
+        until(lambda: two.statistics().keys_running == 20)
+        was = lost.id
+        store.always_before = play.cut
+        clock.let_pass(0.75, other)
+        clock.cut_off(lost, 0.1)
+        clock.let_pass(1, other)
+        becomes(lambda: [each.id for each in two.workers()], [other.id])
+        store.always_before = None
+        until(lambda: play.settled(two, 2, play.SLOTS))
+        for line in (
+            "pool 'p' cannot be reached: cut off, by the test",
+            f"worker {was} of pool 'p' is cut off (lease): its handlers stop",
+            f"worker {was} of pool 'p' is dead: others take over its keys",
+            f"worker {other.id} of pool 'p' runs again what nobody runs any more, keys: ",
+            "pool 'p' can be reached again, after ",
+            f"worker {lost.id} of pool 'p' is back: it was cut off as {was}",
+        ):
+            until(lambda line=line: line in caplog.text, line)  # type: ignore[misc]
+        gate.open()
+
+
 def test_a_worker_that_cannot_reach_its_store_still_leaves(
     make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch
 ):
