@@ -125,7 +125,7 @@ def test_a_process_pool_that_sleeps_is_woken(kind, verb):
         assert moment > 3
 
 
-def test_a_process_pool_starts_once(tmp_path):
+def test_a_process_pool_starts_once():
     moment, is_over = 0, False
     while not is_over:
         moment += 1
@@ -134,7 +134,7 @@ def test_a_process_pool_starts_once(tmp_path):
             pool.pause()  # no process is needed for this
             task = pool.submit(abs, 1)
             assert pool.purge() >= 1 and task.cancelled(), moment
-    assert moment > 10
+    assert moment > 5  # on Python 3.12 its thread is there from the beginning
 
 
 def test_a_task_that_a_worker_has_in_its_hands_is_taken_back(monkeypatch):
@@ -205,7 +205,7 @@ def test_a_full_pool_goes_on_after_a_submit_that_was_struck(when_full):
 
 
 @pytest.mark.parametrize("kind", [ThreadPool, ProcessPool])
-def test_a_task_that_is_dropped_for_a_submit_that_was_struck_ends(kind, tmp_path):
+def test_a_task_that_is_dropped_for_a_submit_that_was_struck_ends(kind):
     with ended(kind(1, max_queued=1, when_full="drop_oldest")) as pool:
         pool.pause()
         moment = 0
