@@ -146,7 +146,12 @@ def main(arguments: list[str]) -> None:
     for leftover in Path(tempfile.gettempdir()).glob(f"millpond-bench-{os.getpid()}-*"):
         leftover.unlink()
     if not smoke:
-        (HERE / "README.md").write_text(table())
+        try:
+            page = table()
+        except ImportError as missing:  # a free-threaded build has not all that the benchmarks' files need
+            print(f"no table: {missing}; make it with another Python: run.py --table")
+            return
+        (HERE / "README.md").write_text(page)
         try:
             from plot import draw, draw_keyed, draw_resources, draw_temporal
         except ImportError:
