@@ -264,7 +264,7 @@ def test_a_map_sends_no_events_of_tasks_and_a_task_tells_how_long_it_waited():
 
 
 def test_the_tasks_of_a_batch_are_reported_one_by_one_under_their_names_though_an_observer_raises(caplog, monkeypatch):
-    monkeypatch.setattr(_dispatch, "RECALL_AFTER", HANG)  # on a busy machine it would be sent, and reported, again
+    monkeypatch.setattr(_dispatch, "RECALL_AFTER", HANG)  # on a busy machine some would be sent again, in another order
     events: list[Event] = []
 
     def observe(event: Event) -> None:
@@ -612,6 +612,27 @@ def test_a_paused_pool_starts_nothing_until_it_is_resumed(pool, tmp_path):
     assert pool.statistics().state == "paused" and not (tmp_path / "out").exists()
     pool.resume()
     assert task.result(HANG) == 1
+
+
+def test_a_task_that_is_brought_back_from_a_worker_is_reported_as_started_once(gate):
+    events: list[Event] = []
+    with ProcessPool(1, on_event=events.append) as pool:
+        for fn, arguments in ((calls.square, (1,)), (calls.hold, (os.devnull,))):
+            pool.submit(fn, *arguments).result(HANG)
+            until(lambda: pool._runner.run_times.of(fn))  # noqa: B023
+            pool._runner.run_times.of(fn).seconds = 1e-6  # type: ignore[union-attr]  # quick, so far: the next are batched
+        pool.pause()
+        tasks = [pool.submit(calls.hold, gate.path), *(pool.submit(calls.square, number) for number in range(19))]
+        pool.resume()
+        gate.wait()
+        until(lambda: [event.name for event in events].count("task_started") > 2 + 2)  # some were sent in advance
+        pool.pause()
+        becomes(lambda: len(pool._runner.backlog.queue), 19)
+        gate.open()
+        pool.resume()
+        assert [task.result(HANG) for task in tasks[1:]] == [number * number for number in range(19)]
+    names = [event.name for event in events]
+    assert names.count("task_started") == names.count("task_finished") == 2 + 20
 
 
 def test_pausing_brings_back_what_was_sent_in_advance(tmp_path, gate, monkeypatch):

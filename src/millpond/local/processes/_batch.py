@@ -224,13 +224,16 @@ class TaskBatch(Batch):
                 task._watchers.wake(task)
 
     def report_started(self) -> None:
-        """Report that its tasks go to a worker, in a pool with `on_event`."""
-        now, tasks, positions = time.perf_counter(), self.tasks, range(self.count)
-        started = positions if self.open == self.count else [at for at in positions if self.is_open(at)]
-        data = [  # `_context`: see `ProcessRunner.admit_observed`
-            {"function": name, "waited": now - tasks[at]._context}
-            for at, name in zip(started, self._names(started), strict=True)
-        ]
+        """Report that its tasks go to a worker, in a pool with `on_event`: each once, also if it is brought back.
+
+        `_context` is the time when a task was queued (see `ProcessRunner.admit_observed`), until that is reported.
+        """
+        now, tasks = time.perf_counter(), self.tasks
+        started = [at for at in range(self.count) if self.is_open(at) and tasks[at]._context is not None]
+        data = []
+        for at, name in zip(started, self._names(started), strict=True):
+            data.append({"function": name, "waited": now - tasks[at]._context})
+            tasks[at]._context = None
         self._host.callbacks.observe_many("task_started", data)
 
     def _names(self, positions: Sequence[int]) -> list[str]:
