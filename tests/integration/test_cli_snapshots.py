@@ -99,7 +99,7 @@ ODD = [
     (r"\b\d+(\.\d)? s\b", "SECONDS"),
     (r"sqlite:///\S*pools\.db", "URL"),
     (r"\b[0-9a-f]{10}\b", "WORKER"),
-    (r"\b[0-9a-f]{16}\b", "ID"),
+    (r"\b(?=[a-z]*[0-9A-Z])[0-9A-Za-z]{16}\b", "ID"),
     (r"token=\d+", "token=NUMBER"),
     (r"#\S+-\d+", "REQUEST"),
 ]
