@@ -178,12 +178,16 @@ class Admission:
         return is_in
 
     def step_out(self, *tasks: Task[Any]) -> None:
-        """Take tasks back whose submit was interrupted by a signal handler, unless they have begun."""
-        shielded(partial(self._step_out, tasks))
+        """Take tasks back whose submit was interrupted by a signal handler, unless they have begun.
 
-    def _step_out(self, tasks: tuple[Task[Any], ...]) -> None:
+        What a bounded pool has refused was never queued: nothing is looked for.
+        """
+        if queued := [task for task in tasks if self.max_queued is None or task.is_place or _is_counted(task)]:
+            shielded(partial(self._step_out, queued))
+
+    def _step_out(self, tasks: list[Task[Any]]) -> None:
         host = self._host
-        counted = {task for task in tasks if getattr(task, "_value", None) is not None}
+        counted = set(filter(_is_counted, tasks))
         for task in host.backlog.withdraw(tasks):
             if not host.forget(task) and task in counted:
                 self.leave()
@@ -378,6 +382,10 @@ class Admission:
                 submitter.lock.release()
         for submitter in refused:
             _fail(submitter.task, submitter.error)
+
+
+def _is_counted(task: Task[Any]) -> bool:
+    return getattr(task, "_value", None) is not None
 
 
 def decide(when_full: WhenFull, statistics: Callable[[], Statistics], task: Task[Any]) -> Verdict:

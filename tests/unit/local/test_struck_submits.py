@@ -217,3 +217,18 @@ def test_a_task_that_is_dropped_for_a_submit_that_was_struck_ends(kind):
             pool.purge()
             assert oldest.cancelled(), moment
         assert moment > 10 and oldest.cancelled()
+
+
+@pytest.mark.parametrize("kind", [ThreadPool, ProcessPool])
+def test_a_submit_that_is_refused_does_not_walk_the_queue(kind, monkeypatch):
+    with ended(kind(1, max_queued=1, when_full="raise")) as pool:
+        pool.pause()
+        pool.submit(int)
+        walks: list[object] = []
+        monkeypatch.setattr(pool._runner.backlog, "withdraw", lambda tasks: walks.append(tasks) or [])
+        with pytest.raises(PoolFull):
+            pool.submit(int)
+        with pytest.raises(PoolFull):
+            pool.options(key="k").submit(int)
+        assert walks == []
+        monkeypatch.undo()
