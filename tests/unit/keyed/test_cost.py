@@ -12,6 +12,10 @@ import keyed_play as play
 import pytest
 
 from millpond.keyed import Job, KeyedPool, Resident
+from millpond.keyed.rules import commands as do
+from millpond.keyed.rules.envelope import Envelope, encode
+from millpond.keyed.rules.records import Batch, Joiner, Order, Settings
+from millpond.keyed.stores.memory import MemoryStore
 from millpond.keyed.worker import pace
 from waiting import HANG, until
 
@@ -147,3 +151,35 @@ def test_a_producer_is_remembered_once_however_often_it_dispatches(pool: KeyedPo
         do.dispatch(f"k{number % 3}")
     tables = pool._connection.store.tables  # type: ignore[attr-defined]
     assert len(tables.batches.rows) == 1
+
+
+class CountedSlot(int):
+    """Counts with how many others slots are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedSlot.compared += 1
+        return int.__eq__(self, other)
+
+    __hash__ = int.__hash__
+
+
+def test_a_store_in_memory_looks_at_few_slots_however_many_have_something_ready(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(CountedSlot, "compared", 0)
+    store, settings = MemoryStore(), Settings()
+    store.open(settings)
+    store.do(do.Join(Joiner("w", "host")))
+    store.do(do.Claim("w", range(settings.slots), {}))
+    body, many = encode(Envelope("id", "f", "", 0, b"")), 3000
+    for number in range(many):
+        order = Order(CountedSlot(number), f"j:k{number}", body)
+        store.do(do.Dispatch(Batch("producer", number + 1), [order]))
+    assert store.tables is not None
+    eaten_from_the_front = [*store.tables.active.of.values(), *store.tables.mailboxes.ready_in.values()]
+    assert not any(type(each) is dict for each in eaten_from_the_front), "its next one is behind all that were taken"
+    taken = 0
+    for call in range(1, many):
+        work = store.do(do.Work("w", call, [], 1, 1))
+        taken += len(work.takes)
+    assert taken == many - 1 and CountedSlot.compared < 30 * many
