@@ -46,5 +46,18 @@ def report(on_event: Observer, name: str, pool: str, data: Mapping[str, Any]) ->
     """Call `on_event` with a new event, as `emit` does, for the events of single tasks: quicker without keywords."""
     try:
         on_event(Event(name, pool, _now(), data))
-    except (Exception, SystemExit):  # it is not an observer's to end a thread of the pool
-        logger.exception("on_event raised", extra={"millpond": {"event": name, "pool": pool}})
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # it is not an observer's to end a thread of the pool, or a task of it
+        log(logging.ERROR, "on_event raised", error, event=name, pool=pool)
+
+
+def log(level: int, text: str, error: BaseException | None, /, **about: Any) -> None:
+    """Log something with the traceback of its cause; without, if that cannot be had."""
+    if logger.isEnabledFor(level):
+        try:
+            logger.log(level, "%s", text, exc_info=error, extra={"millpond": about})
+        except BaseException as trouble:  # the exceptions of users say what they like, or nothing
+            if isinstance(trouble, KeyboardInterrupt):
+                raise
+            logger.log(level, "%s (its cause cannot be shown)", text, extra={"millpond": about})

@@ -37,6 +37,7 @@ except ModuleNotFoundError as _error:  # pragma: no cover  (a test runs it witho
     ) from _error
 
 from millpond._events import Event, logger
+from millpond._saying import said
 from millpond._version import __version__
 from millpond.keyed import Retry
 
@@ -242,7 +243,7 @@ def _note(span: trace.Span, error: BaseException) -> None:
             span.add_event("retry")
         elif isinstance(error, Exception):
             span.record_exception(error)
-            span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error}"[:1000])
+            span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {said(error)}"[:1000])
         else:
             span.add_event("stopped", {"exception.type": type(error).__name__})
     except Exception:  # an exception that cannot be printed, or a span of the program's

@@ -16,7 +16,7 @@ import keyed_play as play
 import pytest
 
 from millpond.errors import JobFailed, NotFound, TaskTimeout
-from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Retry
+from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident, Retry
 from millpond.keyed.rules import questions as about
 from waiting import HANG, until
 
@@ -437,3 +437,237 @@ def test_an_exception_that_cannot_be_changed_is_heard_of(pool: KeyedPool):
 
     with pool.worker(), pytest.raises(JobFailed, match="Frozen"):
         fail.dispatch("k").result(HANG)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        return 7  # type: ignore[return-value]
+
+    __repr__ = __str__
+
+
+class Exits(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+    __repr__ = __str__
+
+
+class RaisesItself(Exception):
+    def __str__(self) -> str:
+        raise self
+
+    __repr__ = __str__
+
+
+class Text(str):
+    def __format__(self, how: str) -> str:
+        raise SystemExit(1)
+
+
+class Dressed(Exception):
+    def __str__(self) -> str:
+        return Text("dressed")
+
+    __repr__ = __str__
+
+
+class Secretive(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__name__", "__qualname__", "__module__"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=Secretive):
+    pass
+
+
+class NoTrace(Exception):
+    @property
+    def __traceback__(self) -> Any:  # type: ignore[override]
+        raise ValueError("no trace")
+
+    __cause__ = __context__ = __notes__ = __traceback__  # type: ignore[assignment]
+
+    def with_traceback(self, trace: Any) -> Any:
+        raise ValueError("nor another")
+
+
+class Base(BaseException):
+    pass
+
+
+HOSTILE: list[Callable[[], BaseException]] = [
+    Weird,
+    Mute,
+    Exits,
+    RaisesItself,
+    Dressed,
+    Nameless,
+    NoTrace,
+    lambda: ValueError(RaisesItself()),
+    lambda: KeyError(Mute()),
+    Base,
+    KeyboardInterrupt,
+    lambda: type("LastBase", (Base,), {"__str__": RaisesItself.__str__, "__repr__": RaisesItself.__repr__})(),
+    lambda: type("LastStop", (StopIteration,), {"__str__": Exits.__str__, "__repr__": Exits.__repr__})(),
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_what_cannot_be_printed_is_tried_again_as_the_policy_says_and_has_a_reason_when_dead(
+    make: Callable[..., KeyedPool], number: int, colour: str, is_watched: bool
+):
+    events: list[str] = []
+    pool = make(on_event=lambda event: events.append(event.name)) if is_watched else make()
+    runs: list[int] = []
+
+    def plain(job: Job) -> None:
+        runs.append(job.attempt)
+        raise HOSTILE[number]()
+
+    async def coroutine(job: Job) -> None:
+        plain(job)
+
+    handler: Any = plain if colour == "plain" else coroutine
+    bad = pool.job(name="bad", max_attempts=2, backoff=0.0, retry_on=(BaseException,))(handler)
+    good = pool.job(name="good")(lambda job: "good")
+    with pool.worker():
+        receipt, after = bad.dispatch("k"), good.dispatch("k")
+        with pytest.raises(JobFailed) as caught:
+            receipt.result(HANG)
+        assert after.result(HANG) == "good"
+    assert runs == [1, 2] and caught.value.error and "plain" in caught.value.traceback
+    (letter,) = pool.admin.dead_letters("k")
+    assert letter.attempts == 2 and letter.reason.startswith(caught.value.error)
+    if is_watched:
+        assert events.count("job_retried") == events.count("job_failed") == 1
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+@pytest.mark.parametrize("colour", ["plain", "coroutine"])
+def test_a_resident_that_raises_what_cannot_be_printed_starts_again_with_backoff(
+    pool: KeyedPool, number: int, colour: str
+):
+    attempts: list[int] = []
+
+    def plain(resident: Resident) -> None:
+        attempts.append(resident.attempt)
+        if len(attempts) < 3:
+            raise HOSTILE[number]()
+
+    async def coroutine(resident: Resident) -> None:
+        plain(resident)
+
+    handler: Any = plain if colour == "plain" else coroutine
+    stay = pool.resident(name="stay", backoff=0.001)(handler)
+    with pool.worker():
+        stay.start("k")
+        until(lambda: len(attempts) == 3)
+        until(lambda: not pool.residents())
+    assert attempts == [1, 2, 3]
+
+
+async def cancel_at_once(job: Job) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(HANG)
+
+
+async def cancel_twice(job: Job) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    task.cancel()
+    await asyncio.sleep(HANG)
+
+
+async def cancel_by_a_child(job: Job) -> None:
+    parent = asyncio.current_task()
+    assert parent is not None
+
+    async def child() -> None:
+        parent.cancel()
+
+    await asyncio.gather(child(), asyncio.sleep(HANG))
+
+
+async def cancel_by_a_timer(job: Job) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().call_later(0.01, task.cancel)
+    await asyncio.sleep(HANG)
+
+
+@pytest.mark.parametrize("how", [cancel_at_once, cancel_twice, cancel_by_a_child, cancel_by_a_timer])
+@pytest.mark.parametrize("timeout", [None, HANG])
+def test_a_job_that_cancels_its_own_task_fails_as_any_other(pool: KeyedPool, how: Any, timeout: float | None):
+    runs: list[int] = []
+
+    async def suicidal(job: Job) -> None:
+        runs.append(job.attempt)
+        await how(job)
+
+    bad = pool.job(max_attempts=2, backoff=0.0, timeout=timeout)(suicidal)
+    good = pool.job(name="good")(lambda job: "good")
+    with pool.worker() as worker:
+        receipt, after = bad.dispatch("k"), good.dispatch("k")
+        with pytest.raises(JobFailed, match="cancelled itself"):
+            receipt.result(HANG)
+        assert after.result(HANG) == "good"
+        assert worker.is_member
+    assert runs == [1, 2]
+
+
+def test_a_job_that_cancels_its_own_task_and_returns_hurts_no_other(pool: KeyedPool):
+    runs: list[tuple[str, int]] = []
+
+    @pool.job
+    async def leaves_it(job: Job) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return "left"
+
+    @pool.job
+    async def innocent(job: Job) -> str:
+        runs.append((job.key, job.attempt))
+        await asyncio.sleep(0)
+        return "well"
+
+    receipts = []
+    for number in range(5):
+        receipts += [leaves_it.dispatch("k"), innocent.dispatch("k"), leaves_it.dispatch(f"l{number}")]
+        receipts += [innocent.dispatch(f"l{number}")]
+    with pool.worker():
+        assert [one.result(HANG) for one in receipts] == ["left", "well", "left", "well"] * 5
+    assert len(runs) == 10
+
+
+@pytest.mark.parametrize("make_error", [SystemExit, Base, RaisesItself, asyncio.CancelledError, GeneratorExit])
+def test_whatever_an_observer_raises_changes_nothing(
+    make: Callable[..., KeyedPool], make_error: Callable[[], BaseException]
+):
+    def watch(event: Any) -> None:
+        raise make_error()
+
+    pool = make(on_event=watch)
+
+    @pool.job
+    def do(job: Job) -> str:
+        return job.key
+
+    @pool.job
+    def fail(job: Job) -> None:
+        raise ValueError("no")
+
+    with pool.worker():
+        receipts = [do.dispatch("k"), fail.dispatch("k"), do.dispatch("k")]
+        assert receipts[0].result(HANG) == receipts[2].result(HANG) == "k"
+        with pytest.raises(JobFailed, match="ValueError: no"):
+            receipts[1].result(HANG)
+    assert [letter.id for letter in pool.admin.dead_letters()] == [receipts[1].id]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any, Final
 
-from millpond._events import Observer, emit, logger
+from millpond._events import Observer, emit, log, logger
 
 LINES: Final = {
     "worker_joined": (INFO, "worker {worker} has joined pool {pool!r}"),
@@ -30,6 +30,5 @@ def tell(observer: Observer | None, name: str, pool: str, *, cause: BaseExceptio
     """Emit an event, and log its line, with the traceback of its cause."""
     level, line = LINES[name]
     if logger.isEnabledFor(level):
-        about = {"event": name, "pool": pool, **data}
-        logger.log(level, "%s", line.format(pool=pool, **data), exc_info=cause, extra={"millpond": about})
+        log(level, line.format(pool=pool, **data), cause, event=name, pool=pool, **data)
     emit(observer, name, pool, **data)

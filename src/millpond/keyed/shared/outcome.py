@@ -6,6 +6,7 @@ import traceback
 
 import msgspec
 
+from millpond._saying import kind_of, said
 from millpond.errors import JobFailed
 
 
@@ -23,28 +24,33 @@ _decode = msgspec.msgpack.Decoder(Failure).decode
 
 _OURS = ("millpond.keyed.worker.", "millpond.otel")
 """How the names of modules begin by which a handler is called."""
+_TRACE = BaseException.__dict__["__traceback__"]
+"""Reads where an exception was raised; a class of its own may have something else under that name."""
 _LONGEST = 20_000
 """Characters of a traceback that are kept: its end says most."""
 
 
 def bare(error: BaseException) -> BaseException:
     """Leave out of a traceback how we came to call the handler; nothing is left of one that is only ours."""
-    trace = error.__traceback__
+    trace = _TRACE.__get__(error)
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):
         trace = trace.tb_next
-    return error.with_traceback(trace)  # not by an assignment: a class may forbid those
+    return BaseException.with_traceback(error, trace)  # not by an assignment: a class may forbid those
 
 
 def failure(error: BaseException, attempts: int) -> Failure:
     """Return what is kept of an exception."""
-    kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    message = said(error)
+    text = said(error, _formatted)
+    return Failure(kind_of(error), _clean(message[:_LONGEST]), _clean(text[-_LONGEST:]), attempts)
+
+
+def _formatted(error: BaseException) -> str:
     try:
-        text = "".join(traceback.format_exception(error))
-        message = str(error)
-    except Exception as trouble:  # an exception that cannot be printed
-        text = message = f"<unprintable: {trouble!r}>"
-    return Failure(name, _clean(message[:_LONGEST]), _clean(text[-_LONGEST:]), attempts)
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # its cause or its notes cannot be had: where it was raised can
+        lines = traceback.format_tb(_TRACE.__get__(error))
+        return "".join(["Traceback (most recent call last):\n", *lines, f"{kind_of(error)}: {said(error)}\n"])
 
 
 def _clean(text: str) -> str:

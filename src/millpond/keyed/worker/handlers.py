@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from millpond._saying import shown
 from millpond.errors import TaskTimeout
 from millpond.keyed.jobs import Job, Resident
 from millpond.keyed.shared.definition import Definition
@@ -98,6 +99,8 @@ def _guarded(
     try:
         return function(first, *args, **kwargs), None
     except StopIteration as error:
-        return None, RuntimeError(f"the handler raised {error!r}")
+        trouble = RuntimeError(f"the handler raised {shown(error)}")
+        trouble.__cause__ = error
+        return None, trouble
     except BaseException as error:
         return None, error

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from millpond._atomic import lock_of
 from millpond._clock import elapsed
-from millpond._events import Observer, emit, logger
+from millpond._events import Observer, emit, log, logger
+from millpond._saying import kind_of, said, shown
 from millpond._tracing import Tracing
 from millpond.keyed.jobs import Job, Retry
 from millpond.keyed.rules.envelope import UNREADABLE, Envelope, came, opened
@@ -86,8 +88,8 @@ class JobRunner:
         except asyncio.CancelledError:
             pass
         except BaseException as error:
-            logger.exception("a worker of pool %r failed at key %r", self.pool, run.take.mailbox[2:])
-            reason = f"its worker failed: {error!r}".encode(errors="replace")
+            log(logging.ERROR, f"a worker of pool {self.pool!r} failed at key {run.take.mailbox[2:]!r}", error)
+            reason = f"its worker failed: {shown(error)}".encode(errors="replace")
             report = run.report("to_dead_letters", reason=reason)
         finally:
             self._hand_in(run.filled(report))
@@ -124,8 +126,8 @@ class JobRunner:
                 break
             if isinstance(ended, Report):
                 return ended
-            if run.done < len(take.jobs) and contextvars.copy_context() != context:
-                break  # the next one is not to see what this one has set
+            if run.done < len(take.jobs) and self._has_left_traces(context):
+                break  # the next one is not to see what this one has set, nor to be cancelled for it
             failures = losses = 0
             now = elapsed()
             self._pace.note(now - began)
@@ -135,6 +137,12 @@ class JobRunner:
                 reported = now
         return end
 
+    @staticmethod
+    def _has_left_traces(context: contextvars.Context) -> bool:
+        """Return whether a job has left something in its task."""
+        task = asyncio.current_task()
+        return contextvars.copy_context() != context or (task is not None and task.cancelling() > 0)
+
     async def _run_one(
         self, run: RunningTake, definition: Definition, job: Job, envelope: Envelope
     ) -> Report | bool | None:
@@ -142,7 +150,7 @@ class JobRunner:
         try:
             args, kwargs = definition.shape.decode(envelope.payload)
         except Exception as error:  # DoesNotFit, or whatever a model of the user's raises
-            words = str(error) if isinstance(error, DoesNotFit) else repr(error)
+            words = str(error) if isinstance(error, DoesNotFit) else shown(error)
             misfit = TypeError(f"the arguments do not fit the handler of {job.name!r} on this worker: {words}")
             return self._to_dead_letters(run, envelope, job.attempt, misfit)
         try:
@@ -153,7 +161,7 @@ class JobRunner:
         except asyncio.CancelledError:
             if not run.lost.is_set:
                 task = asyncio.current_task()
-                if task is not None and task.cancelling():
+                if task is not None and task.cancelling() and not getattr(task, "has_cancelled_itself", False):
                     raise  # the loop is being torn down
                 return self._failed(run, definition, job, envelope, RuntimeError("the handler cancelled itself"))
             return _stopped(run, envelope)
@@ -181,8 +189,8 @@ class JobRunner:
             data = encode_result(value)
         except Exception as error:
             raise TypeError(
-                f"job {job!r} {verb} what cannot travel: {error}; use plain types, dataclasses or msgspec Structs, or "
-                "declare it with keep_result=0"
+                f"job {job!r} {verb} what cannot travel: {said(error)}; use plain types, dataclasses or msgspec "
+                "Structs, or declare it with keep_result=0"
             ) from None
         if len(data) > self._largest:
             raise ValueError(
@@ -219,9 +227,9 @@ class JobRunner:
     ) -> Report:
         """Return what becomes of a job that raised: it is tried again, or is dead."""
         policy = definition.policy
-        if job.attempt < policy.max_attempts and isinstance(error, policy.retry_on):
+        if job.attempt < policy.max_attempts and issubclass(type(error), policy.retry_on):
             pause = policy.pause(job.attempt)
-            about: dict[str, Any] = {"key": job.key, "id": job.id, "job": job.name, "error": repr(error)}
+            about: dict[str, Any] = {"key": job.key, "id": job.id, "job": job.name, "error": shown(error)}
             tell(self._observer, "job_retried", self.pool, delay=pause, **about)
             return _again(run, pause, error)
         return self._to_dead_letters(run, envelope, job.attempt, error)
@@ -230,7 +238,7 @@ class JobRunner:
         """Return the report of a job that has failed for good."""
         kept = failure(bare(error), attempts)
         key, job = run.take.mailbox[2:], envelope.name
-        tell(self._observer, "job_failed", self.pool, cause=error, key=key, id=envelope.id, job=job, error=repr(error))
+        tell(self._observer, "job_failed", self.pool, cause=error, key=key, id=envelope.id, job=job, error=shown(error))
         if envelope.keep:
             outcome = Outcome(envelope.id, "dead", encode_failure(kept), envelope.keep, envelope.reply)
             run.outcomes.append(outcome)
@@ -261,7 +269,7 @@ def _again(run: RunningTake, pause: float, error: BaseException) -> Report:
 
 def words_of(error: BaseException) -> bytes:
     """Return what a person reads of an error after which something is tried again."""
-    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace")[:LONGEST_ERROR]
+    return f"{kind_of(error).rpartition('.')[2]}: {said(error)}".encode(errors="backslashreplace")[:LONGEST_ERROR]
 
 
 def _ignore(value: Any) -> None:

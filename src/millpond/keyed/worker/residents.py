@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 
 from millpond._clock import elapsed
-from millpond._events import Observer, emit, logger
+from millpond._events import Observer, emit, log
+from millpond._saying import shown
 from millpond.errors import LeaseLost
 from millpond.keyed.jobs import Job, Resident
 from millpond.keyed.rules.envelope import came, opened
@@ -68,18 +70,18 @@ class ResidentRunner:
             await self._caller.stay(definition, resident, args, kwargs)
             run.done += run.lost.reason in ("", "stopped")
         except DoesNotFit as error:
-            report = run.report("to_dead_letters", reason=f"its arguments do not fit: {error}".encode())
+            report = run.report("to_dead_letters", reason=f"its arguments do not fit: {error}".encode(errors="replace"))
         except BaseException as error:
             if run.lost.is_set:
                 run.done += run.lost.reason == "stopped"
                 if not isinstance(error, (asyncio.CancelledError, LeaseLost)):
-                    logger.info("resident %r of key %r failed while it was ending", name, key, exc_info=error)
+                    log(logging.INFO, f"resident {name!r} of key {key!r} failed while it was ending", error)
             else:
                 failures = 1 if elapsed() - began > LONG_LIFE else take.failures + 1
                 pause = definition.policy.pause(failures) if definition is not None else 1.0
                 delay = round(pause * SECOND)
                 report = run.report("retry", delay=delay, failures=failures, reason=words_of(error))
-                about = {"key": key, "resident": name, "error": repr(error)}
+                about = {"key": key, "resident": name, "error": shown(error)}
                 tell(self._observer, "resident_failed", self.pool, cause=bare(error), delay=pause, **about)
         finally:
             if has_started:

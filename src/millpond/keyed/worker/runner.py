@@ -19,6 +19,7 @@ from millpond._tracing import Tracing
 from millpond.keyed.rules.envelope import opened
 from millpond.keyed.rules.records import Report, Signal, Take
 from millpond.keyed.shared.definition import Definition
+from millpond.keyed.worker.handler_task import start
 from millpond.keyed.worker.handlers import Caller
 from millpond.keyed.worker.job_runner import JobRunner
 from millpond.keyed.worker.membership import Membership
@@ -126,17 +127,17 @@ class Runner:
             run.is_moved = is_handed and run.take.slot in membership.given  # it was given away after the hand-over
             if run.is_resident:
                 run.running = opened(run.take.jobs[0]).id
-                run.task = self._loop.create_task(self._run_resident(membership, run))
+                run.task = start(self._loop, self._run_resident(membership, run))
             elif self._pace.is_tiny:
                 self._waiting.append((membership, run))
             else:
-                run.task = self._loop.create_task(self._run_jobs(membership, run))
+                run.task = start(self._loop, self._run_jobs(membership, run))
         self._attend_soon()
 
     def _attend_soon(self) -> None:
         self._is_attended = False
         if self._waiting and self._running < self.concurrency:
-            self._loop.create_task(self._attend())
+            start(self._loop, self._attend())
 
     async def _attend(self) -> None:
         """Run what waits, one take after another as long as each ends at once: one that does not keeps this task.
