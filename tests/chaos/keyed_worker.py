@@ -31,8 +31,20 @@ from millpond.keyed.stores.sqlite import SqliteStore
 
 POOL = "storm"
 FOR_EVER = 3600.0
+WHEN_TOLD = 2 * FOR_EVER
+"""What runs so long ends when there is a file of its name beside the log."""
 STILL = 0.1
 """Seconds without time for this process that are worth a line."""
+
+
+def word_for(log: Path | str, key: str) -> Path:
+    """Return the file that tells the job of a key to end."""
+    return Path(f"{log}.{key}")
+
+
+async def be_told(key: str) -> None:
+    while not word_for(sys.argv[2], key).exists():
+        await asyncio.sleep(0.02)
 
 
 def watch(log: Log) -> None:
@@ -82,7 +94,7 @@ def make(url: str, log: Log, options: dict[str, Any]) -> KeyedPool:
         log.write("S", "j", job.key, number, job.token, job.attempt)
         how = "stopped"
         try:
-            await asyncio.sleep(pause(job, seconds))
+            await (be_told(job.key) if seconds == WHEN_TOLD else asyncio.sleep(pause(job, seconds)))
             how = "ok"
         finally:
             log.write("E", "j", job.key, number, job.token, how)

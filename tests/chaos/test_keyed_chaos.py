@@ -8,6 +8,7 @@ that these tests can fail.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import statistics
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from keyed_proxy import Proxy
 from keyed_storm import LEASE, Storm, seed
-from keyed_worker import FOR_EVER
+from keyed_worker import FOR_EVER, WHEN_TOLD, word_for
 
 from millpond.keyed.rules.placement import Member, Rendezvous
 from millpond.keyed.rules.records import Settings
@@ -93,7 +94,7 @@ def test_a_join_storm_and_a_rolling_restart_interrupt_nothing(store: str, tmp_pa
         for worker in list(storm.workers):
             storm.join()
             share(storm, 6)
-            storm.dismiss(worker)
+            dismiss_amid_a_job(storm, worker)
             share(storm, 5)
         storm.reap(HANG)
         moves = (storm.pool.statistics().moved_total - moved) / SLOTS
@@ -103,6 +104,20 @@ def test_a_join_storm_and_a_rolling_restart_interrupt_nothing(store: str, tmp_pa
     assert len(jobs) == len(checker.acknowledged), "each ran once"
     print(f"each slot moved {moves:.1f} times in a rolling restart of 5")
     assert moves < 3.5
+
+
+def dismiss_amid_a_job(storm: Storm, worker: subprocess.Popen[bytes]) -> None:
+    """Have a worker leave while it runs a job, which ends only when the worker is leaving and others have done some."""
+    mine = next(each for each in storm.pool.workers() if each.label.endswith(f":{worker.pid}"))
+    names = (f"held-{worker.pid}-{number}" for number in itertools.count())
+    key = next(name for name in names if storm.pool.owner(name).owner == mine.id)
+    storm.dispatch("flow", key, WHEN_TOLD)
+    until(lambda: f" {worker.pid} j {key} " in storm.path.read_text(), "its job begins")
+    storm.dismiss(worker)
+    until(lambda: all(each.is_leaving for each in storm.pool.workers() if each.id == mine.id), "it is leaving")
+    ended = storm.count("E")
+    until(lambda: storm.count("E") > ended + 20, "others go on")
+    word_for(storm.path, key).touch()
 
 
 def share(storm: Storm, count: int) -> None:
