@@ -40,4 +40,5 @@ def test_cpythons_own_tests_pass_but_for_a_few_about_words():
     different = DIFFERENT | (DIFFERENT_FROM_3_14 if sys.version_info >= (3, 14) else {})
     assert outcome["failed"].keys() == different.keys(), outcome["failed"]
     assert outcome["ran"] >= 45
-    assert outcome["skipped"] == 0
+    has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+    assert outcome["skipped"] == (0 if has_gil else 1)  # CPython skips one of its own without the GIL
