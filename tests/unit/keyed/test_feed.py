@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from millpond.errors import EngineError
 from millpond.keyed.rules import commands as do
 from millpond.keyed.rules import questions as about
-from millpond.keyed.rules.placement import Rendezvous
+from millpond.keyed.rules.placement import Member, Placement, Rendezvous
 from millpond.keyed.rules.questions import A
 from millpond.keyed.rules.records import SECOND, Joiner, Outcome, PoolState, Report, Settings
 from millpond.keyed.stores.memory import MemoryStore
@@ -79,10 +80,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def feed_of(store: RecordingStore, clock: Clock) -> tuple[Feed, Membership]:
+def feed_of(store: RecordingStore, clock: Clock, placement: Placement | None = None) -> tuple[Feed, Membership]:
     settings = Settings()
     store.open(settings)
-    feed = Feed("p", store, settings, Rendezvous(), _ignore, _ignore, _ignore)
+    feed = Feed("p", store, settings, placement or Rendezvous(), _ignore, _ignore, _ignore)
     feed._runner = IdleRunner()  # type: ignore[assignment]
     membership = Membership("a", settings.lease / SECOND, clock())
     feed.serve(membership, store.join("a"), settings)
@@ -127,6 +128,36 @@ def test_what_a_dead_worker_owned_is_claimed_in_some_rounds_and_never_given_back
         settle_down(feed)
     assert owned(store, "a") == 4096
     assert store.given == []
+
+
+def test_what_a_dead_worker_owned_is_claimed_although_the_placement_fails_and_that_is_said_once(clock, caplog):
+    """In some rounds, the others of which are silent."""
+    is_broken = False
+
+    def halves(members: Sequence[Member], slots: int) -> list[str]:
+        if is_broken:
+            raise SystemExit(1)
+        return [members[slot % len(members)].id for slot in range(slots)]
+
+    store = RecordingStore()
+    feed, membership = feed_of(store, clock, halves)
+    feed.tell(store.join("b"))
+    settle_down(feed)
+    store.do(do.Claim("b", list(range(1, 4096, 2)), {}))
+    assert (owned(store, "a"), owned(store, "b")) == (2048, 2048)
+    store.given.clear()
+    is_broken = True
+    for _ in range(5):  # the other one is silent from now on
+        store.pass_time(clock, 1.5)
+        beat = store.renew("a")
+        assert beat is not None
+        membership.extend(clock())
+        feed.tell(beat)
+        settle_down(feed)
+    assert owned(store, "a") == 4096 and store.given == []
+    said = [one.getMessage() for one in caplog.records if "placement" in one.getMessage()]
+    assert len(said) == 2, "once for both, once for the one that is left, however many rounds there are"
+    assert all("halves" in each and "SystemExit" in each for each in said)
 
 
 def test_two_workers_that_join_at_once_come_to_an_end(clock):

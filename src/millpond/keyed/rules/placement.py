@@ -51,6 +51,11 @@ Placement: TypeAlias = Callable[[Sequence[Member], int], Sequence[str]]
 """Says who owns each slot: a member's id for each, in order."""
 
 
+def name_of(placement: Placement) -> str:
+    """Return what a placement is called that was given no name."""
+    return f"{getattr(placement, '__module__', '')}.{getattr(placement, '__qualname__', type(placement).__qualname__)}"
+
+
 def slot_of(key: str, slots: int = SLOTS) -> int:
     """Return the slot of a key.
 

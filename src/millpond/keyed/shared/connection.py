@@ -23,7 +23,7 @@ from millpond._urls import shown
 from millpond.errors import EngineUnavailable, NotFound, PoolClosed
 from millpond.keyed.rules.checks import check_text
 from millpond.keyed.rules.envelope import Envelope, TracedEnvelope, encode
-from millpond.keyed.rules.placement import Jump, Placement, Rendezvous, slot_of
+from millpond.keyed.rules.placement import Jump, Placement, Rendezvous, name_of, slot_of
 from millpond.keyed.rules.records import Order, OrderOptions, Settings
 from millpond.keyed.rules.settings import AGREED, FIXED, shown_setting
 from millpond.keyed.shared.arguments import pack
@@ -420,8 +420,7 @@ def _placement(wanted: Any) -> tuple[Placement, str]:
             raise ValueError(f"a placement of your own cannot be called {name!r}: that is one of ours")
         return wanted[1], name
     if callable(wanted):
-        name = f"{getattr(wanted, '__module__', '')}.{getattr(wanted, '__qualname__', type(wanted).__qualname__)}"
-        return wanted, "jump" if isinstance(wanted, Jump) else name
+        return wanted, "jump" if isinstance(wanted, Jump) else name_of(wanted)
     if wanted in (None, "rendezvous"):
         return Rendezvous(), "rendezvous"
     if wanted == "jump":

@@ -20,6 +20,7 @@ from millpond.keyed.rules.records import SECOND, PoolState, Settings
 from millpond.keyed.shared.notices import tell
 from millpond.keyed.stores.base import Store
 from millpond.keyed.worker.membership import MARGIN, Membership
+from millpond.keyed.worker.placing import Placing
 from millpond.keyed.worker.runner import Runner
 
 PATROL = 64
@@ -50,7 +51,7 @@ class Rebalancer:
         """Whether the last round was too small for all that was to be given and claimed."""
         self._store = store
         self._settings = settings
-        self._placement = placement
+        self._placing = Placing(pool, settings.placement, placement)
         self._reported = reported
         self._shut = shut
         self._observer = observer
@@ -136,7 +137,7 @@ class Rebalancer:
     def _carry_out_plan(self, membership: Membership, runner: Runner, state: PoolState, dead: dict[str, int]) -> None:
         """Give what others should have, claim what nobody living owns."""
         _, owners = self._store.ask(about.Owners())
-        todo = plan(membership.id, state.members, dead, owners, self._placement)
+        todo = plan(membership.id, state.members, dead, owners, self._placing.among(owners))
         if todo.gives:
             self._give(membership, runner, todo.gives, "rebalanced")
         given = {slot for slot, _ in todo.gives}
@@ -179,7 +180,7 @@ class Rebalancer:
     def _give_rest(self, membership: Membership, runner: Runner, state: PoolState) -> None:
         """Give away what a leaving worker owns: at once, and at every heartbeat should that have failed."""
         _, owners = self._store.ask(about.Owners())
-        moves = farewell(membership.id, state.members, owners, self._placement)
+        moves = farewell(membership.id, state.members, owners, self._placing.among(owners))
         if moves:
             self._give(membership, runner, moves, "left")
 
