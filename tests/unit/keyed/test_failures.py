@@ -15,15 +15,11 @@ from typing import Any
 import keyed_play as play
 import pytest
 
+from hostile_errors import HOSTILE, SUICIDES, Base, RaisesItself, Weird
 from millpond.errors import JobFailed, NotFound, TaskTimeout
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident, Retry
 from millpond.keyed.rules import questions as about
 from waiting import HANG, until
-
-
-class Weird(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
 
 
 def test_the_caller_hears_what_was_raised(pool: KeyedPool):
@@ -439,82 +435,6 @@ def test_an_exception_that_cannot_be_changed_is_heard_of(pool: KeyedPool):
         fail.dispatch("k").result(HANG)
 
 
-class Mute(Exception):
-    def __str__(self) -> str:
-        return 7  # type: ignore[return-value]
-
-    __repr__ = __str__
-
-
-class Exits(Exception):
-    def __str__(self) -> str:
-        raise SystemExit(1)
-
-    __repr__ = __str__
-
-
-class RaisesItself(Exception):
-    def __str__(self) -> str:
-        raise self
-
-    __repr__ = __str__
-
-
-class Text(str):
-    def __format__(self, how: str) -> str:
-        raise SystemExit(1)
-
-
-class Dressed(Exception):
-    def __str__(self) -> str:
-        return Text("dressed")
-
-    __repr__ = __str__
-
-
-class Secretive(type):
-    def __getattribute__(cls, name: str) -> Any:
-        if name in ("__name__", "__qualname__", "__module__"):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-
-class Nameless(Exception, metaclass=Secretive):
-    pass
-
-
-class NoTrace(Exception):
-    @property
-    def __traceback__(self) -> Any:  # type: ignore[override]
-        raise ValueError("no trace")
-
-    __cause__ = __context__ = __notes__ = __traceback__  # type: ignore[assignment]
-
-    def with_traceback(self, trace: Any) -> Any:
-        raise ValueError("nor another")
-
-
-class Base(BaseException):
-    pass
-
-
-HOSTILE: list[Callable[[], BaseException]] = [
-    Weird,
-    Mute,
-    Exits,
-    RaisesItself,
-    Dressed,
-    Nameless,
-    NoTrace,
-    lambda: ValueError(RaisesItself()),
-    lambda: KeyError(Mute()),
-    Base,
-    KeyboardInterrupt,
-    lambda: type("LastBase", (Base,), {"__str__": RaisesItself.__str__, "__repr__": RaisesItself.__repr__})(),
-    lambda: type("LastStop", (StopIteration,), {"__str__": Exits.__str__, "__repr__": Exits.__repr__})(),
-]
-
-
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 @pytest.mark.parametrize("colour", ["plain", "coroutine"])
 @pytest.mark.parametrize("is_watched", [False, True])
@@ -571,39 +491,7 @@ def test_a_resident_that_raises_what_cannot_be_printed_starts_again_with_backoff
     assert attempts == [1, 2, 3]
 
 
-async def cancel_at_once(job: Job) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(HANG)
-
-
-async def cancel_twice(job: Job) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    task.cancel()
-    await asyncio.sleep(HANG)
-
-
-async def cancel_by_a_child(job: Job) -> None:
-    parent = asyncio.current_task()
-    assert parent is not None
-
-    async def child() -> None:
-        parent.cancel()
-
-    await asyncio.gather(child(), asyncio.sleep(HANG))
-
-
-async def cancel_by_a_timer(job: Job) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().call_later(0.01, task.cancel)
-    await asyncio.sleep(HANG)
-
-
-@pytest.mark.parametrize("how", [cancel_at_once, cancel_twice, cancel_by_a_child, cancel_by_a_timer])
+@pytest.mark.parametrize("how", SUICIDES)
 @pytest.mark.parametrize("timeout", [None, HANG])
 def test_a_job_that_cancels_its_own_task_fails_as_any_other(pool: KeyedPool, how: Any, timeout: float | None):
     runs: list[int] = []

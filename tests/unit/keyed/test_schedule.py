@@ -15,6 +15,8 @@ from typing import Any
 import keyed_play as play
 import pytest
 
+from hostile_errors import HOSTILE, SUICIDES
+from millpond import Event
 from millpond.keyed import AsyncKeyedPool, Job, KeyedPool, Resident
 from millpond.keyed.client import schedule
 from millpond.keyed.rules import times
@@ -404,6 +406,141 @@ def test_a_controller_that_fails_changes_nothing_and_is_asked_again(pool: KeyedP
         trouble.clear()
         count = len(asked)
         until(lambda: len(asked) > count)
+
+
+async def cancel_and_return(_: object = None) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+async def cancel_and_raise(_: object = None) -> None:
+    await cancel_and_return()
+    raise HOSTILE[0]()
+
+
+def trouble_of(number: int) -> Callable[[object], Any]:
+    def raise_it(_: object = None) -> None:
+        raise HOSTILE[number]()
+
+    return raise_it
+
+
+async def in_a_coroutine(trouble: Callable[[object], Any]) -> None:
+    if inspect.isawaitable(made := trouble(None)):
+        await made
+
+
+TROUBLES: dict[str, Callable[[object], Any]] = {str(number): trouble_of(number) for number in range(len(HOSTILE))}
+CANCELS: dict[str, Callable[[object], Any]] = {
+    each.__name__: each
+    for each in (*SUICIDES, cancel_and_return, cancel_and_raise)  # type: ignore[attr-defined]
+}
+PLAIN = [(name, "plain") for name in TROUBLES]
+RUN = [*PLAIN, *((name, "coroutine") for name in [*TROUBLES, *(each.__name__ for each in SUICIDES)])]  # type: ignore[attr-defined]
+ASKED = [*PLAIN, *((name, "coroutine") for name in [*TROUBLES, *CANCELS])]
+
+
+class Failures:
+    """Counts what fails of what a pool does by itself, and notes for how long each waits then."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(schedule, "KEEPER", Policy(backoff=0.01, backoff_limit=0.05))
+        self.names: list[str] = []
+        self.delays: list[float] = []
+
+    def watch(self, event: Event) -> None:
+        if event.name == "resident_failed":
+            self.names.append(event.data["resident"])
+            self.delays.append(event.data["delay"])
+
+    def check(self, name: str) -> None:
+        assert self.names == [name, name] and 0 < self.delays[0] <= 0.01 < self.delays[1] <= 0.02
+
+
+@pytest.mark.parametrize("kind", ASKED, ids="-".join)
+def test_whatever_a_controller_raises_it_comes_back_after_a_while_and_hurts_no_other(
+    make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, kind: tuple[str, str]
+):
+    failures = Failures(monkeypatch)
+    pool = make(lease=play.LONG, drain=play.LONG, on_event=failures.watch)
+    watch = pool.resident(name="watch")(stay)
+    do = pool.job(name="do")(lambda job: job.key)
+    trouble = {**TROUBLES, **CANCELS}[kind[0]]
+    attempts: list[int] = []
+
+    def plain(me: Resident) -> Any:
+        attempts.append(me.attempt)
+        if len(attempts) < 3:
+            trouble(None)
+        return {"a": {}}
+
+    async def coroutine(me: Resident) -> Any:
+        attempts.append(me.attempt)
+        if len(attempts) < 3:
+            await in_a_coroutine(trouble)
+        return {"a": {}}
+
+    pool.controller(watch, every=0.05, name="wanted")(plain if kind[1] == "plain" else coroutine)
+    with pool.worker() as worker:
+        until(lambda: [one.key for one in pool.residents() if one.name == "watch"] == ["a"])
+        until(lambda: len(attempts) > 3)
+        assert do.dispatch("k").result(HANG) == "k"
+        assert worker.is_member
+    assert attempts[:4] == [1, 2, 3, 3]
+    failures.check("wanted")
+
+
+@pytest.mark.parametrize("kind", ASKED, ids="-".join)
+def test_whatever_the_keys_of_a_schedule_raise_it_comes_back_after_a_while_and_hurts_no_other(
+    make: Callable[..., KeyedPool], monkeypatch: pytest.MonkeyPatch, kind: tuple[str, str]
+):
+    failures = Failures(monkeypatch)
+    pool = make(lease=play.LONG, drain=play.LONG, on_event=failures.watch)
+    do = pool.job(name="do")(lambda job: job.key)
+    trouble = {**TROUBLES, **CANCELS}[kind[0]]
+    asked: list[int] = []
+    ran: list[str] = []
+
+    def plain() -> list[str]:
+        asked.append(1)
+        if len(asked) < 3:
+            trouble(None)
+        return ["a", "b"]
+
+    async def coroutine() -> list[str]:
+        asked.append(1)
+        if len(asked) < 3:
+            await in_a_coroutine(trouble)
+        return ["a", "b"]
+
+    pool.every(0.05, keys=plain if kind[1] == "plain" else coroutine, name="tick")(lambda job: ran.append(job.key))
+    with pool.worker() as worker:
+        until(lambda: len(asked) > 3 and {*ran} == {"a", "b"})
+        assert do.dispatch("k").result(HANG) == "k"
+        assert worker.is_member
+    failures.check("tick.schedule")
+
+
+@pytest.mark.parametrize("kind", RUN, ids="-".join)
+def test_whatever_a_job_at_times_raises_its_schedule_goes_on(pool: KeyedPool, kind: tuple[str, str]):
+    trouble = {**TROUBLES, **CANCELS}[kind[0]]
+    ran: list[str] = []
+
+    def plain(job: Job) -> None:
+        ran.append(job.id)
+        trouble(None)
+
+    async def coroutine(job: Job) -> None:
+        ran.append(job.id)
+        await in_a_coroutine(trouble)
+
+    pool.every(0.05, name="tick")(plain if kind[1] == "plain" else coroutine)
+    with pool.worker() as worker:
+        until(lambda: len(ran) > 2)
+        assert worker.is_member
+        until(lambda: len(pool.admin.dead_letters()) > 2)
+    assert len({*ran}) == len(ran), "each is tried once"
 
 
 def test_a_controller_takes_itself_only(pool: KeyedPool):
