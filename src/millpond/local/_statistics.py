@@ -29,7 +29,7 @@ class Statistics:
     running: int
     """Tasks that run."""
     submitted: int
-    """Tasks taken in: the sum of those queued, running, completed and cancelled."""
+    """Tasks taken in: those queued, running, completed and cancelled. One just ended may count twice for a moment."""
     completed: int
     """Tasks that returned or raised."""
     failed: int

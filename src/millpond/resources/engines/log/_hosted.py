@@ -65,22 +65,33 @@ TOMBSTONES: Final = 1000
 """Sessions that are remembered as over, so that late copies of their calls have no effect."""
 BATCH: Final = 2000
 """Calls that are decided at once, at the most."""
+DRIFT: Final = 2000
+"""One part in so many is what two clocks may differ in speed, at most."""
+TRUSTED: Final = 10_000_000
+"""Microseconds for which a time that the store told counts beside later ones: its clock may be set."""
 
 
 class StoreClock:
-    """The store's clock as this companion knows it: never ahead of it, and it never goes back."""
+    """The store's clock as this companion knows it: never ahead of it, and it never goes back.
+
+    An answer that was long on its way tells a time that is long past. The quickest of the last ones counts, so that the
+    clock does not fall behind after a slow one, and then jump: a lease that began in between would end too early.
+    """
 
     def __init__(self) -> None:
-        self._offset = 0
-        self._last = 0
+        self._offset = self._heard_at = self._last = 0
 
     def heard(self, now: int) -> None:
         """Take the time that the store has just told."""
-        self._offset = now - int(elapsed() * 1_000_000)
+        here = int(elapsed() * 1_000_000)
+        age = here - self._heard_at
+        if now - here >= self._offset - age // DRIFT or age >= TRUSTED:
+            self._offset, self._heard_at = now - here, here
 
     def now(self) -> int:
         """Return the time, in whole microseconds."""
-        self._last = max(self._last, self._offset + int(elapsed() * 1_000_000))
+        here = int(elapsed() * 1_000_000)
+        self._last = max(self._last, self._offset + here - (here - self._heard_at) // DRIFT)
         return self._last
 
 
