@@ -52,26 +52,26 @@ def ids(take: Take) -> list[str]:
 
 
 _FAULTS = {
-    "I1: a mailbox is empty, or stands nowhere": "SELECT * FROM keyed_box WHERE depth <= 0 OR state NOT IN (0, 1, 2, 3, 4)",
+    "I1: a mailbox is empty, or stands nowhere": "SELECT * FROM keyed_mailbox WHERE depth <= 0 OR state NOT IN (0, 1, 2, 3, 4)",
     "a mailbox has not as many jobs as it says": """
         SELECT mailbox, depth, (SELECT count(*) FROM keyed_job AS j WHERE j.pool = b.pool AND j.box = b.number) AS there
-        FROM keyed_box AS b WHERE depth <> there""",
+        FROM keyed_mailbox AS b WHERE depth <> there""",
     "jobs are left of a mailbox that is gone": """
-        SELECT * FROM keyed_job WHERE (pool, box) NOT IN (SELECT pool, number FROM keyed_box)""",
+        SELECT * FROM keyed_job WHERE (pool, box) NOT IN (SELECT pool, number FROM keyed_mailbox)""",
     "I2: the owner of a slot does not know that something is ready there": """
-        SELECT b.mailbox, s.owner FROM keyed_box AS b JOIN keyed_slot AS s USING (pool, slot)
+        SELECT b.mailbox, s.owner FROM keyed_mailbox AS b JOIN keyed_slot AS s USING (pool, slot)
         JOIN keyed_member AS m ON m.pool = b.pool AND m.id = s.owner WHERE b.state = 0 AND NOT EXISTS
         (SELECT 1 FROM keyed_active AS a WHERE a.pool = b.pool AND a.worker = s.owner AND a.lane = b.lane AND a.slot = b.slot)""",
     "I4: a take has more jobs than there are": """
-        SELECT * FROM keyed_box WHERE state = 1 AND (taken - done <= 0 OR taken - done > depth)""",
+        SELECT * FROM keyed_mailbox WHERE state = 1 AND (taken - done <= 0 OR taken - done > depth)""",
     "nothing will wake a retry": """
-        SELECT * FROM keyed_box AS b WHERE state = 2 AND NOT EXISTS
-        (SELECT 1 FROM keyed_due AS d WHERE d.pool = b.pool AND d.what = 'later' AND d.name = b.mailbox AND d.due = b.since)""",
+        SELECT * FROM keyed_mailbox AS b WHERE state = 2 AND NOT EXISTS
+        (SELECT 1 FROM keyed_due AS d WHERE d.pool = b.pool AND d.what = 'retry' AND d.name = b.mailbox AND d.due = b.since)""",
     "nothing will wake a delayed job": """
         SELECT * FROM keyed_delayed AS b WHERE NOT EXISTS (SELECT 1 FROM keyed_due AS d WHERE d.pool = b.pool AND d.name = b.id)""",
     "a counter is off": """
         SELECT name, jobs, delayed, dead FROM keyed_pool AS p WHERE
-        jobs <> (SELECT coalesce(sum(depth), 0) FROM keyed_box AS b WHERE b.pool = p.id AND lane <> 'r') OR
+        jobs <> (SELECT coalesce(sum(depth), 0) FROM keyed_mailbox AS b WHERE b.pool = p.id AND lane <> 'r') OR
         delayed <> (SELECT count(*) FROM keyed_delayed AS b WHERE b.pool = p.id) OR
         dead <> (SELECT count(*) FROM keyed_dead AS b WHERE b.pool = p.id)""",
     "active slots are left of one who is gone": """

@@ -545,7 +545,7 @@ def test_hints_come_and_come_again_after_a_cut(proxy, stores):
     store = stores(proxy.url)
     hire(store)
     heard, other = threading.Semaphore(0), threading.Semaphore(0)
-    ear = store.listen("w", heard.release)
+    subscription = store.listen("w", heard.release)
     assert heard.acquire(timeout=HANG), "once there is a connection"
     store.listen("producer", other.release)
     assert other.acquire(timeout=HANG)
@@ -562,7 +562,7 @@ def test_hints_come_and_come_again_after_a_cut(proxy, stores):
     _drain(heard, other)
     proxy.cut()
     assert heard.acquire(timeout=HANG) and other.acquire(timeout=HANG), "after a cut something may have been missed"
-    ear.close()
+    subscription.close()
     _drain(heard, other)
     store.leave("v")
     assert other.acquire(timeout=HANG) and not heard.acquire(blocking=False)
@@ -647,9 +647,9 @@ def every_verb(store: RedisStore) -> None:
     store.apply(do.Resume(1, "paused"))
     store.skew += 2 * SECOND
     store.join(Joiner("v", "host", names=("g",)))
-    lent = work(store, worker="v")
-    assert [take.mailbox for take in lent.takes] == ["j:unknown"]
-    work(store, ended(lent)[0]._replace(done=0, how="to_dead_letters", reason=b"why"), worker="v")
+    borrowed = work(store, worker="v")
+    assert [take.mailbox for take in borrowed.takes] == ["j:unknown"]
+    work(store, ended(borrowed)[0]._replace(done=0, how="to_dead_letters", reason=b"why"), worker="v")
     assert store.apply(do.Replay(tuple(one.number for one in store.ask(about.DeadLetters())))) == "1"
     store.leave("v")
     for _ in range(5):
@@ -669,7 +669,7 @@ def test_a_pool_that_lost_some_of_its_keys_serves_the_others(store, redis_url):
         assert sorted(ids(done)) == ["here", "parked"]
         here, parked = sorted(ended(done), key=lambda one: one.mailbox)
         work(store, here, parked._replace(done=0, how="park", reason=b"g"))
-        client.delete(store._base + b"shelves", store._base + b"mb:j:parked")
+        client.delete(store._base + b"parked", store._base + b"mb:j:parked")
         put(store, "more", key="more")
         store.join(Joiner("v", "host", names=("g",)))
         assert ids(work(store, worker="v")) == []
@@ -777,10 +777,10 @@ def test_looking_at_a_pool_costs_the_server_the_same_whatever_waits_in_it(stores
 READ_WHOLE = {
     "sig:": "few: what a worker was told and has not heard",
     "run:": "as many as workers run at once",
-    "lent": "as many as workers run at once of jobs that their owner does not know",
-    "held": "mailboxes that people have paused",
-    "hk:": "those of one key",
-    "nt:": "messages to one resident, which are limited",
+    "borrowed": "as many as workers run at once of jobs that their owner does not know",
+    "paused": "mailboxes that people have paused",
+    "pk:": "those of one key",
+    "msg:": "messages to one resident, which are limited",
     "own": "slots",
     "slot": "slots",
     "members": "workers",

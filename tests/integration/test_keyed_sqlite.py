@@ -78,7 +78,7 @@ def test_jobs_of_a_key_come_in_order_and_once(store):
     assert store.ask(about.Counts()).jobs == 0 and store.ask(about.Counts()).done == 3 and store.ask(about.Keys()) == []
 
 
-def test_a_retry_a_dead_letter_and_a_shelf(store):
+def test_a_retry_a_dead_letter_and_a_parked_key(store):
     hand = Hand(store)
     store.dispatch(Batch("b", 1), [order("a", "1"), order("b", "2"), order("c", "3")])
     takes = {take.mailbox: take for take in hand.work().takes}
@@ -97,8 +97,8 @@ def test_a_retry_a_dead_letter_and_a_shelf(store):
     assert [take.mailbox for take in hand.work(end(again)).takes] == ["j:b"]
     other = Hand(store, "other", claims=False)
     store.join(Joiner("other", "test", 1, 100, ("unknown",)))
-    (lent,) = other.work().takes
-    assert lent.mailbox == "j:c" and other.work(end(lent)).stale == ()
+    (borrowed,) = other.work().takes
+    assert borrowed.mailbox == "j:c" and other.work(end(borrowed)).stale == ()
 
 
 def test_delays_ids_and_outcomes_end_in_their_time(store):
@@ -192,7 +192,7 @@ def test_large_jobs_are_taken_in_bearable_pieces(store):
     body = encode(Envelope("big", "job", "", 0, b"x" * (1 << 20)))
     store.dispatch(Batch("b", 1), [order("big", "big")._replace(body=body)] * 6)
     (take,) = hand.work().takes
-    assert len(take.jobs) == 3  # as many as fit into HEAVY
+    assert len(take.jobs) == 3  # as many as fit into TAKE_BYTES
     (rest,) = hand.work(end(take)).takes
     assert len(rest.jobs) == 3 and hand.work(end(rest)).takes == ()
 
@@ -273,7 +273,7 @@ def test_no_verb_walks_through_a_pool(store, monkeypatch):
                 assert is_few or not step.endswith("(pool=?)"), f"{statement}: {step}"
 
 
-FEW = ("keyed_member", "keyed_session", "keyed_doomed", "keyed_died", "keyed_box_lent", "keyed_due")
+FEW = ("keyed_member", "keyed_session", "keyed_cancelled", "keyed_died", "keyed_mailbox_borrowed", "keyed_due")
 """Where all rows of a pool may be looked at: they are few, or one is enough."""
 
 
@@ -353,13 +353,13 @@ def test_two_objects_of_a_pool_are_one_pool(url):
     one, two = open_store(url), open_store(url, settings=Settings(slots=7))
     assert two.open(Settings(slots=7)).settings.slots == SLOTS
     heard = threading.Event()
-    ear = two.listen("w", heard.set)
+    subscription = two.listen("w", heard.set)
     hand = Hand(one)
     assert heard.wait(HANG)
     heard.clear()
     two.dispatch(Batch("b", 1), [order("k", "1")])
     assert heard.wait(HANG)
-    ear.close()
+    subscription.close()
     assert len(hand.work().takes) == 1
     one.close()
     assert two.ask(about.Counts()).keys_running == 1

@@ -64,7 +64,7 @@ while hear():
 
 LISTENER = """
 heard = threading.Event()
-ear = store.listen(sys.argv[2], heard.set)
+subscription = store.listen(sys.argv[2], heard.set)
 hand = Hand(store, sys.argv[2])
 heard.clear()
 say("ready")
@@ -175,7 +175,7 @@ def test_what_a_killed_process_had_is_taken_over_at_once(store, url, start):
     holder = run(start, HOLDER, url, "victim")
     assert holder.line() == "10"
     heard, hand = threading.Event(), Hand(store, "heir", claims=False)
-    ear = store.listen("heir", heard.set)
+    subscription = store.listen("heir", heard.set)
     heard.clear()
     assert [member.is_dead for member in store.ask(about.Members()).members] == [False, False]
     holder.kill()
@@ -186,7 +186,7 @@ def test_what_a_killed_process_had_is_taken_over_at_once(store, url, start):
     assert len(claimed.got) == SLOTS and claimed.recovered == 10 and len(takes) == 10
     assert victim.lease_end > store.ask(about.Counts()).now, "its lease was not waited for"
     assert {take.losses for take in takes} == {1}
-    ear.close()
+    subscription.close()
 
 
 def test_a_stopped_process_is_not_dead_but_its_lease_ends(store, url, start):
@@ -257,22 +257,22 @@ def test_a_worker_in_another_process_is_woken_by_a_bell(store, url, start):
 def test_a_process_that_says_goodbye_leaves_nothing(store, url, start):
     listener = run(
         start,
-        "ear = store.listen('x', lambda: None)\nhand = Hand(store, 'x')\nhear()\nstore.close()\nsay('closed')\nhear()",
+        "subscription = store.listen('x', lambda: None)\nhand = Hand(store, 'x')\nhear()\nstore.close()\nsay('closed')\nhear()",
         url,
     )
     heard = threading.Event()
-    ear = store.listen("w", heard.set)
+    subscription = store.listen("w", heard.set)
     until(lambda: store.ask(about.Members()).members)
     until(lambda: store._file.sessions.own.others())  # one that was never met is not missed
     heard.clear()
     assert listener.ask() == "closed"
     assert heard.wait(HANG)
     assert [member.is_dead for member in store.ask(about.Members()).members] == [True]
-    ear.close()
+    subscription.close()
     rows = store._file.read(
         lambda t: (
             t.execute("SELECT count(*) FROM keyed_session").fetchone(),
-            t.execute("SELECT count(*) FROM keyed_ear").fetchone(),
+            t.execute("SELECT count(*) FROM keyed_listener").fetchone(),
         )
     )
     assert rows == ((1,), (0,))
@@ -291,26 +291,26 @@ def test_the_dead_leave_no_session_or_bell_behind(store, url, start, tmp_path):
 def test_a_session_that_was_buried_by_mistake_comes_back(store, url, start, tmp_path):
     hand = Hand(store)
     heard = threading.Event()
-    ear = store.listen("w", heard.set)
+    subscription = store.listen("w", heard.set)
     home = store._file
     before = home.sessions.number
 
     def bury(transaction: Transaction) -> None:  # as another process does
-        for table, column in (("session", "number"), ("keyed_session", "number"), ("keyed_ear", "session")):
+        for table, column in (("session", "number"), ("keyed_session", "number"), ("keyed_listener", "session")):
             transaction.execute(f"DELETE FROM {table} WHERE {column} = ?", (before,))
         home.sessions.own.bell.sweep(before)
 
     home.write(bury)
     until(lambda: home.sessions.number != before)
     number = home.sessions.number
-    tables = "SELECT session.number, keyed_session.number, keyed_ear.session FROM session, keyed_session, keyed_ear"
+    tables = "SELECT session.number, keyed_session.number, keyed_listener.session FROM session, keyed_session, keyed_listener"
     becomes(lambda: home.read(lambda t: t.execute(tables).fetchall()), [(number,) * 3])
     assert not store.ask(about.Members()).members[0].is_dead and hand.work().is_gone is False
     becomes(lambda: os.listdir(tmp_path / "pools.db-bells"), [str(number)])
     heard.clear()
     start(TOOLS + "store.dispatch(Batch('b', 1), [order('k', '1')]); say('sent'); hear()", url).line()
     assert heard.wait(HANG)
-    ear.close()
+    subscription.close()
 
 
 def test_a_session_that_a_resource_pool_has_struck_is_buried_here_too(store):
@@ -320,9 +320,9 @@ def test_a_session_that_a_resource_pool_has_struck_is_buried_here_too(store):
 
     def leave(transaction: Transaction) -> None:
         transaction.execute("INSERT INTO keyed_session VALUES (?)", (dead,))
-        transaction.execute("INSERT INTO keyed_ear VALUES ('p', 'w', ?, 0)", (dead,))
+        transaction.execute("INSERT INTO keyed_listener VALUES ('p', 'w', ?, 0)", (dead,))
 
     home.write(leave)
     home.sessions.own.bell.ring_self()
     becomes(lambda: home.read(lambda t: t.execute("SELECT number FROM keyed_session").fetchall()), [(dead - 1000,)])
-    assert home.read(lambda t: t.execute("SELECT * FROM keyed_ear WHERE session = ?", (dead,)).fetchall()) == []
+    assert home.read(lambda t: t.execute("SELECT * FROM keyed_listener WHERE session = ?", (dead,)).fetchall()) == []

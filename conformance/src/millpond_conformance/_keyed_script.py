@@ -638,7 +638,7 @@ def _raws(found: Sequence[Sequence[bytes] | None]) -> list[list[bytes]]:
 
 
 def _by_job(letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-    """Sort dead letters by their jobs: those that one verb buries are in no order."""
+    """Sort dead letters by their jobs: those that one verb adds are in no order."""
     return sorted(letters, key=lambda letter: bytes(letter.job[STAMP:]))
 
 

@@ -46,12 +46,12 @@ from millpond.keyed.rules.envelope import Envelope, encode, opened
 from millpond.keyed.rules.records import (
     BATCH_RETENTION,
     DEAD_RETRY,
-    DUE,
+    DUE_PER_CALL,
     HANDED,
     HANDED_BYTES,
-    HEAVY,
     SECOND,
     STAMP,
+    TAKE_BYTES,
     Batch,
     Claimed,
     Joiner,
@@ -102,7 +102,7 @@ def check_tables(tables: MemoryTables) -> None:
     for box in boxes.all.values():
         left = box.taken - box.done
         assert box.state != RUNNING or 0 < left <= box.depth, f"I4: a take of {left} jobs of {box.name} is not there"
-        assert box.state != PAUSED or key_of(box.name) in tables.pauses, f"{box.name} is held and not paused"
+        assert box.state != PAUSED or key_of(box.name) in tables.pauses, f"{box.name} waits as if paused"
     jobs = sum(box.depth for box in boxes.all.values() if box.lane == "j")
     assert tables.numbers.jobs == jobs, f"jobs are {jobs}, counted were {tables.numbers.jobs}"
     assert tables.numbers.delayed == len(tables.delayed.rows), "the count of delayed jobs is off"
@@ -247,13 +247,13 @@ class StoreBench:
         self.bare_other = Verbs(second()) if second is not None else self.bare
         self.other = cast(Verbs, _Watched(self.bare_other)) if second is not None else self.store
         self.settings = Settings()
-        self.ears: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []
         self._numbers = itertools.count(1)
 
     def close(self) -> None:
         """Close what is open."""
-        for ear in self.ears:
-            ear.close()
+        for subscription in self.subscriptions:
+            subscription.close()
         self.bare.close()
         if self.is_shared:
             self.bare_other.close()
@@ -311,7 +311,7 @@ class StoreBench:
         """Return when each lease ends."""
         return {member.id: member.lease_end for member in self.store.ask(about.Members()).members}
 
-    def bury(self, survivor: Hand, *dead: Hand, is_proven: bool = True) -> Claimed:
+    def recover(self, survivor: Hand, *dead: Hand, is_proven: bool = True) -> Claimed:
         """Let the leases of some be over, and a survivor take over all that they had."""
         ends = self.ends()
         for one in dead if is_proven else ():
@@ -414,7 +414,7 @@ class Hand:
     def listen(self) -> list[tuple[int, Signal]]:
         """Listen, and return what is handed over from now on. Returns when hints arrive."""
         handed: list[tuple[int, Signal]] = []
-        self.bench.ears.append(self.store.listen(self.id, lambda: None, lambda *one: handed.append(one)))
+        self.bench.subscriptions.append(self.store.listen(self.id, lambda: None, lambda *one: handed.append(one)))
         heard = 0
         deadline = time.monotonic() + PATIENCE
         while not handed:
@@ -643,7 +643,7 @@ def verb_configure_changes_what_holds(bench: StoreBench) -> None:
     assert bench.put("m", "3") == {} and bench.put("n", "4") == {0: "pool"}
     assert set(a.take()) == {"j:k", "j:m"}
     b = bench.hand("b", own=False)
-    bench.bury(b, a)
+    bench.recover(b, a)
     assert bench.outcome("1") == bench.outcome("2") == "lost", "one loss is enough now"
     store.leave("b")
     assert configure(lease=2 * LEASE, max_jobs=1 << 40, payload_limit=512 << 20) == "done"
@@ -666,7 +666,7 @@ def verb_configure_moves_no_suspect_out_of_its_place(bench: StoreBench) -> None:
             for _ in range(before - 1 if before < 5 else 2):
                 assert mailbox in survivor.take()
                 heir = bench.hand(f"s{bench.number()}", own=False)
-                bench.bury(heir, survivor)
+                bench.recover(heir, survivor)
                 survivor = heir
             bench.store.apply(Configure((("max_losses", after),)))
             slot = bench.slot(key)
@@ -839,13 +839,13 @@ def verb_outcomes_are_kept_for_as_long_as_was_said(bench: StoreBench) -> None:
 
 
 def verb_outcomes_come_in_parts_when_they_are_large(bench: StoreBench) -> None:
-    """One question is never answered with much more than `HEAVY` bytes; the rest can be asked for."""
+    """One question is never answered with much more than `TAKE_BYTES` bytes; the rest can be asked for."""
     bench.open()
     a = bench.hand("a")
     ids = [f"{number}" for number in range(12)]
     bench.put("k", *ids)
     take = a.one("k")
-    some = [Outcome(one, "done", one.encode() * (HEAVY // 4), LEASE) for one in ids[:9]]
+    some = [Outcome(one, "done", one.encode() * (TAKE_BYTES // 4), LEASE) for one in ids[:9]]
     for number in range(0, 9, 3):
         part = tuple(some[number : number + 3])
         a.settle(end(take, number + 3, "keep", outcomes=part))
@@ -853,7 +853,7 @@ def verb_outcomes_come_in_parts_when_they_are_large(bench: StoreBench) -> None:
     while len(found) < len(ids):
         answer = bench.store.ask(about.Outcomes(tuple(ids[len(found) :])))
         size = sum(len(one[1]) for one in answer if one is not None)
-        assert answer and size <= HEAVY + HEAVY // 2, f"{len(answer)} outcomes of {size} bytes at once"
+        assert answer and size <= TAKE_BYTES + TAKE_BYTES // 2, f"{len(answer)} outcomes of {size} bytes at once"
         found += answer
     assert found == [("done", one.data) for one in some] + [None] * 3
 
@@ -1009,7 +1009,7 @@ def verb_work_takes_large_jobs_in_small_numbers(bench: StoreBench) -> None:
     """A take ends when it is heavy: of one key, and of all."""
     bench.open(slots=64)
     a = bench.hand("a")
-    big = bytes(HEAVY // 3)
+    big = bytes(TAKE_BYTES // 3)
     keys = [f"k{number}" for number in range(6)]
     keys = [key for number, key in enumerate(keys) if bench.slot(key) not in {bench.slot(one) for one in keys[:number]}]
     for key in keys:
@@ -1017,7 +1017,7 @@ def verb_work_takes_large_jobs_in_small_numbers(bench: StoreBench) -> None:
     work = a.work()
     assert all(len(take.jobs) == 2 for take in work.takes), "three of a third and a bit are too heavy"
     assert len(work.takes) == 2 and work.is_more, f"a take ends when it is heavy: {len(work.takes)} keys"
-    huge = bytes(HEAVY + 1)
+    huge = bytes(TAKE_BYTES + 1)
     bench.put("huge", "1", "2", payload=huge)
     found: dict[str, Take] = {}
     while more := a.take():
@@ -1056,7 +1056,7 @@ def verb_work_settles_in_every_way(bench: StoreBench) -> None:
         "to_dead_letters2",
     )
     counts = bench.store.ask(about.Counts())
-    assert (counts.done, counts.retried, counts.buried, counts.dead) == (5, 1, 1, 1)
+    assert (counts.done, counts.retried, counts.dead_total, counts.dead) == (5, 1, 1, 1)
     assert [bench.where(key, f"{key}1") for key in takes] == ["gone"] * 5
     assert bench.where("to_dead_letters", "to_dead_letters2") == "dead" and bench.where("keep", "keep2") == "running"
     again = {mailbox[2:]: ids(take) for mailbox, take in a.take().items()}
@@ -1083,13 +1083,13 @@ def verb_work_lets_a_limited_number_become_due(bench: StoreBench) -> None:
     """Many that are due at once come over several calls, and `due` says so."""
     bench.open()
     a = bench.hand("a")
-    bench.send(*(bench.order("k", f"{number:03}", delay=SECOND) for number in range(DUE + 20)))
+    bench.send(*(bench.order("k", f"{number:03}", delay=SECOND) for number in range(DUE_PER_CALL + 20)))
     bench.skip(2 * SECOND)
     work = a.work(per=1000)
-    assert len(work.takes[0].jobs) == DUE and 0 < work.due <= work.now
+    assert len(work.takes[0].jobs) == DUE_PER_CALL and 0 < work.due <= work.now
     a.settle(end(work.takes[0]))
     found = ids(a.one("k"))
-    assert found == [f"{DUE + number:03}" for number in range(20)]
+    assert found == [f"{DUE_PER_CALL + number:03}" for number in range(20)]
 
 
 def verb_work_repeats_signals_until_they_are_heard(bench: StoreBench) -> None:
@@ -1203,7 +1203,7 @@ def verb_give_and_death_leave_what_was_handed_over_whole(bench: StoreBench) -> N
     first, second = a.work().signals
     a.settle(end(taken(first), 0))
     assert ids(b.one("k")) == ["1", "2"], "it was not begun, and follows its slot"
-    bench.bury(b, a)
+    bench.recover(b, a)
     assert ids(b.one("l")) == ["3"] and a.settle(end(taken(second))).stale == (0,)
 
 
@@ -1277,19 +1277,19 @@ def verb_apply_cancel_frees_a_key_that_waits(bench: StoreBench) -> None:
     """When the job is cancelled for which its key waits, the rest waits no more, and is not blamed."""
     bench.open()
     a = bench.hand("a")
-    for key in ("retry", "shelf", "run"):
+    for key in ("retry", "parked", "run"):
         bench.put(key, f"{key}1", f"{key}2")
     takes = a.take(per=1)
     assert bench.cancel("run", "run1") == "asked"
     a.settle(
         end(takes["j:retry"], 0, "retry", delay=UNKNOWN, failures=3),
-        end(takes["j:shelf"], 0, "park", reason=b"nobody's"),
+        end(takes["j:parked"], 0, "park", reason=b"nobody's"),
         end(takes["j:run"], 0, "retry", delay=UNKNOWN, failures=1),
     )
-    assert bench.cancel("retry", "retry1") == "cancelled" and bench.cancel("shelf", "shelf1") == "cancelled"
+    assert bench.cancel("retry", "retry1") == "cancelled" and bench.cancel("parked", "parked1") == "cancelled"
     takes = a.take()
     found = {mailbox: (ids(take), take.failures) for mailbox, take in takes.items()}
-    assert found == {f"j:{key}": ([f"{key}2"], 0) for key in ("retry", "shelf", "run")}, f"{found}"
+    assert found == {f"j:{key}": ([f"{key}2"], 0) for key in ("retry", "parked", "run")}, f"{found}"
     bench.skip(2 * UNKNOWN)
     a.renew()
     a.work()
@@ -1427,7 +1427,7 @@ def verb_apply_replay_and_drop(bench: StoreBench) -> None:
     assert not bench.store.ask(about.DeadLetters())
     assert ids(a.one("k")) == ["4", "1", "3"]
     a.settle(Report(bench.slot("k"), "j:k", 1, 0))
-    assert bench.store.ask(about.Counts()).buried == 3
+    assert bench.store.ask(about.Counts()).dead_total == 3
     bench.put("m", "m1")
     a.settle(end(a.one("m"), 0, "to_dead_letters"))
     assert [letter.number for letter in bench.store.ask(about.DeadLetters())] == [4], "a number is not given twice"
@@ -1474,32 +1474,32 @@ def verb_apply_start_and_stop(bench: StoreBench) -> None:
 
 
 def verb_apply_stop_of_what_does_not_run(bench: StoreBench) -> None:
-    """A resident ends or is replaced at once where it waits: for its retry, on a shelf, held, or after a death."""
+    """A resident ends or is replaced at once where it waits: for its retry, parked, paused, or after a death."""
     bench.open()
     a = bench.hand("a")
-    for key in ("retry", "shelf", "paused", "fresh"):
+    for key in ("retry", "parked", "paused", "fresh"):
         bench.start(key, b"1")
     takes = a.take(residents=9)
     bench.store.apply(Pause(bench.slot("paused"), "paused"))
     a.settle(
         end(takes["r:watch:retry"], 0, "retry", delay=UNKNOWN, failures=2),
-        end(takes["r:watch:shelf"], 0, "park", reason=b"nobody's"),
+        end(takes["r:watch:parked"], 0, "park", reason=b"nobody's"),
         end(takes["r:watch:paused"], 0),
     )
     a.work(residents=9)
     states = {view.mailbox[8:]: view.state for view in bench.store.ask(about.Keys("r"))}
-    assert states == {"retry": "retry", "shelf": "parked", "paused": "paused", "fresh": "running"}
+    assert states == {"retry": "retry", "parked": "parked", "paused": "paused", "fresh": "running"}
     assert [bench.start(key, b"1") for key in states] == ["same"] * 4
-    assert bench.start("retry", b"2") == "replaced" and bench.start("shelf", b"2") == "replaced"
+    assert bench.start("retry", b"2") == "replaced" and bench.start("parked", b"2") == "replaced"
     assert bench.stop("paused") == "stopped"
     again = a.take(residents=9)
-    assert {mailbox: take.failures for mailbox, take in again.items()} == {"r:watch:retry": 0, "r:watch:shelf": 0}
+    assert {mailbox: take.failures for mailbox, take in again.items()} == {"r:watch:retry": 0, "r:watch:parked": 0}
     assert bench.stop("fresh") == "stopping"
     b = bench.hand("b", own=False)
-    bench.bury(b, a)
+    bench.recover(b, a)
     assert bench.state("r:watch:fresh") == "ready" and bench.start("fresh", b"1") == "replaced"
     found = b.take(residents=9)
-    assert set(found) == {"r:watch:fresh", "r:watch:retry", "r:watch:shelf"}
+    assert set(found) == {"r:watch:fresh", "r:watch:retry", "r:watch:parked"}
     assert len(found["r:watch:fresh"].jobs) == 1
 
 
@@ -1522,7 +1522,7 @@ def verb_apply_notify(bench: StoreBench) -> None:
     assert numbers == sorted(set(numbers)), f"notes are numbered in their order: {numbers}"
     a.settle(end(take, 0, "keep", notes=numbers[1]))
     b = bench.hand("b", own=False)
-    bench.bury(b, a)
+    bench.recover(b, a)
     take = b.take(residents=1)["r:watch:k"]
     assert take.notes == ((numbers[2], b"3\0"),), f"what was not handled comes again: {take.notes}"
     bench.stop("k")
@@ -1576,7 +1576,7 @@ def verb_listen_hints(bench: StoreBench) -> None:
     """A worker hears of jobs, signals and changes, a producer of outcomes; nobody after `close`."""
     bench.open()
     heard: Counter[str] = Counter()
-    ears = [bench.other.listen(name, lambda name=name: heard.update([name])) for name in ("a", "producer", "b")]  # type: ignore[misc]
+    listeners = [bench.other.listen(name, lambda name=name: heard.update([name])) for name in ("a", "producer", "b")]  # type: ignore[misc]
     a = bench.hand("a", store=bench.store)
     bench.until(lambda: heard["a"] > 0, "a worker hears of members")
     b = bench.hand("b", own=False)
@@ -1606,16 +1606,16 @@ def verb_listen_hints(bench: StoreBench) -> None:
     b.settle(end(b.one("k"), 0, "retry", delay=SECOND))
     bench.store.apply(Shut())
     bench.until(lambda: heard["a"] > 0 and heard["b"] > 0, "everybody hears of the end")
-    for ear in ears:
-        ear.close()
-        ear.close()
+    for subscription in listeners:
+        subscription.close()
+        subscription.close()
     time.sleep(0.05)  # what was on its way has come
     heard.clear()
     late: list[bool] = []
-    ear = bench.other.listen("a", lambda: late.append(True))
+    subscription = bench.other.listen("a", lambda: late.append(True))
     bench.store.apply(Resume())
-    bench.until(lambda: bool(late), "a new ear hears")
-    ear.close()
+    bench.until(lambda: bool(late), "a new listener hears")
+    subscription.close()
     assert not heard, f"{heard} heard something after close"
 
 
@@ -1762,7 +1762,7 @@ def k1_tokens_grow(bench: StoreBench) -> None:
         last = take.token
         if number % 4 == 3:
             b = bench.hand(f"b{number}", own=False)
-            bench.bury(b, a)
+            bench.recover(b, a)
             a = b
         elif number % 4 == 1:
             bench.skip(-7 * SECOND)
@@ -1801,7 +1801,7 @@ def k2_nothing_is_lost_with_a_worker(bench: StoreBench) -> None:
         if done:
             worker.settle(end(take, done, "keep"))
         heir = bench.hand(f"b{number}", own=False)
-        claimed = bench.bury(heir, worker)
+        claimed = bench.recover(heir, worker)
         assert len(claimed.got) == SLOTS and claimed.recovered == 1
         assert worker.settle(end(take)).stale == (0,), "K1: the dead settle nothing"
         worker = heir
@@ -1821,11 +1821,11 @@ def k2_what_was_running_comes_first(bench: StoreBench) -> None:
     a.one(first)
     for key in others:
         bench.put(key, f"{key}-1")
-    bench.bury(b, a)
+    bench.recover(b, a)
     assert list(b.take(want=1)) == [f"j:{first}"]
 
 
-def k2_a_poison_job_is_buried(bench: StoreBench) -> None:
+def k2_a_poison_job_becomes_a_dead_letter(bench: StoreBench) -> None:
     """A job that was running when its worker died, so many times, is a dead letter; those behind it go on."""
     bench.open(max_losses=3)
     worker = bench.hand("a")
@@ -1834,7 +1834,7 @@ def k2_a_poison_job_is_buried(bench: StoreBench) -> None:
         take = worker.one("k")
         assert (ids(take)[0], take.losses) == ("poison", number)
         heir = bench.hand(f"b{number}", own=False)
-        bench.bury(heir, worker)
+        bench.recover(heir, worker)
         worker = heir
     assert ids(worker.one("k")) == ["2", "3"]
     (letter,) = bench.store.ask(about.DeadLetters())
@@ -1851,7 +1851,7 @@ def k2_a_lost_lease_is_no_death(bench: StoreBench) -> None:
         take = worker.one("k")
         assert (ids(take), take.losses) == (["slow"] if number else ["slow", "2"], number)
         heir = bench.hand(f"b{number}", own=False)
-        bench.bury(heir, worker, is_proven=False)
+        bench.recover(heir, worker, is_proven=False)
         worker = heir
     assert ids(worker.one("k")) == ["2"]
     (letter,) = bench.store.ask(about.DeadLetters())
@@ -1866,7 +1866,7 @@ def k2_lost_leases_and_deaths_add_up(bench: StoreBench) -> None:
     for number, is_proven in enumerate((False, True, False, True)):
         assert worker.one("k").losses == number
         heir = bench.hand(f"b{number}", own=False)
-        bench.bury(heir, worker, is_proven=is_proven)
+        bench.recover(heir, worker, is_proven=is_proven)
         worker = heir
     (letter,) = bench.store.ask(about.DeadLetters())
     assert letter.attempts == 4 and letter.reason == b"its worker died 2 times while running it"
@@ -1882,7 +1882,7 @@ def k2_a_resident_survives_its_worker(bench: StoreBench) -> None:
         (take,) = worker.take(residents=5).values()
         assert opened(take.jobs[0]).payload == b"args"
         heir = bench.hand(f"b{number}", own=False)
-        bench.bury(heir, worker)
+        bench.recover(heir, worker)
         worker = heir
     assert not bench.store.ask(about.DeadLetters()) and worker.take(residents=5)
 
@@ -1918,7 +1918,7 @@ def k2_what_cannot_be_read_harms_no_other(bench: StoreBench) -> None:
     assert [len(takes[f"j:{key}"].jobs) for key in keys] == [2] * many
     a.settle(*(end(take, 1, "keep") for take in takes.values()))
     b = bench.hand("b", own=False)
-    bench.bury(b, a)
+    bench.recover(b, a)
     assert len(bench.store.ask(about.DeadLetters())) == many, "whose worker died is dead, readable or not"
     assert bench.store.apply(Drop(tuple(letter.number for letter in bench.store.ask(about.DeadLetters())))) == str(many)
     bench.send(*(Order(bench.slot(key), f"j:{key}", body) for key, body in zip(keys, bodies, strict=True)))
@@ -1977,7 +1977,7 @@ def k3_first_completions_are_in_order(bench: StoreBench) -> None:
         if number % 5 == 4:
             heir = bench.hand(f"b{number}", own=False)
             worker.settle(end(take, done, "keep"))
-            bench.bury(heir, worker)
+            bench.recover(heir, worker)
             workers.append(heir)
         elif number % 5 == 2:
             worker.settle(end(take, done, "retry", delay=SECOND // 2, failures=1))
@@ -2029,7 +2029,7 @@ def k4_a_move_moves_what_it_names(bench: StoreBench) -> None:
     bench.store.give("a", [(2, "b"), (5, "b")], "share")
     slots = bench.store.ask(about.Slots())
     assert [number for number in range(SLOTS) if slots[number] != before[number]] == [2, 5]
-    bench.bury(b, a)
+    bench.recover(b, a)
     assert bench.store.ask(about.Counts()).moved == SLOTS + 2 + SLOTS - 2
     assert {slot.why for slot in bench.store.ask(about.Slots())} == {"share", "died"}
 
@@ -2128,7 +2128,7 @@ def k6_the_cost_of_a_turn_does_not_grow(bench: StoreBench) -> None:
 
 
 def k7_dead_letters_are_bounded_by_waiting(bench: StoreBench) -> None:
-    """With dead letters full a job waits in its place, is not said to be dead, and is buried when there is room."""
+    """With dead letters full a job waits in its place, is not said to be dead, and joins them when there is room."""
     bench.open(max_dead=1)
     a = bench.hand("a")
     bench.put("k", "k1")
@@ -2170,7 +2170,7 @@ def k7_a_lost_job_waits_for_room_among_the_dead(bench: StoreBench) -> None:
     bench.put("m", "m1", "m2")
     a.settle(end(a.take()["j:k"], 0, "to_dead_letters"))
     b = bench.hand("b", own=False)
-    assert bench.bury(b, a).recovered == 1
+    assert bench.recover(b, a).recovered == 1
     assert bench.state("j:m") == "retry" and len(bench.store.ask(about.DeadLetters())) == 1, "K7: max_dead was passed"
     assert bench.outcome("m1") == "" and bench.where("m", "m1") == "waiting"
     bench.skip(DEAD_RETRY + SECOND)
@@ -2183,21 +2183,21 @@ def k7_a_lost_job_waits_for_room_among_the_dead(bench: StoreBench) -> None:
 
 
 def k7_a_job_on_its_last_chance_runs_beside_no_other_such(bench: StoreBench) -> None:
-    """A job that kills its worker buries itself, and none that ran beside it."""
+    """A job that kills its worker becomes a dead letter, and none that ran beside it."""
     bench.open(max_losses=2)
     a = bench.hand("a")
     for key in ("k", "l", "m"):
         bench.put(key, f"{key}1", f"{key}2")
     assert len(a.take()) == 3
     b = bench.hand("b", own=False)
-    assert bench.bury(b, a).recovered == 3
+    assert bench.recover(b, a).recovered == 3
     bench.put("n", "n1")
     work = b.work(want=9)
     first = [take for take in work.takes if take.losses]
     assert len(first) == 1 and len(work.takes) == 2, f"one suspect, and what is not suspect: {work.takes}"
     assert not work.is_more, "there is nothing more for who runs a suspect already"
     c = bench.hand("c", own=False)
-    bench.bury(c, b)
+    bench.recover(c, b)
     assert [opened(one.job).id for one in bench.store.ask(about.DeadLetters())] == [opened(first[0].jobs[0]).id]
     left = {"k", "l", "m", "n"}
     done = []
@@ -2220,7 +2220,7 @@ def k7_a_suspect_whose_job_is_cancelled_is_none(bench: StoreBench) -> None:
     bench.put("m", "m1")
     assert len(a.take()) == 3
     b = bench.hand("b", own=False)
-    bench.bury(b, a)
+    bench.recover(b, a)
     assert bench.cancel("k", "k1") == "cancelled" and bench.purge("m") == "1"
     takes = b.take()
     assert {name: (ids(take)[:1], take.losses) for name, take in takes.items()} == {
@@ -2243,7 +2243,7 @@ def k7_messages_to_a_resident_are_bounded(bench: StoreBench) -> None:
 
 
 def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:
-    """A shelved key runs with any member that knows it, one job, then goes back to its owner."""
+    """A parked key runs with any member that knows it, one job, then goes back to its owner."""
     bench.open()
     a, b = bench.hand("a", names=()), bench.hand("b", own=False, names=("new",))
     bench.put("k", "1", "2", name="new")
@@ -2253,7 +2253,7 @@ def k7_a_job_that_nobody_knows_waits_for_somebody(bench: StoreBench) -> None:
     assert not a.take() and bench.state("j:k") == "parked"
     take = b.one("k")
     assert ids(take) == ["1"]
-    assert a.claim() == Claimed((), (), 0, is_gone=False), "what was lent is not contested"
+    assert a.claim() == Claimed((), (), 0, is_gone=False), "what was borrowed is not contested"
     b.settle(end(take))
     assert not b.take() and ids(a.one("k")) == ["2"]
     bench.skip(UNKNOWN)
@@ -2335,11 +2335,11 @@ def hole_3_a_recovery_that_comes_late_recovers_nothing(bench: StoreBench) -> Non
     bench.put("k", "1", name="new")
     a.settle(end(a.one("k"), 0, "park", reason=b"new"))
     bench.put("m", "m1")
-    take, lent = a.one("m"), b.one("k")
+    take, borrowed = a.one("m"), b.one("k")
     for hand in (a, b):
         assert hand.claim(known=[], call=hand.calls - 1) == Claimed((), (), 0, is_gone=False), "it came late"
     assert not a.take(want=5)
-    assert a.settle(end(take)).stale == () and b.settle(end(lent)).stale == ()
+    assert a.settle(end(take)).stale == () and b.settle(end(borrowed)).stale == ()
 
 
 def hole_4_epochs_and_tokens_begin_at_the_time(bench: StoreBench) -> None:
@@ -2545,7 +2545,7 @@ def hole_12_only_what_ran_is_blamed(bench: StoreBench) -> None:
     worker.settle(end(take, 1, "keep"))
     bench.put("m", "m1")
     heir = bench.hand("b1", own=False)
-    bench.bury(heir, worker)
+    bench.recover(heir, worker)
     takes = heir.take()
     assert (ids(takes["j:k"]), takes["j:k"].losses) == (["2"], 1)
     assert takes["j:m"].losses == 0, "what waited is not blamed"
@@ -2553,7 +2553,7 @@ def hole_12_only_what_ran_is_blamed(bench: StoreBench) -> None:
     take = heir.one("k")
     assert (ids(take), take.losses) == (["3"], 0)
     last = bench.hand("b2", own=False)
-    bench.bury(last, heir)
+    bench.recover(last, heir)
     assert not bench.store.ask(about.DeadLetters()) and last.one("k").losses == 1
 
 
@@ -2619,7 +2619,7 @@ def hole_15_every_end_has_an_outcome(bench: StoreBench) -> None:
     bench.purge("purged")
     bench.purge("mute")
     b = bench.hand("b", own=False)
-    bench.bury(b, a)
+    bench.recover(b, a)
     bench.skip(UNKNOWN)
     b.renew()
     b.work(want=0)
@@ -2641,7 +2641,7 @@ def hole_15_outcomes_by_command(bench: StoreBench) -> None:
     bench.put("replaced", "new", on_busy="replace")
     bench.purge("purged")
     b = bench.hand("b", own=False)
-    bench.bury(b, a)
+    bench.recover(b, a)
     for key, one in (("cancelled", 2), ("replaced", 2), ("purged", 2), ("lost", 1)):
         assert bench.outcome(f"{key}-{one}") == key, f"{key} is told as {bench.outcome(f'{key}-{one}')!r}"
 
@@ -2687,7 +2687,7 @@ def hole_18_every_verb_may_come_twice(bench: StoreBench) -> None:
 
 
 def hole_18_what_was_lent_is_not_lost(bench: StoreBench) -> None:
-    """A take from a shelf whose answer was lost, or whose worker died, is found though nobody owns it."""
+    """A take of a parked mailbox whose answer was lost, or whose worker died, is found though nobody owns it."""
     bench.open()
     a = bench.hand("a", names=())
     b, c = bench.hand("b", own=False, names=("new",)), bench.hand("c", own=False, names=("new",))

@@ -211,13 +211,13 @@ class Resident:
     def receive(self, timeout: float | None = None) -> Any:
         """Wait for a message, in a plain function; raise TimeoutError, or `LeaseLost` when it is to end."""
         self._acknowledge()
-        self.lost.watch(self._stir)
+        self.lost.watch(self._notify)
         try:
             with self._wake:
                 if not self._wake.wait_for(lambda: self._inbox or self.lost, timeout):
                     raise TimeoutError(f"no message for resident {self.name!r} of key {self.key!r} in {timeout} s")
         finally:
-            self.lost.unwatch(self._stir)
+            self.lost.unwatch(self._notify)
         self.check()
         return self._give()
 
@@ -253,6 +253,6 @@ class Resident:
             self._handled(self._given)
             self._given = 0
 
-    def _stir(self) -> None:
+    def _notify(self) -> None:
         with self._wake:
             self._wake.notify_all()

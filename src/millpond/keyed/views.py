@@ -399,7 +399,7 @@ def statistics(counts: Counts, workers: int) -> KeyedStatistics:
         counts.dispatched,
         counts.done,
         counts.retried,
-        counts.buried,
+        counts.dead_total,
         counts.recovered,
         counts.moved,
         counts.is_paused,

@@ -624,7 +624,7 @@ def test_a_subclass_of_str_is_as_good_as_the_text_in_it(pool: KeyedPool):
         assert work.options(id=Tenant.ACME).dispatch(Tenant.ACME).result(HANG) == "acme acme"
 
 
-def test_a_job_that_cannot_be_read_is_buried_and_harms_no_other(pool: KeyedPool):
+def test_a_job_that_cannot_be_read_becomes_a_dead_letter_and_harms_no_other(pool: KeyedPool):
     """Somebody wrote nonsense into the store: its key goes on, and so do the dead letters."""
 
     @pool.job

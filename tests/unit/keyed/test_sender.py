@@ -90,25 +90,27 @@ def test_an_interrupt_while_parcels_go_one_by_one_loses_none():
 
     home = Store()
     outbox = Sender(home)  # type: ignore[arg-type]
-    parcels = [Pending([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"y", b"z"])]
-    outbox._queue.extend(parcels)
+    all_pending = [Pending([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"y", b"z"])]
+    outbox._queue.extend(all_pending)
     with pytest.raises(KeyboardInterrupt):
         outbox.send([Order(1, "j:last", b"z")])
     assert outbox.send([Order(1, "j:more", b"z")]) == {}
     assert home.taken == ["j:0", "j:2", "j:3", "j:last", "j:more"]
-    assert all(parcel.is_done for parcel in parcels) and isinstance(parcels[1].error, TypeError)
+    assert all(pending.is_done for pending in all_pending) and isinstance(all_pending[1].error, TypeError)
 
 
 def test_what_cannot_be_sent_at_all_fails_alone():
     home = StubHome()
     outbox = Sender(home)  # type: ignore[arg-type]
-    parcels = [Pending([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"full", b"y"])]
-    outbox._queue.extend(parcels)
+    all_pending = [
+        Pending([Order(1, f"j:{number}", body)]) for number, body in enumerate([b"x", b"bad", b"full", b"y"])
+    ]
+    outbox._queue.extend(all_pending)
     assert outbox.send([Order(1, "j:last", b"z")]) == {}
     assert home.taken == ["j:0", "j:2", "j:3", "j:last"]
-    assert [parcel.verdicts for parcel in parcels] == [{}, {}, {0: "full"}, {}]
+    assert [pending.verdicts for pending in all_pending] == [{}, {}, {0: "full"}, {}]
     with pytest.raises(TypeError, match="cannot be sent"):
-        parcels[1].result()
+        all_pending[1].result()
 
 
 def test_close_and_dispatch_many_at_once_never_hang(make: Callable[..., Any]):

@@ -69,11 +69,11 @@ class AsyncBridge:
         """Begin to hand jobs to the store; return what waits for its word."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        parcel = self._sender.begin(orders, lambda: _later(loop, future))
+        pending = self._sender.begin(orders, lambda: _later(loop, future))
 
         async def ended() -> Verdicts:
             await future
-            return parcel.result()
+            return pending.result()
 
         return ended
 

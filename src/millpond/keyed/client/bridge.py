@@ -64,11 +64,11 @@ class Bridge:
     def begin(self, orders: Sequence[Order]) -> Callable[[], Verdicts]:
         """Begin to hand jobs to the store; return what waits for its word."""
         told = threading.Event()
-        parcel = self._sender.begin(orders, told.set)
+        pending = self._sender.begin(orders, told.set)
 
         def ended() -> Verdicts:
             told.wait()
-            return parcel.result()
+            return pending.result()
 
         return ended
 

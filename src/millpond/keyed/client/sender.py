@@ -26,7 +26,7 @@ from millpond.keyed.stores.base import NothingChanged, PoolGone
 BATCH = 500
 BATCH_BYTES = 4 << 20
 APART = 2 * BATCH
-"""What lies between the numbers of batches: should the parcels of one have to go by themselves, each has its own."""
+"""What lies between the numbers of batches: should the dispatches of one have to go by themselves, each has its own."""
 PATIENCE = 20.0
 """Seconds for which an unanswered batch is sent again; the store remembers it for longer."""
 
@@ -72,24 +72,24 @@ class Sender:
 
     def send(self, orders: Sequence[Order]) -> Verdicts:
         """Dispatch, and wait for the store's word."""
-        parcel = Pending(orders)
-        self._queue.append(parcel)
+        pending = Pending(orders)
+        self._queue.append(pending)
         with self._sending:
-            while not parcel.is_done:
+            while not pending.is_done:
                 self._flush()
-        return parcel.result()
+        return pending.result()
 
     def begin(self, orders: Sequence[Order], told: Callable[[], None]) -> Pending:
         """Dispatch from a thread of our own, which calls `told` when the store has answered."""
-        parcel = Pending(orders, told)
+        pending = Pending(orders, told)
         with self._ending:
-            self._queue.append(parcel)
+            self._queue.append(pending)
             if self._thread is None or not self._thread.is_alive():
                 name = f"millpond-{self._connection.name}-sender"
                 self._thread = threading.Thread(target=self._live, name=name, daemon=True)
                 self._thread.start()
         self._bell.set()
-        return parcel
+        return pending
 
     def close(self) -> None:
         """End the thread; what is in the queue goes first."""
@@ -116,44 +116,44 @@ class Sender:
         if not self._underway:
             self._gather()
         while self._underway:
-            batch, parcels, orders = self._underway[0]
+            batch, all_pending, orders = self._underway[0]
             try:
-                _share(parcels, self._deliver(batch, orders))
+                _share(all_pending, self._deliver(batch, orders))
             except EngineError as error:
-                for parcel in parcels:
-                    parcel.error = error
+                for pending in all_pending:
+                    pending.error = error
             except Exception as error:
-                if len(parcels) > 1:  # one of them cannot be sent at all, which is nothing to the others
-                    numbers = range(batch.number + 1, batch.number + 1 + len(parcels))
+                if len(all_pending) > 1:  # one of them cannot be sent at all, which is nothing to the others
+                    numbers = range(batch.number + 1, batch.number + 1 + len(all_pending))
                     singles = [
-                        (batch._replace(number=number), [parcel], list(parcel.orders))
-                        for number, parcel in zip(numbers, parcels, strict=True)
+                        (batch._replace(number=number), [pending], list(pending.orders))
+                        for number, pending in zip(numbers, all_pending, strict=True)
                     ]
                     self._underway = deque(singles)
                     continue
-                parcels[0].error = error
-            for parcel in parcels:
-                parcel.is_done = True
-                if parcel.told is not None:
-                    parcel.told()
+                all_pending[0].error = error
+            for pending in all_pending:
+                pending.is_done = True
+                if pending.told is not None:
+                    pending.told()
             self._underway.popleft()
 
     def _gather(self) -> None:
-        """Put together what goes with one call. Parcels leave the queue when they are done: no interrupt loses one."""
+        """Put together what goes with one call. A dispatch leaves the queue when it is done: no interrupt loses one."""
         while self._queue and self._queue[0].is_done:
             self._queue.popleft()
-        parcels: list[Pending] = []
+        all_pending: list[Pending] = []
         orders: list[Order] = []
         size = 0
-        for parcel in self._first(BATCH):
+        for pending in self._first(BATCH):
             if len(orders) >= BATCH or size >= BATCH_BYTES:
                 break
-            parcels.append(parcel)
-            orders += parcel.orders
-            size += sum(len(order.body) for order in parcel.orders)
-        if parcels:
+            all_pending.append(pending)
+            orders += pending.orders
+            size += sum(len(order.body) for order in pending.orders)
+        if all_pending:
             self._batches += 1
-            self._underway.append((Batch(self._id, self._batches * APART), parcels, orders))
+            self._underway.append((Batch(self._id, self._batches * APART), all_pending, orders))
 
     def _first(self, number: int) -> list[Pending]:
         """Return the first in the queue, to which others add meanwhile."""
@@ -184,10 +184,10 @@ class Sender:
                 pause = min(1.0, pause * 2)
 
 
-def _share(parcels: Sequence[Pending], verdicts: Verdicts) -> None:
+def _share(all_pending: Sequence[Pending], verdicts: Verdicts) -> None:
     """Give each its part of the store's answer to all."""
     start = 0
-    for parcel in parcels if verdicts else ():
-        end = start + len(parcel.orders)
-        parcel.verdicts = {at - start: word for at, word in verdicts.items() if start <= at < end}
+    for pending in all_pending if verdicts else ():
+        end = start + len(pending.orders)
+        pending.verdicts = {at - start: word for at, word in verdicts.items() if start <= at < end}
         start = end

@@ -46,7 +46,7 @@ def came(raw: bytes) -> int:
 
 
 UNREADABLE = Envelope("", "", "", 0, b"")
-"""The envelope of a job that cannot be read; it is buried, and harms no other."""
+"""The envelope of a job that cannot be read; it becomes a dead letter, and harms no other."""
 
 
 def opened(raw: bytes) -> Envelope:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Generic
 
 from millpond.keyed.rules.envelope import Envelope, opened, stamped
-from millpond.keyed.rules.records import DEAD_RETRY, DUE, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Report
+from millpond.keyed.rules.records import DEAD_RETRY, DUE_PER_CALL, LONGEST_ERROR, UNPROVEN, DeadLetter, Outcome, Report
 from millpond.keyed.rules.tables import NOWHERE, PARKED, RETRY, RUNNING, SUSPECTS, M, Tables
 
 
@@ -65,7 +65,7 @@ class MailboxRules(Generic[M]):
         tables.outcomes.expire(now)
         tables.unique.expire(now)
         tables.died.expire(now)
-        due = tables.due.pop(now, DUE)
+        due = tables.due.pop(now, DUE_PER_CALL)
         if due:
             self._boxes.preload([name for _, what, name in due if what != "delayed"])
         for when, what, name in due:
@@ -75,9 +75,9 @@ class MailboxRules(Generic[M]):
             box = self._boxes.get(name)
             if box is None:
                 continue
-            if what == "later" and box.state == RETRY and box.since == when:
+            if what == "retry" and box.state == RETRY and box.since == when:
                 self.try_again(now, box)
-            elif what == "shelf" and box.state == PARKED and box.since + self._tables.settings.unknown <= now:
+            elif what == "parked" and box.state == PARKED and box.since + self._tables.settings.unknown <= now:
                 self._give_up_parked(now, box)
         return tables.due.next()
 
@@ -110,7 +110,7 @@ class MailboxRules(Generic[M]):
     def _give_up_parked(self, now: int, box: M) -> None:
         """Move a job to the dead letters that no worker has known for long enough."""
         if self._are_dead_letters_full():
-            self.add_due(now + DEAD_RETRY, "shelf", box.name)
+            self.add_due(now + DEAD_RETRY, "parked", box.name)
             return
         self._boxes.move(box, NOWHERE)
         self._to_dead_letters(now, box, b"no worker knows " + box.unknown.encode(), "dead")
@@ -158,7 +158,7 @@ class MailboxRules(Generic[M]):
         elif how == "park":
             box.unknown, box.since = one.reason.decode(), now
             self._boxes.move(box, PARKED)
-            self.add_due(now + self._tables.settings.unknown, "shelf", box.name)
+            self.add_due(now + self._tables.settings.unknown, "parked", box.name)
         else:
             if how == "to_dead_letters":
                 self._to_dead_letters(now, box, one.reason, tried=1)
@@ -167,7 +167,7 @@ class MailboxRules(Generic[M]):
     def _retry_at(self, due: int, box: M) -> None:
         box.since = due
         self._boxes.move(box, RETRY)
-        self.add_due(due, "later", box.name)
+        self.add_due(due, "retry", box.name)
 
     def go_on(self, box: M) -> None:
         """Make a mailbox that stands nowhere ready for its next job, if there is one."""
@@ -227,7 +227,7 @@ class MailboxRules(Generic[M]):
         numbers = self._numbers
         numbers.last_dead += 1
         numbers.dead += 1
-        numbers.buried += 1
+        numbers.dead_total += 1
         self._tables.dead.put(DeadLetter(numbers.last_dead, box.slot, box.name, now, reason, raw, attempts))
         self.pop(box, 1)
         if status:

@@ -236,8 +236,8 @@ class OrderRules(Generic[M]):
         most = self._tables.settings.max_per_key
         if most and self._tables.messages.count(mailbox) >= most:
             return "full"
-        self._numbers.last_note += 1
-        number = self._numbers.last_note
+        self._numbers.last_message += 1
+        number = self._numbers.last_message
         self._tables.messages.add(mailbox, number, data)
         if box.state == RUNNING and box.slot == slot and box.depth == 1:  # else it is for the one that replaces it
             self._signal(box.worker, "note", mailbox, number=number, data=data)

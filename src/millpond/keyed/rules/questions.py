@@ -105,7 +105,7 @@ class Where(Question[str]):
 class Outcomes(Question[list[tuple[str, bytes] | None]]):
     """How jobs ended, as far as that is (still) known: status and data of each, or None.
 
-    The answer may be shorter, by those behind `HEAVY` bytes of data: ask again for them. It has one at least.
+    The answer may be shorter, by those behind `TAKE_BYTES` bytes of data: ask again for them. It has one at least.
     """
 
     ids: tuple[str, ...]

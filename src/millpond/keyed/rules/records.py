@@ -14,11 +14,11 @@ SECOND: Final = 1_000_000
 STAMP: Final = 16
 """Digits of the time in front of a stored job."""
 
-VISIT: Final = 8
+KEYS_PER_TURN: Final = 8
 """Keys of one slot that are taken before the next slot has its turn."""
-DUE: Final = 100
+DUE_PER_CALL: Final = 100
 """Jobs and keys that become due in one `work`."""
-HEAVY: Final = 4 << 20
+TAKE_BYTES: Final = 4 << 20
 """Bytes of jobs after which a take ends, as does the share of one key in it."""
 BATCH_RETENTION: Final = 120 * SECOND
 """How long a store remembers what it answered to the last dispatch of a producer, should it be sent again."""
@@ -325,7 +325,7 @@ class Counts(NamedTuple):
     dispatched: int
     done: int
     retried: int
-    buried: int
+    dead_total: int
     recovered: int
     """Keys that were running when their worker was lost."""
     moved: int

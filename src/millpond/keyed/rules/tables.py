@@ -81,7 +81,7 @@ class Numbers:
     last_token: int = 0
     last_dead: int = 0
     last_signal: int = 0
-    last_note: int = 0
+    last_message: int = 0
     last_due: int = 0
     last_box: int = 0
     first_place: int = 0
@@ -95,7 +95,7 @@ class Numbers:
     dispatched: int = 0
     done: int = 0
     retried: int = 0
-    buried: int = 0
+    dead_total: int = 0
     recovered: int = 0
     moved: int = 0
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeAlias
 
 from millpond.keyed.rules.envelope import opened
 from millpond.keyed.rules.mailboxes import MailboxRules
-from millpond.keyed.rules.records import HANDED_BYTES, HEAVY, VISIT, Signal, Take, key_of
+from millpond.keyed.rules.records import HANDED_BYTES, KEYS_PER_TURN, TAKE_BYTES, Signal, Take, key_of
 from millpond.keyed.rules.tables import NOWHERE, PAUSED, RUNNING, SUSPECTS, M, Tables
 
 Hand: TypeAlias = Callable[[str, int, Signal], bool]
@@ -72,13 +72,13 @@ class TakeRules(Generic[M]):
         takes: list[Take] = []
         size, boxes, active = 0, self._boxes, self._tables.active
         per = max(1, per)
-        while len(takes) < want and size <= HEAVY:
+        while len(takes) < want and size <= TAKE_BYTES:
             slot = active.pop(queue, worker, want - len(takes))
             if slot is None:
                 break
             if self._rules.owner_of(slot) != worker:
                 continue
-            ready, is_more = boxes.ready(queue, slot, min(VISIT, want - len(takes)))
+            ready, is_more = boxes.ready(queue, slot, min(KEYS_PER_TURN, want - len(takes)))
             for box in ready:
                 size += self._take_one(now, worker, box, token, per, takes)
             if is_more:
@@ -116,7 +116,7 @@ class TakeRules(Generic[M]):
         if tables.pauses and key_of(box.name) in tables.pauses:
             boxes.move(box, PAUSED)
             return 0
-        jobs = self._fitting(boxes.heads(box, 1 if box.losses else per, HEAVY))
+        jobs = self._fitting(boxes.heads(box, 1 if box.losses else per, TAKE_BYTES))
         box.token, box.worker, box.taken, box.done, box.is_borrowed = token, worker, len(jobs), 0, is_borrowed
         boxes.move(box, RUNNING)
         messages = tables.messages.of(box.name) if tables.messages else ()
@@ -139,6 +139,6 @@ class TakeRules(Generic[M]):
         size, cancelled = 0, self._tables.cancelled
         for index, raw in enumerate(jobs):
             size += len(raw)
-            if index and (size > HEAVY or (cancelled and opened(raw).id in cancelled)):
+            if index and (size > TAKE_BYTES or (cancelled and opened(raw).id in cancelled)):
                 return tuple(jobs[:index])
         return tuple(jobs)

@@ -99,8 +99,8 @@ def _guarded(
     try:
         return function(first, *args, **kwargs), None
     except StopIteration as error:
-        trouble = RuntimeError(f"the handler raised {shown(error)}")
-        trouble.__cause__ = error
-        return None, trouble
+        failure = RuntimeError(f"the handler raised {shown(error)}")
+        failure.__cause__ = error
+        return None, failure
     except BaseException as error:
         return None, error

@@ -78,10 +78,10 @@ async def _touch(worker: Worker, path: str) -> None:
     """Touch a file while the worker is a member; there is none while it is not."""
     said = ""
     while True:
-        trouble = _show(path, is_member=worker.is_member)
-        if trouble != said and trouble:
-            logger.warning("the health of this worker cannot be told: %s", trouble)
-        said = trouble
+        problem = _show(path, is_member=worker.is_member)
+        if problem != said and problem:
+            logger.warning("the health of this worker cannot be told: %s", problem)
+        said = problem
         await asyncio.sleep(TOUCH)
 
 

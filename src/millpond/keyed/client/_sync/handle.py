@@ -222,7 +222,7 @@ class KeyedJob(Generic[P, R]):
             job, order = self._bridge.connection.order(self._definition, key, args, kwargs, self._options, trace)
             verdicts = self._bridge.dispatch([order])
             if verdicts:
-                job = self._heed(verdicts[0], key, job)
+                job = self._handle_verdict(verdicts[0], key, job)
         return Receipt(self._bridge, self._definition, key, job)
 
     def dispatch_many(self, calls: Iterable[tuple[Any, ...]], *, ids: Iterable[str] | None = None) -> list[Receipt[R]]:
@@ -295,14 +295,14 @@ class KeyedJob(Generic[P, R]):
         for index, (key, job, _) in enumerate(part):
             try:
                 if verdicts and index in verdicts:
-                    job = self._heed(verdicts[index], key, job)
+                    job = self._handle_verdict(verdicts[index], key, job)
                 receipts.append(Receipt(self._bridge, self._definition, key, job, siblings, index))
             except (PoolFull, AlreadyExists) as error:
                 refused = error
                 receipts.append(None)
         return refused
 
-    def _heed(self, verdict: str, key: str, job: str) -> str:
+    def _handle_verdict(self, verdict: str, key: str, job: str) -> str:
         """Return the id of the job that stands for this one, or raise why there is none."""
         name, settings = self._bridge.connection.name, self._bridge.connection.settings
         if verdict == "same":

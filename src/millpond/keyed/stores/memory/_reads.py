@@ -13,7 +13,7 @@ from millpond.keyed.rules.orders import taken_of
 from millpond.keyed.rules.page import Page, page_of
 from millpond.keyed.rules.pool import Rules
 from millpond.keyed.rules.questions import Question
-from millpond.keyed.rules.records import HEAVY, LOOKED_AT, Counts, DeadLetter, Delayed, KeyView, Paused, key_of
+from millpond.keyed.rules.records import LOOKED_AT, TAKE_BYTES, Counts, DeadLetter, Delayed, KeyView, Paused, key_of
 from millpond.keyed.rules.tables import RETRY, RUNNING, STATES
 from millpond.keyed.stores.memory._mailboxes import MemoryMailbox
 from millpond.keyed.stores.memory._tables import MemoryTables
@@ -56,7 +56,7 @@ def outcomes(tables: MemoryTables, now: int, ids: Iterable[str]) -> list[tuple[s
     found: list[tuple[str, bytes] | None] = []
     size = 0
     for one in ids:
-        if size > HEAVY:
+        if size > TAKE_BYTES:
             break
         found.append(outcome := tables.outcomes.get(now, one))
         size += len(outcome[1]) if outcome is not None else 0
@@ -186,7 +186,7 @@ def counts(tables: MemoryTables, now: int) -> Counts:
         numbers.dispatched,
         numbers.done,
         numbers.retried,
-        numbers.buried,
+        numbers.dead_total,
         numbers.recovered,
         numbers.moved,
         bool(numbers.is_paused),

@@ -22,7 +22,7 @@ _PAUSES: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 _log = logging.getLogger("millpond")
 
 
-class Ear:
+class Subscription:
     """Somebody who listens for hints to one name."""
 
     def __init__(
@@ -36,11 +36,11 @@ class Ear:
 
     def close(self) -> None:
         """Unsubscribe."""
-        self._listener.deafen(self)
+        self._listener.unsubscribe(self)
 
 
 class Listener:
-    """All ears of a store."""
+    """All subscriptions of a store."""
 
     def __init__(self, address: Address, base: bytes) -> None:
         self._address, self._base = address, base
@@ -49,22 +49,24 @@ class Listener:
 
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
-        self._ears: dict[bytes, list[Ear]] = {}
+        self._subscriptions: dict[bytes, list[Subscription]] = {}
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self._pid = this.pid
 
-    def listen(self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None) -> Ear:
+    def listen(
+        self, name: str, heard: Callable[[], None], handed: Callable[[int, Signal], None] | None = None
+    ) -> Subscription:
         """Call `heard` for hints to that name, and to everybody; `handed` for those that carry a job."""
-        if self._pid != this.pid:  # the ears of the parent hear there
+        if self._pid != this.pid:  # the subscriptions of the parent hear there
             self._begin_anew()
         channel = self._base + b"to:" + name.encode()
-        ear = Ear(self, channel, heard, handed)
+        subscription = Subscription(self, channel, heard, handed)
         with self._lock:
-            ears = self._ears.setdefault(channel, [])
-            ears.append(ear)
-            if len(ears) == 1:
+            subscriptions = self._subscriptions.setdefault(channel, [])
+            subscriptions.append(subscription)
+            if len(subscriptions) == 1:
                 self._say("SUBSCRIBE", channel)
             if self._thread is None:
                 self._over = threading.Event()
@@ -72,19 +74,19 @@ class Listener:
                     target=self._listen, args=(self._over,), name="millpond-redis-listener", daemon=True
                 )
                 self._thread.start()
-        return ear
+        return subscription
 
-    def deafen(self, ear: Ear) -> None:
-        """Call this ear no more."""
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Call this subscription no more."""
         if self._pid != this.pid:
             return
         with self._lock:
-            ears = self._ears.get(ear.channel, [])
-            if ear in ears:
-                ears.remove(ear)
-                if not ears:
-                    del self._ears[ear.channel]
-                    self._say("UNSUBSCRIBE", ear.channel)
+            subscriptions = self._subscriptions.get(subscription.channel, [])
+            if subscription in subscriptions:
+                subscriptions.remove(subscription)
+                if not subscriptions:
+                    del self._subscriptions[subscription.channel]
+                    self._say("UNSUBSCRIBE", subscription.channel)
 
     def close(self) -> None:
         """End the thread."""
@@ -111,8 +113,8 @@ class Listener:
                 connection = connected(self._address)
                 with self._lock:
                     self._connection = connection
-                    self._say("SUBSCRIBE", self._everybody, *self._ears)
-                self._call(self._all_ears())
+                    self._say("SUBSCRIBE", self._everybody, *self._subscriptions)
+                self._call(self._all_subscriptions())
                 failures = 0
                 self._read(connection, over)
             except (ServerError, OSError):
@@ -145,39 +147,39 @@ class Listener:
         """Wake up those who listen there; a channel that has just been subscribed to may have had something before."""
         if channel != self._everybody:
             with self._lock:
-                ears = list(self._ears.get(channel, ()))
+                subscriptions = list(self._subscriptions.get(channel, ()))
             if is_message and text:
-                self._hand(ears, text)
+                self._hand(subscriptions, text)
             else:
-                self._call(ears)
+                self._call(subscriptions)
         elif is_message:
-            self._call(self._all_ears())
+            self._call(self._all_subscriptions())
 
-    def _all_ears(self) -> list[Ear]:
+    def _all_subscriptions(self) -> list[Subscription]:
         with self._lock:
-            return [ear for ears in self._ears.values() for ear in ears]
+            return [subscription for subscriptions in self._subscriptions.values() for subscription in subscriptions]
 
-    def _call(self, ears: list[Ear]) -> None:
-        for ear in ears:
+    def _call(self, subscriptions: list[Subscription]) -> None:
+        for subscription in subscriptions:
             try:
-                ear.heard()
+                subscription.heard()
             except Exception:
                 _log.exception("a listener of a keyed pool failed")
 
-    def _hand(self, ears: list[Ear], text: bytes) -> None:
+    def _hand(self, subscriptions: list[Subscription], text: bytes) -> None:
         """Pass on a job that came with a hint; who does not take any is told to look."""
         try:
             before, signal = _handed(text)
         except ValueError:  # whoever may publish can say anything; the job itself stands in the store
             _log.warning("a hint to a keyed pool was not understood: %r", text[:80])
-            self._call(ears)
+            self._call(subscriptions)
             return
-        for ear in ears:
+        for subscription in subscriptions:
             try:
-                if ear.handed is None:
-                    ear.heard()
+                if subscription.handed is None:
+                    subscription.heard()
                 else:
-                    ear.handed(before, signal)
+                    subscription.handed(before, signal)
             except Exception:
                 _log.exception("a listener of a keyed pool failed")
 

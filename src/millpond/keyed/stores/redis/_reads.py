@@ -16,8 +16,8 @@ from millpond.keyed.rules import questions as about
 from millpond.keyed.rules.page import Page, page_of
 from millpond.keyed.rules.questions import Question
 from millpond.keyed.rules.records import (
-    HEAVY,
     LOOKED_AT,
+    TAKE_BYTES,
     Act,
     Counts,
     DeadLetter,
@@ -35,10 +35,10 @@ PAGE: Final = 1000
 """Mailboxes of one page."""
 LOOK: Final = 100
 """What happens at a time, of one call."""
-_PLACES: Final = ("slots", "due", "held")
-_LATER: Final = b"l"
+_PLACES: Final = ("slots", "due", "paused")
+_RETRY: Final = b"r"
 _DELAYED: Final = b"d"
-_PARKED: Final = b"s"
+_PARKED: Final = b"p"
 _unpack: Final = msgspec.msgpack.Decoder().decode
 Run: TypeAlias = Callable[[str, list[Any]], list[Any]]
 """How a script is run."""
@@ -62,7 +62,7 @@ def answer_to(question: Question[Any], run: Run) -> Any:  # noqa: C901  (a table
         case about.Key(slot, mailbox):
             return next(iter(_views(run, [(slot, mailbox)])), None)
         case about.Jobs(spans):
-            return run("jobs", [HEAVY, *(part for span in spans for part in span)])
+            return run("jobs", [TAKE_BYTES, *(part for span in spans for part in span)])
         case about.DelayedJobs(after, limit):
             return _delayed(run, after, limit)
         case about.DeadLetters():
@@ -85,10 +85,10 @@ def _outcomes(run: Run, ids: Sequence[str]) -> list[tuple[str, bytes] | None]:
     found: list[tuple[str, bytes] | None] = []
     size = 0
     for some in chunks(ids) or [()]:
-        answer = run("outcomes", [HEAVY - size, *some])
+        answer = run("outcomes", [TAKE_BYTES - size, *some])
         found += map(_outcome, answer)
         size += sum(map(len, filter(None, answer)))
-        if len(answer) < len(some) or size > HEAVY:
+        if len(answer) < len(some) or size > TAKE_BYTES:
             break
     return found
 
@@ -191,14 +191,14 @@ def _in_time(run: Run, lane: str, rest: str, limit: int) -> Listed:
     stamp, some, next_ = _waiting(run, rest, limit)
     listed = []
     for mark, kind, slot, mailbox, _ in some:
-        if slot and kind in (_LATER, _PARKED) and mailbox[:1] == lane.encode():
+        if slot and kind in (_RETRY, _PARKED) and mailbox[:1] == lane.encode():
             listed.append((mark, int(slot), mailbox.decode()))
     return stamp, listed, next_
 
 
 def _in_pause(run: Run, lane: str, rest: str, limit: int) -> Listed:
     """List mailboxes that are paused, by name."""
-    stamp, found = run("held", [])
+    stamp, found = run("paused", [])
     last = rest.partition(":")[2].encode()
     pairs = sorted(zip(found[::2], found[1::2], strict=True))
     names = [(name, slot) for name, slot in pairs if name[:1] == lane.encode() and name > last]
@@ -206,7 +206,7 @@ def _in_pause(run: Run, lane: str, rest: str, limit: int) -> Listed:
     return int(stamp), some, some[-1][0] if len(names) > limit else ""
 
 
-_LISTS: Final = {"slots": _in_slots, "due": _in_time, "held": _in_pause}
+_LISTS: Final = {"slots": _in_slots, "due": _in_time, "paused": _in_pause}
 
 
 def _waiting(run: Run, rest: str, limit: int) -> tuple[int, list[tuple[str, bytes, bytes, bytes, bytes]], str]:
@@ -234,12 +234,12 @@ def _views(run: Run, mailboxes: Sequence[tuple[int, str]]) -> list[KeyView]:
 
 
 def _view(answer: list[Any]) -> KeyView:
-    slot, mailbox, depth, oldest, state, owner, run, trouble, due, moved, last, ending = answer
+    slot, mailbox, depth, oldest, state, owner, run, failed, due, moved, last, ending = answer
     token, taken, worker = 0, 0, owner.decode()
     if run:
         parts = run.split(b":", 4)
         token, taken, worker = int(parts[0]), int(parts[1]) - int(parts[2]), parts[4].decode()
-    failures, losses, _, error = trouble.split(b":", 3) if trouble else (0, 0, 0, b"")
+    failures, losses, _, error = failed.split(b":", 3) if failed else (0, 0, 0, b"")
     _, since, why, _ = _unpack(moved) if moved else (0, 0, Slot().why, "")
     return KeyView(
         int(slot),
@@ -281,7 +281,7 @@ def _dead_letters(run: Run, question: about.DeadLetters) -> Page[DeadLetter]:
     keys = [] if question.key is None else [question.key]
     while True:
         most = CHUNK if limit is None else min(CHUNK, limit - len(letters))
-        now, rest, found = run("dead", [most, HEAVY, after, int(question.is_newest_first), *keys])
+        now, rest, found = run("dead", [most, TAKE_BYTES, after, int(question.is_newest_first), *keys])
         for number, slot, mailbox, at, reason, job, attempts in found:
             letters.append(DeadLetter(int(number), int(slot), mailbox.decode(), int(at), reason, job, attempts))
         after = rest.decode()

@@ -8,7 +8,7 @@ from typing import Final
 
 from millpond._redis import Script
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """Of the data; `common.lua` names it, too."""
 
 _PIECES: Final = {
@@ -27,8 +27,8 @@ _PIECES: Final = {
     "keep": "common drains",
     "gone": "common drains",
     "beat": "common members",
-    "start": "common mail doom",
-    "stop": "common drains mail doom",
+    "start": "common mail cancel_resident",
+    "stop": "common drains mail cancel_resident",
     "notify": "common mail",
     "cancel": "common drains mail find",
     "purge": "common drains mail",
@@ -45,7 +45,7 @@ _PIECES: Final = {
     "names": "common",
     "keys": "common mail",
     "waiting": "common",
-    "held": "common",
+    "paused": "common",
     "jobs": "common",
     "pauses": "common",
     "counts": "common",

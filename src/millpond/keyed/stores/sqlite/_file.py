@@ -104,7 +104,7 @@ class SharedFile:
         key = (subscription.pool, subscription.name)
         self.write(
             lambda transaction: transaction.execute(
-                "INSERT OR IGNORE INTO keyed_ear VALUES (?, ?, ?, 0)", (*key, self.sessions.number)
+                "INSERT OR IGNORE INTO keyed_listener VALUES (?, ?, ?, 0)", (*key, self.sessions.number)
             )
         )
 
@@ -115,7 +115,7 @@ class SharedFile:
             try:
                 self.write(
                     lambda transaction: transaction.execute(
-                        "DELETE FROM keyed_ear WHERE pool = ? AND name = ? AND session = ?",
+                        "DELETE FROM keyed_listener WHERE pool = ? AND name = ? AND session = ?",
                         (*key, self.sessions.number),
                     )
                 )

@@ -1,8 +1,8 @@
 """Who listens in this process, and in which sessions others do.
 
 A hint for a listener in this process is a call of its function. One for a listener elsewhere is a number in the file
-that grows (`keyed_ear.rung`), written in the transaction that has news for it, and a ring of its session's bell: so the
-woken process knows whom it was for, and a lost ring costs no more than the time until it looks by itself.
+that grows (`keyed_listener.rung`), written in the transaction that has news for it, and a ring of its session's bell:
+so the woken process knows whom it was for, and a lost ring costs no more than the time until it looks by itself.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Listeners:
 
     def call_rung(self, transaction: Transaction, session: int) -> None:
         """Call the subscriptions for which other processes had news since the last time."""
-        rows = transaction.execute("SELECT pool, name, rung FROM keyed_ear WHERE session = ?", (session,)).fetchall()
+        rows = transaction.execute(
+            "SELECT pool, name, rung FROM keyed_listener WHERE session = ?", (session,)
+        ).fetchall()
         subscriptions: list[Subscription] = []
         with self._lock:
             for pool, name, rung in rows:
@@ -98,11 +100,11 @@ def ring(transaction: Transaction, session: int, pool: str, names: Iterable[str]
     found: set[int] = set()
     for name in names:
         rows = transaction.execute(
-            "SELECT session FROM keyed_ear WHERE pool = ? AND name = ? AND session <> ?", (pool, name, session)
+            "SELECT session FROM keyed_listener WHERE pool = ? AND name = ? AND session <> ?", (pool, name, session)
         ).fetchall()
         if rows:
             transaction.execute(
-                "UPDATE keyed_ear SET rung = rung + 1 WHERE pool = ? AND name = ? AND session <> ?",
+                "UPDATE keyed_listener SET rung = rung + 1 WHERE pool = ? AND name = ? AND session <> ?",
                 (pool, name, session),
             )
             found.update(row[0] for row in rows)

@@ -39,8 +39,8 @@ class SqlMailbox(Mailbox):
 
 
 _COLUMNS: Final = (
-    "mailbox, lane, slot, state, depth, failures, losses, deaths, token, worker, taken, done, is_lent, shelf, since, "
-    "error, number, place, tail"
+    "mailbox, lane, slot, state, depth, failures, losses, deaths, token, worker, taken, done, is_borrowed, unknown, "
+    "since, error, number, place, tail"
 )
 _columns: Final = attrgetter(
     "name", "queue", "slot", "state", "depth", "failures", "losses", "deaths", "token", "worker", "taken", "done",
@@ -50,20 +50,20 @@ _standing: Final = attrgetter(
     "queue", "state", "place", "depth", "tail", "failures", "losses", "deaths", "token", "worker", "taken", "done",
     "is_borrowed", "unknown", "since", "error",
 )  # fmt: skip
-_INSERT: Final = f"INSERT INTO keyed_box (pool, {_COLUMNS}) VALUES ({', '.join('?' * 20)})"
+_INSERT: Final = f"INSERT INTO keyed_mailbox (pool, {_COLUMNS}) VALUES ({', '.join('?' * 20)})"
 _UPDATE: Final = (
-    "UPDATE keyed_box SET lane = ?, state = ?, place = ?, depth = ?, tail = ?, failures = ?, losses = ?, deaths = ?, "
-    "token = ?, worker = ?, taken = ?, done = ?, is_lent = ?, shelf = ?, since = ?, error = ? "
+    "UPDATE keyed_mailbox SET lane = ?, state = ?, place = ?, depth = ?, tail = ?, failures = ?, losses = ?, "
+    "deaths = ?, token = ?, worker = ?, taken = ?, done = ?, is_borrowed = ?, unknown = ?, since = ?, error = ? "
     "WHERE pool = ? AND mailbox = ?"
 )
-_COUNT: Final = "UPDATE keyed_box SET depth = ?, tail = ? WHERE pool = ? AND mailbox = ?"
-_DELETE: Final = "DELETE FROM keyed_box WHERE pool = ? AND mailbox = ?"
+_COUNT: Final = "UPDATE keyed_mailbox SET depth = ?, tail = ? WHERE pool = ? AND mailbox = ?"
+_DELETE: Final = "DELETE FROM keyed_mailbox WHERE pool = ? AND mailbox = ?"
 _CHUNK: Final = 32
 """So many mailboxes are read at once. (Not as JSON: SQLite ends a text there at a zero byte.)"""
 _HEADS: Final = "SELECT raw FROM keyed_job WHERE pool = ? AND box = ? ORDER BY position LIMIT ?"
 _ANY_SIZE: Final = 1 << 62
-_SELECT: Final = f"SELECT {_COLUMNS} FROM keyed_box WHERE pool = ? AND mailbox = ?"
-_SELECT_CHUNK: Final = f"SELECT {_COLUMNS} FROM keyed_box WHERE pool = ? AND mailbox IN ({', '.join('?' * _CHUNK)})"
+_SELECT: Final = f"SELECT {_COLUMNS} FROM keyed_mailbox WHERE pool = ? AND mailbox = ?"
+_SELECT_CHUNK: Final = f"SELECT {_COLUMNS} FROM keyed_mailbox WHERE pool = ? AND mailbox IN ({', '.join('?' * _CHUNK)})"
 
 
 class SqlMailboxes:
@@ -165,7 +165,7 @@ class SqlMailboxes:
         if key in self._left:
             self.flush()
         row = self._execute(
-            "SELECT 1 FROM keyed_box INDEXED BY keyed_box_ready "
+            "SELECT 1 FROM keyed_mailbox INDEXED BY keyed_mailbox_ready "
             "WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? LIMIT 1",
             (self._pool, slot, queue),
         ).fetchone()
@@ -178,7 +178,7 @@ class SqlMailboxes:
         if (queue, slot) in self._left:
             self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_ready "
+            f"SELECT {_COLUMNS} FROM keyed_mailbox INDEXED BY keyed_mailbox_ready "
             "WHERE pool = ? AND state = 0 AND slot = ? AND lane = ? ORDER BY place LIMIT ?",
             (self._pool, slot, queue, most + 1),
         ).fetchall()
@@ -189,7 +189,7 @@ class SqlMailboxes:
         self.flush()
         rows = self._execute(
             "SELECT j.value FROM json_each(?) AS j WHERE EXISTS "
-            "(SELECT 1 FROM keyed_box INDEXED BY keyed_box_ready "
+            "(SELECT 1 FROM keyed_mailbox INDEXED BY keyed_mailbox_ready "
             "WHERE pool = ? AND state = 0 AND slot = j.value AND lane = ?)",
             (json.dumps(list(slots)), self._pool, queue),
         )
@@ -199,7 +199,7 @@ class SqlMailboxes:
         """Return those that run, by slot, in the order of their takes."""
         self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM json_each(?) AS j CROSS JOIN keyed_box AS b INDEXED BY keyed_box_running "
+            f"SELECT {_COLUMNS} FROM json_each(?) AS j CROSS JOIN keyed_mailbox AS b INDEXED BY keyed_mailbox_running "
             "ON b.pool = ? AND b.state = 1 AND b.slot = j.value ORDER BY b.place",
             (json.dumps(list(slots)), self._pool),
         ).fetchall()
@@ -211,28 +211,28 @@ class SqlMailboxes:
     def runs_suspect(self, worker: str) -> bool:
         self.flush()
         row = self._execute(
-            "SELECT 1 FROM keyed_box INDEXED BY keyed_box_suspect "
+            "SELECT 1 FROM keyed_mailbox INDEXED BY keyed_mailbox_suspect "
             "WHERE pool = ? AND worker = ? AND state = 1 AND lane = 's' LIMIT 1",
             (self._pool, worker),
         ).fetchone()
         return row is not None
 
     def borrowed(self) -> list[SqlMailbox]:
-        """Return those that run with somebody who took them from a shelf, in the order of their takes."""
+        """Return those that run with somebody who took them when they were parked, in the order of their takes."""
         self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_lent "
-            "WHERE pool = ? AND state = 1 AND is_lent = 1 ORDER BY place",
+            f"SELECT {_COLUMNS} FROM keyed_mailbox INDEXED BY keyed_mailbox_borrowed "
+            "WHERE pool = ? AND state = 1 AND is_borrowed = 1 ORDER BY place",
             (self._pool,),
         ).fetchall()
         return [self._adopt(row) for row in rows]
 
     def parked(self, lane: str, unknown: str, most: int) -> list[SqlMailbox]:
-        """Return those that lie on a shelf."""
+        """Return those that are parked."""
         self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_shelved "
-            "WHERE pool = ? AND state = 4 AND lane = ? AND shelf = ? ORDER BY place LIMIT ?",
+            f"SELECT {_COLUMNS} FROM keyed_mailbox INDEXED BY keyed_mailbox_parked "
+            "WHERE pool = ? AND state = 4 AND lane = ? AND unknown = ? ORDER BY place LIMIT ?",
             (self._pool, lane, unknown, most),
         ).fetchall()
         return [self._adopt(row) for row in rows]
@@ -240,7 +240,7 @@ class SqlMailboxes:
     def paused(self, slot: int, key: str) -> list[SqlMailbox]:
         self.flush()
         rows = self._execute(
-            f"SELECT {_COLUMNS} FROM keyed_box INDEXED BY keyed_box_paused "
+            f"SELECT {_COLUMNS} FROM keyed_mailbox INDEXED BY keyed_mailbox_paused "
             "WHERE pool = ? AND state = 3 AND slot = ? ORDER BY mailbox",
             (self._pool, slot),
         ).fetchall()

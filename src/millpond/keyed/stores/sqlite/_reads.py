@@ -13,8 +13,8 @@ from millpond.keyed.rules.envelope import came, opened
 from millpond.keyed.rules.page import Page, page_of
 from millpond.keyed.rules.questions import Question
 from millpond.keyed.rules.records import (
-    HEAVY,
     LOOKED_AT,
+    TAKE_BYTES,
     Act,
     Counts,
     DeadLetter,
@@ -41,7 +41,7 @@ _VIEW: Final = (
     "CASE b.state WHEN 1 THEN b.taken - b.done ELSE 0 END, b.failures, b.losses, b.error, "
     "CASE b.state WHEN 2 THEN b.since ELSE 0 END, coalesce(s.since, 0), coalesce(s.why, ?), "
     f"CASE WHEN b.mailbox >= 'r' THEN {_LAST} ELSE x'' END "
-    "FROM keyed_box AS b LEFT JOIN keyed_slot AS s ON s.pool = b.pool AND s.slot = b.slot "
+    "FROM keyed_mailbox AS b LEFT JOIN keyed_slot AS s ON s.pool = b.pool AND s.slot = b.slot "
 )
 
 
@@ -121,11 +121,11 @@ def _jobs(transaction: Transaction, pool: Pool, spans: Sequence[tuple[str, int, 
     found: list[list[bytes] | None] = []
     size = 0
     for mailbox, first, limit in spans:
-        if size > HEAVY:
+        if size > TAKE_BYTES:
             found.append(None)
             continue
         rows = transaction.execute(
-            "SELECT k.raw FROM keyed_box AS b JOIN keyed_job AS k ON k.pool = b.pool AND k.box = b.number "
+            "SELECT k.raw FROM keyed_mailbox AS b JOIN keyed_job AS k ON k.pool = b.pool AND k.box = b.number "
             "WHERE b.pool = ? AND b.mailbox = ? ORDER BY k.position LIMIT ? OFFSET ?",
             (pool.id, mailbox, limit, first),
         )
@@ -140,7 +140,7 @@ def _outcomes(transaction: Transaction, pool: Pool, now: int, ids: Sequence[str]
     found: list[tuple[str, bytes] | None] = []
     size = 0
     for job in ids:
-        if size > HEAVY:
+        if size > TAKE_BYTES:
             break
         row = transaction.execute(
             "SELECT status, data FROM keyed_outcome WHERE pool = ? AND id = ? AND until > ?", (pool.id, job, now)
@@ -156,7 +156,7 @@ def _where(transaction: Transaction, pool: Pool, slot: int, mailbox: str, job: s
     if execute("SELECT 1 FROM keyed_delayed WHERE pool = ? AND id = ?", (pool.id, job)).fetchone():
         return "delayed"
     box = execute(
-        "SELECT number, CASE WHEN state = 1 AND slot = ? THEN taken - done ELSE 0 END FROM keyed_box "
+        "SELECT number, CASE WHEN state = 1 AND slot = ? THEN taken - done ELSE 0 END FROM keyed_mailbox "
         "WHERE pool = ? AND mailbox = ?",
         (slot, pool.id, mailbox),
     ).fetchone()
@@ -206,7 +206,11 @@ def _keys(
     is_running: bool,
 ) -> Page[KeyView]:
     """Return mailboxes of a lane that are not empty, by name."""
-    view = _VIEW.replace("keyed_box AS b", "keyed_box AS b INDEXED BY keyed_box_running") if is_running else _VIEW
+    view = (
+        _VIEW.replace("keyed_mailbox AS b", "keyed_mailbox AS b INDEXED BY keyed_mailbox_running")
+        if is_running
+        else _VIEW
+    )
     running = "AND b.state = 1" if is_running else ""
     rows = transaction.execute(
         f"{view} WHERE b.pool = ? AND b.mailbox > ? AND b.mailbox < ? AND b.depth > 0 {running} "
@@ -224,7 +228,7 @@ def _views(transaction: Transaction, pool: Pool, rows: Sequence[Sequence[Any]]) 
     ]
     if not any(view.last for view in views):
         return views
-    cancelled = {job for (job,) in transaction.execute("SELECT id FROM keyed_doomed WHERE pool = ?", (pool.id,))}
+    cancelled = {job for (job,) in transaction.execute("SELECT id FROM keyed_cancelled WHERE pool = ?", (pool.id,))}
     return [view._replace(is_ending=opened(view.last).id in cancelled) for view in views]
 
 
@@ -232,11 +236,13 @@ def _counts(transaction: Transaction, pool: Pool, now: int) -> Counts:
     """Return how the pool stands."""
     numbers, execute = pool.numbers, transaction.execute
     (running,) = execute(
-        "SELECT count(*) FROM keyed_box INDEXED BY keyed_box_running WHERE pool = ? AND state = 1 AND lane <> 'r'",
+        "SELECT count(*) FROM keyed_mailbox INDEXED BY keyed_mailbox_running "
+        "WHERE pool = ? AND state = 1 AND lane <> 'r'",
         (pool.id,),
     ).fetchone()
     (residents,) = execute(
-        "SELECT count(*) FROM keyed_box WHERE pool = ? AND mailbox > 'r:' AND mailbox < 'r;' AND depth > 0", (pool.id,)
+        "SELECT count(*) FROM keyed_mailbox WHERE pool = ? AND mailbox > 'r:' AND mailbox < 'r;' AND depth > 0",
+        (pool.id,),
     ).fetchone()
     return Counts(
         now,
@@ -250,7 +256,7 @@ def _counts(transaction: Transaction, pool: Pool, now: int) -> Counts:
         numbers.dispatched,
         numbers.done,
         numbers.retried,
-        numbers.buried,
+        numbers.dead_total,
         numbers.recovered,
         numbers.moved,
         bool(numbers.is_paused),
@@ -262,14 +268,15 @@ def _oldest(transaction: Transaction, pool: Pool, ready: int) -> int:
     """Return when the oldest job came that is ready; of many keys, only those that are next in their slots count."""
     if ready <= LOOKED_AT:
         row = transaction.execute(
-            f"SELECT min({_STAMP}) FROM keyed_box AS b INDEXED BY keyed_box_ready "
+            f"SELECT min({_STAMP}) FROM keyed_mailbox AS b INDEXED BY keyed_mailbox_ready "
             "WHERE pool = ? AND state = 0 AND lane <> 'r'",
             (pool.id,),
         ).fetchone()
     else:
         slots = json.dumps(list(range(pool.origin.settings.slots)))
         row = transaction.execute(
-            f"SELECT min({_STAMP}) FROM (SELECT ? AS pool, (SELECT number FROM keyed_box INDEXED BY keyed_box_ready "
+            f"SELECT min({_STAMP}) FROM (SELECT ? AS pool, "
+            "(SELECT number FROM keyed_mailbox INDEXED BY keyed_mailbox_ready "
             "WHERE pool = ? AND state = 0 AND slot = j.value AND lane = l.value ORDER BY place LIMIT 1) AS number "
             """FROM json_each(?) AS j CROSS JOIN json_each('["j", "s"]') AS l) AS b""",
             (pool.id, pool.id, slots),

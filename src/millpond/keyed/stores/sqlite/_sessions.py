@@ -58,7 +58,7 @@ class Sessions:
         transaction.execute("UPDATE keyed_member SET session = ? WHERE session = ?", (number, before))
         _strike(transaction, before)
         rows = [(pool, name, number) for pool, name in self._listened()]
-        transaction.executemany("INSERT OR IGNORE INTO keyed_ear VALUES (?, ?, ?, 0)", rows)
+        transaction.executemany("INSERT OR IGNORE INTO keyed_listener VALUES (?, ?, ?, 0)", rows)
 
 
 def _read(transaction: Transaction) -> Rows:
@@ -75,5 +75,5 @@ def _strike(transaction: Transaction, number: int) -> None:
         (number,),
     )
     transaction.execute("DELETE FROM keyed_session WHERE number = ?", (number,))
-    transaction.execute("DELETE FROM keyed_ear WHERE session = ?", (number,))
+    transaction.execute("DELETE FROM keyed_listener WHERE session = ?", (number,))
     strike(transaction, number)

@@ -26,9 +26,9 @@ _EXPIRED: Final = 500
 """Rows of a kind that are forgotten at once."""
 _ALL: Final = 1 << 62
 _RARE: Final = """SELECT
-EXISTS (SELECT 1 FROM keyed_doomed WHERE pool = ?), EXISTS (SELECT 1 FROM keyed_paused WHERE pool = ?),
-EXISTS (SELECT 1 FROM keyed_note WHERE pool = ?),
-EXISTS (SELECT 1 FROM keyed_box INDEXED BY keyed_box_shelved WHERE pool = ? AND state = 4)"""
+EXISTS (SELECT 1 FROM keyed_cancelled WHERE pool = ?), EXISTS (SELECT 1 FROM keyed_paused WHERE pool = ?),
+EXISTS (SELECT 1 FROM keyed_message WHERE pool = ?),
+EXISTS (SELECT 1 FROM keyed_mailbox INDEXED BY keyed_mailbox_parked WHERE pool = ? AND state = 4)"""
 _MEMBER: Final = (
     "id, label, weight, concurrency, names, joined, lease_end, is_leaving, session, call, "
     "EXISTS (SELECT 1 FROM session WHERE session.number = keyed_member.session), is_dead"
@@ -245,16 +245,16 @@ class SqlCancelled(_Part):
         return self._is_any
 
     def __contains__(self, job: object) -> bool:
-        has = "SELECT 1 FROM keyed_doomed WHERE pool = ? AND id = ?"
+        has = "SELECT 1 FROM keyed_cancelled WHERE pool = ? AND id = ?"
         return bool(self._is_any) and self._execute(has, (self._pool, job)).fetchone() is not None
 
     def add(self, job: str) -> None:
         self._is_any = 1
-        self._execute("INSERT OR IGNORE INTO keyed_doomed VALUES (?, ?)", (self._pool, job))
+        self._execute("INSERT OR IGNORE INTO keyed_cancelled VALUES (?, ?)", (self._pool, job))
 
     def discard(self, job: str) -> None:
         if self._is_any:
-            self._execute("DELETE FROM keyed_doomed WHERE pool = ? AND id = ?", (self._pool, job))
+            self._execute("DELETE FROM keyed_cancelled WHERE pool = ? AND id = ?", (self._pool, job))
 
 
 class _Expiring(_Part, Generic[V]):
@@ -406,23 +406,24 @@ class SqlMessages(_Part):
 
     def add(self, mailbox: str, number: int, data: bytes) -> None:
         self._is_any = 1
-        self._execute("INSERT INTO keyed_note VALUES (?, ?, ?, ?)", (self._pool, mailbox, number, data))
+        self._execute("INSERT INTO keyed_message VALUES (?, ?, ?, ?)", (self._pool, mailbox, number, data))
 
     def of(self, mailbox: str) -> tuple[tuple[int, bytes], ...]:
         rows = self._execute(
-            "SELECT number, data FROM keyed_note WHERE pool = ? AND mailbox = ? ORDER BY number", (self._pool, mailbox)
+            "SELECT number, data FROM keyed_message WHERE pool = ? AND mailbox = ? ORDER BY number",
+            (self._pool, mailbox),
         )
         return tuple(rows)
 
     def count(self, mailbox: str) -> int:
         (found,) = self._execute(
-            "SELECT count(*) FROM keyed_note WHERE pool = ? AND mailbox = ?", (self._pool, mailbox)
+            "SELECT count(*) FROM keyed_message WHERE pool = ? AND mailbox = ?", (self._pool, mailbox)
         ).fetchone()
         return int(found)
 
     def drop(self, mailbox: str, upto: int | None = None) -> None:
         self._execute(
-            "DELETE FROM keyed_note WHERE pool = ? AND mailbox = ? AND number <= ?",
+            "DELETE FROM keyed_message WHERE pool = ? AND mailbox = ? AND number <= ?",
             (self._pool, mailbox, _ALL if upto is None else upto),
         )
 

@@ -4,12 +4,12 @@
 local slot, mailbox, id = ARGV[2], ARGV[3], ARGV[4]
 local answer = 'cancelled'
 if call('SISMEMBER', P .. 'dl:' .. mailbox, id) == 1 then
-  conclude_job(stamp .. forgo('delayed', id)[4], 'cancelled')
+  conclude_job(stamp .. remove_entry('delayed', id)[4], 'cancelled')
 else
   local index, job, rest = find(mailbox, id, ARGV[5])
   if not index then return rest and {'more', rest} or {'gone'} end
   if index < taken_of(slot, mailbox) then
-    call('SADD', P .. 'doomed', id)
+    call('SADD', P .. 'cancelled', id)
     signal(run_of(slot, mailbox).worker, 'cancel', mailbox, id, 0, '')
     answer = 'asked'
   else

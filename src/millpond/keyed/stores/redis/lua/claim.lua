@@ -64,11 +64,11 @@ local function tidy(slot)
   local is_contested, is_drained, takes = false, nil, {}
   local runs = call('HGETALL', P .. 'run:' .. slot)
   for j = 1, #runs, 2 do
-    local token, lent, worker = string.match(runs[j + 1], '^(%d+):%d+:%d+:(%d):(.*)$')
-    takes[#takes + 1] = {mailbox = runs[j], token = token, lent = lent, worker = worker}
+    local token, borrowed, worker = string.match(runs[j + 1], '^(%d+):%d+:%d+:(%d):(.*)$')
+    takes[#takes + 1] = {mailbox = runs[j], token = token, borrowed = borrowed, worker = worker}
   end
   for _, take in ipairs(newest_first(takes)) do
-    local token, lent, worker = take.token, take.lent, take.worker
+    local token, borrowed, worker = take.token, take.borrowed, take.worker
     local is_over
     local is_lost = not is_member(worker)
     if worker == me then
@@ -78,8 +78,8 @@ local function tidy(slot)
         local about = call('HGET', P .. 'slot', slot)
         is_drained = (about and tonumber(cmsgpack.unpack(about)[2]) or 0) + drain <= now
       end
-      is_over = is_lost or (is_drained and lent == '0')
-      is_contested = is_contested or not (is_over or lent == '1')
+      is_over = is_lost or (is_drained and borrowed == '0')
+      is_contested = is_contested or not (is_over or borrowed == '1')
     end
     if is_over then
       recover(slot, take.mailbox, is_lost, worker)
@@ -92,12 +92,12 @@ local function tidy(slot)
   return is_contested
 end
 
-if has('lent') then -- to somebody who is gone, or to the caller, who does not know of it
-  local lent, takes = call('HGETALL', P .. 'lent'), {}
-  for j = 1, #lent, 2 do
-    local run = run_of(lent[j + 1], lent[j])
+if has('borrowed') then -- to somebody who is gone, or to the caller, who does not know of it
+  local borrowed, takes = call('HGETALL', P .. 'borrowed'), {}
+  for j = 1, #borrowed, 2 do
+    local run = run_of(borrowed[j + 1], borrowed[j])
     if run then
-      run.slot, run.mailbox = lent[j + 1], lent[j]
+      run.slot, run.mailbox = borrowed[j + 1], borrowed[j]
       takes[#takes + 1] = run
     end
   end

@@ -5,25 +5,25 @@
 -- mb:<mailbox>    list     jobs that are not settled, the oldest first; one that runs stays here
 -- rd:<queue>:<slot>   list mailboxes of the slot that may be taken; a queue is a lane, or `s`: suspects
 -- act:<queue>:<worker> list slots of the worker with something ready, each once; may name others, too
--- odd:<queue>:<worker> set those of them that have nothing ready or another owner: not to be listed twice
--- run:<slot>      hash     mailbox -> token:taken:done:lent:worker
+-- skip:<queue>:<worker> set those of them that have nothing ready or another owner: not to be listed twice
+-- run:<slot>      hash     mailbox -> token:taken:done:borrowed:worker
 -- own, slot       hash     slot -> owner (absent: nobody); slot -> packed {epoch, since, why, before}
 -- members         zset     worker -> number of its joining;  w:<worker>  hash  lease, call, leaving, joined, about,
 --                          suspect (token:slot:mailbox, the last that it was handed), spare (keys that it may be handed)
--- due             zset     16 digits of a number, then l<mailbox>, d<job> or s<mailbox> -> when: a retry, a delayed job, a
---                          shelf that is cleared; the number keeps those of one time in order
--- later           hash     mailbox -> packed {slot, member of due}: it waits for a retry
+-- due             zset     16 digits of a number, then r<mailbox>, d<job> or p<mailbox> -> when: a retry, a delayed job,
+--                          a parked mailbox that is given up; the number keeps those of one time in order
+-- retry           hash     mailbox -> packed {slot, member of due}: it waits for a retry
 -- delayed         hash     job -> packed {slot, member of due, mailbox, body};  dl:<mailbox>  set  jobs
--- shelves         hash     mailbox -> packed {slot, member of due, name};  shelf:<lane>:<name>  set  mailboxes
--- held, lent      hash     mailbox -> slot: it is paused; it runs with somebody who took it from a shelf
--- hk:<key>        set      mailboxes of a key that are in `held`
+-- parked          hash     mailbox -> packed {slot, member of due, name};  parked:<lane>:<name>  set  mailboxes
+-- paused, borrowed hash    mailbox -> slot: it is paused; it was parked and runs with somebody who knows the job
+-- pk:<key>        set      mailboxes of a key that are in `paused`
 -- pauses          hash     key -> packed {since, by, reason}; the empty key stands for the pool
 -- acts            list     packed {at, by, what, about, reason}: what people did, the latest last
--- doomed          set      ids of jobs that a worker has and that are not to run again
--- trouble         hash     mailbox -> failures:losses:deaths:how it failed the last time, of its first job
--- notes           set      mailboxes that were sent notes;  nt:<mailbox>  list  number:data
+-- cancelled       set      ids of jobs that a worker has and that are not to run again
+-- failures        hash     mailbox -> failures:losses:deaths:how it failed the last time, of its first job
+-- messages        set      mailboxes that were sent messages;  msg:<mailbox>  list  number:data
 -- sig:<worker>    list     packed {number, kind, mailbox, id, note, data, slot of a take}
--- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  buried  hash  job -> how many
+-- dead            hash     number -> packed {slot, mailbox, at, reason, job, attempts};  dead_jobs  hash  job -> letters
 -- letters         zset     numbers of dead letters;  dk:<key>  zset  those of a key
 -- died:<worker>   text     it was dismissed and was proven to be dead; expires
 -- out:<job>, uniq:<job>, batch:<producer>   16 digits of the end, and what is remembered until then; they expire
@@ -34,7 +34,7 @@
 local P, call, sub = KEYS[1], redis.call, string.sub
 local META = P .. 'meta'
 local meta = call('HMGET', META, 'format', 'shut', 'paused', 'version')
-if meta[1] ~= '3' then return meta[1] or 'gone' end
+if meta[1] ~= '4' then return meta[1] or 'gone' end
 local is_shut, is_paused, version = meta[2] == '1', meta[3] == '1', meta[4]
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2] + ARGV[1]
@@ -103,12 +103,12 @@ end
 local function activate(lane, slot, looking)
   local worker = owner_of(slot)
   if not worker or not is_member(worker) then return end
-  local list, odd, length = P .. 'act:' .. lane .. ':' .. worker, 'odd:' .. lane .. ':' .. worker, nil
+  local list, skip, length = P .. 'act:' .. lane .. ':' .. worker, 'skip:' .. lane .. ':' .. worker, nil
   local is_listed
   if looking then is_listed = is_in(list, slot)
-  else is_listed = has(odd) and call('SISMEMBER', P .. odd, slot) == 1 end
+  else is_listed = has(skip) and call('SISMEMBER', P .. skip, slot) == 1 end
   if is_listed then
-    if has(odd) then call('SREM', P .. odd, slot) end
+    if has(skip) then call('SREM', P .. skip, slot) end
     length = call('LLEN', list)
   else
     length = call('RPUSH', list, slot)
@@ -119,15 +119,15 @@ end
 
 -- A slot has nothing ready any more, or another owner: remember that it is listed, if it is.
 local function disown(lane, slot, worker)
-  local key = 'odd:' .. lane .. ':' .. worker
+  local key = 'skip:' .. lane .. ':' .. worker
   if is_in(P .. 'act:' .. lane .. ':' .. worker, slot) then
     call('SADD', P .. key, slot)
     used[key] = true
   end
 end
 
-local function trouble_of(mailbox)
-  local value = has('trouble') and call('HGET', P .. 'trouble', mailbox)
+local function failures_of(mailbox)
+  local value = has('failures') and call('HGET', P .. 'failures', mailbox)
   if not value then return 0, 0, 0, '' end
   local failures, losses, deaths, error = string.match(value, '^(%d+):(%d+):(%d+):(.*)$')
   return tonumber(failures), tonumber(losses), tonumber(deaths), error
@@ -141,7 +141,7 @@ end
 
 -- Where a mailbox is when it is ready: in its lane, or among the suspects, whose first job is dead with its next loss.
 local function queue_of(mailbox)
-  local _, losses, deaths = trouble_of(mailbox)
+  local _, losses, deaths = failures_of(mailbox)
   if losses > 0 and is_lost(losses + 1, deaths + 1) then return 's' end
   return sub(mailbox, 1, 1)
 end

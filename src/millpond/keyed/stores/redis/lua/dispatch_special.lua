@@ -2,10 +2,10 @@
 -- ARGV: skew, producer, number of its batch, {slot, mailbox, body, id, name, delay, at, on_busy, unique_for}...  (id '': it is plain)
 -- Result: {index, verdict, ...} of those of which there is something to say.
 
--- Return the waiting jobs of a mailbox with this name that are not doomed, in order; only the last one if `last`.
+-- Return the waiting jobs of a mailbox with this name that are not cancelled, in order; only the last one if `last`.
 local function is_alike(job, name)
   local one = opened(job)
-  return one[2] == name and not (has('doomed') and call('SISMEMBER', P .. 'doomed', one[1]) == 1)
+  return one[2] == name and not (has('cancelled') and call('SISMEMBER', P .. 'cancelled', one[1]) == 1)
 end
 
 local function alike(box, taken, name, last)

@@ -4,7 +4,7 @@
 local HANDED, HANDED_BYTES, is_small = 8, 16384, false
 
 local function hand_over(slot, mailbox, job)
-  if not is_small or is_paused or sub(mailbox, 1, 1) ~= 'j' or #job > HANDED_BYTES or has('doomed') then return false end
+  if not is_small or is_paused or sub(mailbox, 1, 1) ~= 'j' or #job > HANDED_BYTES or has('cancelled') then return false end
   if has('pauses') and call('HEXISTS', P .. 'pauses', key_of(mailbox)) == 1 then return false end
   local worker = owner_of(slot)
   if not worker then return false end

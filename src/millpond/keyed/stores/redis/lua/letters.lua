@@ -10,7 +10,7 @@ for i = 3, #ARGV do
     call('HDEL', P .. 'dead', ARGV[i])
     call('ZREM', P .. 'letters', ARGV[i])
     call('ZREM', P .. 'dk:' .. key_of(mailbox), ARGV[i])
-    if call('HINCRBY', P .. 'buried', id, -1) <= 0 then call('HDEL', P .. 'buried', id) end
+    if call('HINCRBY', P .. 'dead_jobs', id, -1) <= 0 then call('HDEL', P .. 'dead_jobs', id) end
     many = many + 1
     if ARGV[2] == 'replay' then
       call('DEL', P .. 'out:' .. id)

@@ -16,8 +16,8 @@ local DEAD_RETRY = 10000000
 local function run_of(slot, mailbox)
   local run = call('HGET', P .. 'run:' .. slot, mailbox)
   if not run then return nil end
-  local token, taken, done, lent, worker = string.match(run, '^(%d+):(%d+):(%d+):(%d):(.*)$')
-  return {token = token, taken = tonumber(taken), done = tonumber(done), lent = lent, worker = worker}
+  local token, taken, done, borrowed, worker = string.match(run, '^(%d+):(%d+):(%d+):(%d):(.*)$')
+  return {token = token, taken = tonumber(taken), done = tonumber(done), borrowed = borrowed, worker = worker}
 end
 
 local function taken_of(slot, mailbox)
@@ -35,24 +35,24 @@ end
 
 local function conclude_job(job, status, data)
   local envelope = opened(job)
-  if has('doomed') then call('SREM', P .. 'doomed', envelope[1]) end
+  if has('cancelled') then call('SREM', P .. 'cancelled', envelope[1]) end
   conclude(envelope[1], status, data or '', envelope[4], envelope[3])
 end
 
-local function set_trouble(mailbox, failures, losses, deaths, error)
+local function set_failures(mailbox, failures, losses, deaths, error)
   local value = whole(failures) .. ':' .. whole(losses) .. ':' .. whole(deaths) .. ':' .. error
-  call('HSET', P .. 'trouble', mailbox, value)
-  used.trouble = true
+  call('HSET', P .. 'failures', mailbox, value)
+  used.failures = true
 end
 
-local function clear_trouble(mailbox)
-  if has('trouble') then call('HDEL', P .. 'trouble', mailbox) end
+local function clear_failures(mailbox)
+  if has('failures') then call('HDEL', P .. 'failures', mailbox) end
 end
 
 -- Leave nothing of a mailbox that is empty.
 local function forget(mailbox)
-  clear_trouble(mailbox)
-  if has('notes') and call('SREM', P .. 'notes', mailbox) == 1 then call('DEL', P .. 'nt:' .. mailbox) end
+  clear_failures(mailbox)
+  if has('messages') and call('SREM', P .. 'messages', mailbox) == 1 then call('DEL', P .. 'msg:' .. mailbox) end
 end
 
 -- Remove jobs from the head of a mailbox; return how many are left, and how many were removed.
@@ -61,26 +61,26 @@ local function pop(mailbox, many)
   local length = call('LLEN', box)
   if many > length then many = length end
   if many <= 0 then return length, 0 end
-  if has('doomed') then
-    for _, job in ipairs(call('LRANGE', box, 0, many - 1)) do call('SREM', P .. 'doomed', opened(job)[1]) end
+  if has('cancelled') then
+    for _, job in ipairs(call('LRANGE', box, 0, many - 1)) do call('SREM', P .. 'cancelled', opened(job)[1]) end
   end
   if many == length then call('DEL', box) else call('LTRIM', box, many, -1) end
   if sub(mailbox, 1, 1) == 'j' then count('jobs', -many) elseif many == length then count('residents', -1) end
-  clear_trouble(mailbox)
+  clear_failures(mailbox)
   return length - many, many
 end
 
 -- Put the first job of a mailbox among the dead letters; return how many are left. `tried`: 1 if it has just failed.
-local function bury(slot, mailbox, reason, status, tried)
+local function to_dead_letters(slot, mailbox, reason, status, tried)
   local job = call('LINDEX', P .. 'mb:' .. mailbox, 0)
   if not job then return 0 end
-  local number, failures, losses = whole(call('HINCRBY', META, 'last_dead', 1)), trouble_of(mailbox)
+  local number, failures, losses = whole(call('HINCRBY', META, 'last_dead', 1)), failures_of(mailbox)
   local attempts = failures + losses + (tried or 0)
   call('HSET', P .. 'dead', number, cmsgpack.pack({slot, mailbox, whole(now), reason, job, attempts}))
   call('ZADD', P .. 'letters', number, number)
   call('ZADD', P .. 'dk:' .. key_of(mailbox), number, number)
-  call('HINCRBY', P .. 'buried', opened(job)[1], 1)
-  count('buried', 1)
+  call('HINCRBY', P .. 'dead_jobs', opened(job)[1], 1)
+  count('dead_total', 1)
   local left = pop(mailbox, 1)
   if status then conclude_job(job, status, reason) end
   return left
@@ -93,22 +93,22 @@ local function remember(due, what)
   return member
 end
 
--- Remove an entry of `later`, `delayed` or `shelves`, and what stands for it in `due`; return it.
-local function forgo(key, name)
+-- Remove an entry of `retry`, `delayed` or `parked`, and what stands for it in `due`; return it.
+local function remove_entry(key, name)
   local packed = call('HGET', P .. key, name)
   if not packed then return nil end
   local entry = cmsgpack.unpack(packed)
   call('HDEL', P .. key, name)
   call('ZREM', P .. 'due', entry[2])
-  if key == 'shelves' then call('SREM', P .. 'shelf:' .. sub(name, 1, 1) .. ':' .. entry[3], name)
+  if key == 'parked' then call('SREM', P .. 'parked:' .. sub(name, 1, 1) .. ':' .. entry[3], name)
   elseif key == 'delayed' then call('SREM', P .. 'dl:' .. entry[3], name) end
   return entry
 end
 
 -- Let a mailbox wait no more for its first job to be tried again, or for somebody who knows it; tell whether it did.
 local function leave_wait(mailbox)
-  local was_later, was_shelved = forgo('later', mailbox), forgo('shelves', mailbox)
-  return was_later or was_shelved
+  local was_retry, was_parked = remove_entry('retry', mailbox), remove_entry('parked', mailbox)
+  return was_retry or was_parked
 end
 
 -- Take a mailbox out of its queue; tell whether it was there.
@@ -127,7 +127,7 @@ end
 local function leave_place(slot, mailbox)
   -- among the suspects or not: that depends on a limit which may have been another when it was made ready
   if not leave_ready(slot, mailbox, sub(mailbox, 1, 1)) then leave_ready(slot, mailbox, 's') end
-  if call('HDEL', P .. 'held', mailbox) == 1 then call('SREM', P .. 'hk:' .. key_of(mailbox), mailbox) end
+  if call('HDEL', P .. 'paused', mailbox) == 1 then call('SREM', P .. 'pk:' .. key_of(mailbox), mailbox) end
   leave_wait(mailbox)
 end
 
@@ -142,7 +142,7 @@ local function remove(slot, mailbox, job, status)
     forget(mailbox)
   elseif behind == 0 then
     local was_suspect = leave_ready(slot, mailbox, 's')
-    clear_trouble(mailbox)
+    clear_failures(mailbox)
     if leave_wait(mailbox) or was_suspect then ready(slot, mailbox) end
   end
   conclude_job(job, status)
@@ -155,7 +155,7 @@ local function signal(worker, kind, mailbox, id, note, data)
   hint(worker)
 end
 
-local function has_no_grave()
+local function are_dead_letters_full()
   local most = setting('max_dead')
   return most > 0 and call('HLEN', P .. 'dead') >= most
 end
@@ -163,21 +163,21 @@ end
 local function end_run(slot, mailbox)
   call('HDEL', P .. 'run:' .. slot, mailbox)
   if sub(mailbox, 1, 1) == 'j' then count('running', -1) end
-  if has('lent') then call('HDEL', P .. 'lent', mailbox) end
+  if has('borrowed') then call('HDEL', P .. 'borrowed', mailbox) end
 end
 
 -- Let a job be dead that has lost too many workers; return how many jobs are left, or nil: the dead letters are full, so
 -- it waits.
 local function give_up_lost(slot, mailbox, losses, deaths)
-  if has_no_grave() then
-    call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 'l' .. mailbox)}))
+  if are_dead_letters_full() then
+    call('HSET', P .. 'retry', mailbox, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 'r' .. mailbox)}))
     return nil
   end
   local reason = 'its worker died ' .. deaths .. ' times while running it'
   if deaths < setting('max_losses') then
     reason = 'its worker was lost ' .. losses .. ' times while running it (' .. deaths .. ' proven deaths)'
   end
-  return bury(slot, mailbox, reason, 'lost')
+  return to_dead_letters(slot, mailbox, reason, 'lost')
 end
 
 -- Let the next job of a mailbox that stands nowhere have its turn, if there is one.
@@ -187,7 +187,7 @@ end
 
 -- Let a mailbox be ready whose retry is due, unless its first job is to be dead as soon as there is room.
 local function try_again(slot, mailbox)
-  local _, losses, deaths = trouble_of(mailbox)
+  local _, losses, deaths = failures_of(mailbox)
   if losses > 0 and is_lost(losses, deaths) then
     local left = give_up_lost(slot, mailbox, losses, deaths)
     if left then go_on(slot, mailbox, left) end
@@ -202,9 +202,9 @@ local function recover(slot, mailbox, blame, worker)
   count('recovered', 1)
   local left = call('LLEN', P .. 'mb:' .. mailbox)
   if blame and sub(mailbox, 1, 1) == 'j' then
-    local failures, losses, deaths, error = trouble_of(mailbox)
+    local failures, losses, deaths, error = failures_of(mailbox)
     losses, deaths = losses + 1, deaths + call('EXISTS', P .. 'died:' .. worker)
-    set_trouble(mailbox, failures, losses, deaths, error)
+    set_failures(mailbox, failures, losses, deaths, error)
     if is_lost(losses, deaths) and left > 0 then
       left = give_up_lost(slot, mailbox, losses, deaths)
     end

@@ -15,9 +15,9 @@ local function dismiss(worker)
   if call('ZREM', P .. 'members', worker) == 0 then return end
   if call('HGET', P .. 'w:' .. worker, 'gone') then call('SET', P .. 'died:' .. worker, '1', 'PX', 86400000) end
   call('DEL', P .. 'w:' .. worker, P .. 'sig:' .. worker, P .. 'act:j:' .. worker, P .. 'act:r:' .. worker,
-    P .. 'act:s:' .. worker, P .. 'odd:j:' .. worker, P .. 'odd:r:' .. worker, P .. 'odd:s:' .. worker)
+    P .. 'act:s:' .. worker, P .. 'skip:j:' .. worker, P .. 'skip:r:' .. worker, P .. 'skip:s:' .. worker)
   members[worker] = false
-  used['odd:j:' .. worker], used['odd:r:' .. worker], used['odd:s:' .. worker] = false, false, false
+  used['skip:j:' .. worker], used['skip:r:' .. worker], used['skip:s:' .. worker] = false, false, false
   changed()
 end
 

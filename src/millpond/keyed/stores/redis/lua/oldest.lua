@@ -1,7 +1,7 @@
 -- When the oldest job came that is ready in some slots, of the first keys of each.
 -- ARGV: skew, first slot, last slot, how many keys of each.   Result: {16 digits, or '', number of slots}.
 
-local oldest, queues = '', has('trouble') and {'rd:j:', 'rd:s:'} or {'rd:j:'} -- a suspect has had trouble
+local oldest, queues = '', has('failures') and {'rd:j:', 'rd:s:'} or {'rd:j:'} -- a suspect has lost workers
 local slots = tonumber(call('HGET', META, 'slots'))
 for slot = tonumber(ARGV[2]), math.min(tonumber(ARGV[3]), slots - 1) do
   for _, queue in ipairs(queues) do

@@ -8,5 +8,5 @@ if found[3] == 'dropped' then return {found[2]} end
 if found[3] then return found end
 redis.call('HSET', meta, 'format', ARGV[1], 'incarnation', ARGV[2], 'settings', ARGV[3], 'version', '1', 'shut', '0',
   'paused', '0', 'token', '0', 'jobs', '0', 'ready', '0', 'running', '0', 'residents', '0',
-  'dispatched', '0', 'done', '0', 'retried', '0', 'buried', '0', 'recovered', '0', 'moved', '0', unpack(ARGV, 4))
+  'dispatched', '0', 'done', '0', 'retried', '0', 'dead_total', '0', 'recovered', '0', 'moved', '0', unpack(ARGV, 4))
 return {ARGV[3], ARGV[2], ARGV[1]}

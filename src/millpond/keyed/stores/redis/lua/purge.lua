@@ -21,7 +21,7 @@ if purged > 0 then
 end
 if purged < most then
   for _, id in ipairs(call('SRANDMEMBER', P .. 'dl:' .. mailbox, most - purged)) do
-    local job = forgo('delayed', id)
+    local job = remove_entry('delayed', id)
     if job then
       conclude_job(stamp .. job[4], 'purged')
       purged = purged + 1

@@ -10,9 +10,9 @@ if not last then
   return {'started'}
 end
 last = opened(last)
-if last[5] == opened(job)[5] and call('SISMEMBER', P .. 'doomed', last[1]) == 0 then return {'same'} end
+if last[5] == opened(job)[5] and call('SISMEMBER', P .. 'cancelled', last[1]) == 0 then return {'same'} end
 if taken_of(slot, mailbox) > 0 then
-  doom(slot, mailbox)
+  cancel_resident(slot, mailbox)
   call('RPUSH', box, job)
 else
   leave_place(slot, mailbox)

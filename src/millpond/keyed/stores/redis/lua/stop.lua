@@ -5,7 +5,7 @@ local box = P .. 'mb:' .. mailbox
 if call('EXISTS', box) == 0 then return {'gone'} end
 local answer = 'stopping'
 if taken_of(slot, mailbox) > 0 then
-  doom(slot, mailbox)
+  cancel_resident(slot, mailbox)
 else
   leave_place(slot, mailbox)
   pop(mailbox, call('LLEN', box))

@@ -18,13 +18,13 @@ elseif what == 'pause' then
     end
   end
 else
-  local held = call('SMEMBERS', P .. 'hk:' .. key)
+  local paused = call('SMEMBERS', P .. 'pk:' .. key)
   call('HDEL', P .. 'pauses', key)
   if key == '' then
     call('HSET', META, 'paused', '0', 'shut', '0')
     changed()
   else
-    for _, mailbox in ipairs(held) do
+    for _, mailbox in ipairs(paused) do
       leave_place(slot, mailbox)
       ready(slot, mailbox)
     end

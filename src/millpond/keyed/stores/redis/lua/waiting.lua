@@ -9,7 +9,7 @@ end
 local some, found = call('ZRANGE', due, from, from + ARGV[2] - 1, 'WITHSCORES'), {}
 for i = 1, #some, 2 do
   local member, kind = some[i], sub(some[i], 17, 17)
-  local key = kind == 'l' and 'later' or kind == 'd' and 'delayed' or 'shelves'
+  local key = kind == 'r' and 'retry' or kind == 'd' and 'delayed' or 'parked'
   local packed, name = call('HGET', P .. key, sub(member, 18)), sub(member, 18)
   local entry = packed and cmsgpack.unpack(packed) or {''}
   local is_delayed = kind == 'd' and packed

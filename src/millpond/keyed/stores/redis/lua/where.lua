@@ -6,4 +6,4 @@ if call('HEXISTS', P .. 'delayed', id) == 1 then return {'delayed'} end
 local index, _, rest = find(mailbox, id, ARGV[5])
 if index then return {index < taken_of(slot, mailbox) and 'running' or 'waiting'} end
 if rest then return {'more', rest} end
-return {call('HEXISTS', P .. 'buried', id) == 1 and 'dead' or 'gone'}
+return {call('HEXISTS', P .. 'dead_jobs', id) == 1 and 'dead' or 'gone'}

@@ -8,27 +8,27 @@
 -- changes nothing. A call takes only if it is later than the last of its worker.
 
 local me, number, want, per = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local VISIT, DUE, HEAVY = 8, 100, 4194304
+local KEYS_PER_TURN, DUE_PER_CALL, TAKE_BYTES = 8, 100, 4194304
 
 -- Do what is to happen to the first job of a mailbox that does not run any more.
 local function end_take(slot, mailbox, left, how, delay, failures, reason)
-  if (how == 'retry' or how == 'park') and has('doomed') then
+  if (how == 'retry' or how == 'park') and has('cancelled') then
     local id = opened(call('LINDEX', P .. 'mb:' .. mailbox, 0))[1]
-    if call('SISMEMBER', P .. 'doomed', id) == 1 then how = 'end' end -- it will not be tried again
+    if call('SISMEMBER', P .. 'cancelled', id) == 1 then how = 'end' end -- it will not be tried again
   end
   if how == 'retry' then
     count('retried', 1)
-    local _, losses, deaths = trouble_of(mailbox)
-    set_trouble(mailbox, failures, losses, deaths, sub(reason, 1, 1000))
-    call('HSET', P .. 'later', mailbox, cmsgpack.pack({slot, remember(now + delay, 'l' .. mailbox)}))
+    local _, losses, deaths = failures_of(mailbox)
+    set_failures(mailbox, failures, losses, deaths, sub(reason, 1, 1000))
+    call('HSET', P .. 'retry', mailbox, cmsgpack.pack({slot, remember(now + delay, 'r' .. mailbox)}))
   elseif how == 'park' then
-    local member = remember(now + setting('unknown'), 's' .. mailbox)
-    call('HSET', P .. 'shelves', mailbox, cmsgpack.pack({slot, member, reason}))
-    call('SADD', P .. 'shelf:' .. sub(mailbox, 1, 1) .. ':' .. reason, mailbox)
-    used.shelves = true
+    local member = remember(now + setting('unknown'), 'p' .. mailbox)
+    call('HSET', P .. 'parked', mailbox, cmsgpack.pack({slot, member, reason}))
+    call('SADD', P .. 'parked:' .. sub(mailbox, 1, 1) .. ':' .. reason, mailbox)
+    used.parked = true
     hint_all() -- somebody may know it
   else
-    if how == 'to_dead_letters' then left = bury(slot, mailbox, reason, nil, 1) end
+    if how == 'to_dead_letters' then left = to_dead_letters(slot, mailbox, reason, nil, 1) end
     go_on(slot, mailbox, left)
   end
 end
@@ -67,8 +67,8 @@ local function end_plainly(slot, mailbox, many)
   if left == 0 then empty[#empty + 1] = box else call('LTRIM', box, many, -1) end
   local ended = over[slot]
   if ended then ended[#ended + 1] = mailbox else over[slot] = {mailbox} end
-  if has('lent') then call('HDEL', P .. 'lent', mailbox) end
-  clear_trouble(mailbox)
+  if has('borrowed') then call('HDEL', P .. 'borrowed', mailbox) end
+  clear_failures(mailbox)
   count('jobs', -many)
   count('done', many)
   count('running', -1)
@@ -90,14 +90,14 @@ local function settle(i)
   if not run or sub(run, 1, #token + 1) ~= token .. ':' then return false, next end
   local taken, was, rest = string.match(run, '^%d+:(%d+):(%d+):(.*)$')
   taken, was = tonumber(taken), tonumber(was)
-  if many == '' and was < taken and tonumber(ARGV[i + 3]) >= taken and sub(mailbox, 1, 1) == 'j' and not has('doomed')
-    and end_plainly(slot, mailbox, taken - was) then
+  if many == '' and was < taken and tonumber(ARGV[i + 3]) >= taken and sub(mailbox, 1, 1) == 'j'
+    and not has('cancelled') and end_plainly(slot, mailbox, taken - was) then
     known[slot][mailbox] = false
     return true, next
   end
   known[slot][mailbox] = nil -- it changes now
   local delay, failures, reason, notes = 0, 0, '', 0
-  local is_refused = how == 'to_dead_letters' and has_no_grave()
+  local is_refused = how == 'to_dead_letters' and are_dead_letters_full()
   if many ~= '' then
     delay, failures, reason, notes = tonumber(ARGV[i + 6]), tonumber(ARGV[i + 7]), ARGV[i + 8], tonumber(ARGV[i + 9])
     for j = i + 10, next - 1, 5 do
@@ -109,8 +109,8 @@ local function settle(i)
   local left, popped = pop(mailbox, math.min(tonumber(ARGV[i + 3]), taken) - was)
   if popped > 0 and sub(mailbox, 1, 1) == 'j' then count('done', popped) end
   was = was + popped
-  if notes > 0 and has('notes') then
-    local list = P .. 'nt:' .. mailbox
+  if notes > 0 and has('messages') then
+    local list = P .. 'msg:' .. mailbox
     while true do
       local first = call('LINDEX', list, 0)
       if not first or tonumber(string.match(first, '^%d+')) > notes then break end
@@ -135,24 +135,24 @@ local function tick()
   local first = call('ZRANGE', due, 0, 0, 'WITHSCORES')
   if not first[1] then return 0 end
   if tonumber(first[2]) > now then return first[2] end
-  for _, what in ipairs(call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', 0, DUE)) do
+  for _, what in ipairs(call('ZRANGEBYSCORE', due, '-inf', whole(now), 'LIMIT', 0, DUE_PER_CALL)) do
     local kind, name = sub(what, 17, 17), sub(what, 18)
     call('ZREM', due, what)
-    if kind == 'l' then
-      local entry = forgo('later', name)
+    if kind == 'r' then
+      local entry = remove_entry('retry', name)
       if entry then try_again(entry[1], name) end
     elseif kind == 'd' then
-      local entry = forgo('delayed', name)
+      local entry = remove_entry('delayed', name)
       if entry then enter(entry[1], entry[3], stamp .. entry[4]) end
-    elseif has_no_grave() then
-      local packed = call('HGET', P .. 'shelves', name)
+    elseif are_dead_letters_full() then
+      local packed = call('HGET', P .. 'parked', name)
       if packed then
         local slot, _, unknown = unpack(cmsgpack.unpack(packed))
-        call('HSET', P .. 'shelves', name, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 's' .. name), unknown}))
+        call('HSET', P .. 'parked', name, cmsgpack.pack({slot, remember(now + DEAD_RETRY, 'p' .. name), unknown}))
       end
     else
-      local entry = forgo('shelves', name)
-      if entry then go_on(entry[1], name, bury(entry[1], name, 'no worker knows ' .. entry[3], 'dead')) end
+      local entry = remove_entry('parked', name)
+      if entry then go_on(entry[1], name, to_dead_letters(entry[1], name, 'no worker knows ' .. entry[3], 'dead')) end
     end
   end
   first = call('ZRANGE', due, 0, 0, 'WITHSCORES')
@@ -161,13 +161,14 @@ end
 
 local token, takes, weight = '', {}, 0
 
--- Return the first jobs of a mailbox: one at least, fewer when they are large, none that is doomed.
+-- Return the first jobs of a mailbox: one at least, fewer when they are large, none that is cancelled.
 local function fitting(mailbox, many)
   local jobs = call('LRANGE', P .. 'mb:' .. mailbox, 0, many > 1 and many - 1 or 0)
-  local size, is_watchful = 0, has('doomed')
+  local size, is_watchful = 0, has('cancelled')
   for j = 1, #jobs do
     local larger = size + #jobs[j]
-    if j > 1 and (larger > HEAVY or is_watchful and call('SISMEMBER', P .. 'doomed', opened(jobs[j])[1]) == 1) then
+    if j > 1
+      and (larger > TAKE_BYTES or is_watchful and call('SISMEMBER', P .. 'cancelled', opened(jobs[j])[1]) == 1) then
       for k = #jobs, j, -1 do jobs[k] = nil end
       break
     end
@@ -177,11 +178,11 @@ local function fitting(mailbox, many)
   return jobs
 end
 
--- Take a mailbox in a pool where keys are paused, jobs doomed, in trouble, or notes waiting; nil: it is not taken.
-local function take_odd(slot, mailbox, many)
-  while has('doomed') do
+-- Take a mailbox in a pool where keys are paused, jobs cancelled or failed, or messages waiting; nil: it is not taken.
+local function take_checked(slot, mailbox, many)
+  while has('cancelled') do
     local job = call('LINDEX', P .. 'mb:' .. mailbox, 0)
-    if not job or call('SISMEMBER', P .. 'doomed', opened(job)[1]) == 0 then break end
+    if not job or call('SISMEMBER', P .. 'cancelled', opened(job)[1]) == 0 then break end
     local left = pop(mailbox, 1)
     conclude_job(job, 'cancelled')
     if left == 0 then
@@ -190,15 +191,15 @@ local function take_odd(slot, mailbox, many)
     end
   end
   if has('pauses') and call('HEXISTS', P .. 'pauses', key_of(mailbox)) == 1 then
-    call('HSET', P .. 'held', mailbox, slot)
-    call('SADD', P .. 'hk:' .. key_of(mailbox), mailbox)
+    call('HSET', P .. 'paused', mailbox, slot)
+    call('SADD', P .. 'pk:' .. key_of(mailbox), mailbox)
     return nil
   end
-  local failures, losses = trouble_of(mailbox)
+  local failures, losses = failures_of(mailbox)
   local jobs = fitting(mailbox, losses > 0 and 1 or many)
   local notes = {}
-  if has('notes') then
-    for _, note in ipairs(call('LRANGE', P .. 'nt:' .. mailbox, 0, -1)) do
+  if has('messages') then
+    for _, note in ipairs(call('LRANGE', P .. 'msg:' .. mailbox, 0, -1)) do
       local colon = string.find(note, ':', 1, true)
       notes[#notes + 1] = sub(note, 1, colon - 1)
       notes[#notes + 1] = sub(note, colon + 1)
@@ -209,26 +210,26 @@ local function take_odd(slot, mailbox, many)
 end
 
 -- Hand out mailboxes; return how many.
-local function hand_out(slot, mailboxes, many, lent)
+local function hand_out(slot, mailboxes, many, borrowed)
   local runs, got = {}, 0
-  local is_odd = has('doomed') or has('pauses') or has('trouble') or has('notes')
+  local needs_check = has('cancelled') or has('pauses') or has('failures') or has('messages')
   for j = 1, #mailboxes do
     local mailbox, jobs, extra = mailboxes[j], nil, 0
-    if is_odd then jobs, extra = take_odd(slot, mailbox, many) else jobs = fitting(mailbox, many) end
+    if needs_check then jobs, extra = take_checked(slot, mailbox, many) else jobs = fitting(mailbox, many) end
     if jobs and jobs[1] then -- else it is paused, or nothing is left of it
       local n = #takes
       takes[n + 1], takes[n + 2], takes[n + 3], takes[n + 4] = slot, mailbox, jobs, extra
       n = #runs
-      runs[n + 1], runs[n + 2] = mailbox, token .. ':' .. #jobs .. ':0:' .. lent .. ':' .. me
+      runs[n + 1], runs[n + 2] = mailbox, token .. ':' .. #jobs .. ':0:' .. borrowed .. ':' .. me
       got = got + 1
     end
   end
   if got > 0 then
     call('HSET', P .. 'run:' .. slot, unpack(runs))
     if sub(runs[1], 1, 1) == 'j' then count('running', got) end
-    if lent == '1' then
-      call('HSET', P .. 'lent', runs[1], slot)
-      used.lent = true
+    if borrowed == '1' then
+      call('HSET', P .. 'borrowed', runs[1], slot)
+      used.borrowed = true
     end
   end
   return got
@@ -236,37 +237,37 @@ end
 
 local function take(lane, most, many, about)
   weight = 0
-  local got, act, odd = 0, P .. 'act:' .. lane .. ':' .. me, 'odd:' .. lane .. ':' .. me
-  while got < most and weight <= HEAVY do
+  local got, act, skip = 0, P .. 'act:' .. lane .. ':' .. me, 'skip:' .. lane .. ':' .. me
+  while got < most and weight <= TAKE_BYTES do
     local slot = call('LPOP', act)
     if not slot then break end
     if listed[act] then listed[act][slot] = nil end
-    if has(odd) then call('SREM', P .. odd, slot) end
+    if has(skip) then call('SREM', P .. skip, slot) end
     if owner_of(slot) == me then
-      local list, visit = P .. 'rd:' .. lane .. ':' .. slot, math.min(VISIT, most - got)
-      local mailboxes = call('LPOP', list, visit)
+      local list, turn = P .. 'rd:' .. lane .. ':' .. slot, math.min(KEYS_PER_TURN, most - got)
+      local mailboxes = call('LPOP', list, turn)
       if mailboxes then
         if lane ~= 'r' then count('ready', -#mailboxes) end
         got = got + hand_out(slot, mailboxes, many, '0')
-        if #mailboxes == visit and call('EXISTS', list) == 1 then call('RPUSH', act, slot) end
+        if #mailboxes == turn and call('EXISTS', list) == 1 then call('RPUSH', act, slot) end
       end
     end
   end
-  if got < most and has('shelves') then
+  if got < most and has('parked') then
     local names = cmsgpack.unpack(about)[4]
     table.sort(names)
     for _, name in ipairs(names) do
       while got < most do
-        local mailboxes = call('SRANDMEMBER', P .. 'shelf:' .. lane .. ':' .. name, most - got)
+        local mailboxes = call('SRANDMEMBER', P .. 'parked:' .. lane .. ':' .. name, most - got)
         if #mailboxes == 0 then break end
         for _, mailbox in ipairs(mailboxes) do
-          local packed = call('HGET', P .. 'shelves', mailbox)
+          local packed = call('HGET', P .. 'parked', mailbox)
           if packed then
             local slot = cmsgpack.unpack(packed)[1]
             leave_place(slot, mailbox)
             got = got + hand_out(slot, {mailbox}, 1, '1')
           else -- nothing is left of it
-            call('SREM', P .. 'shelf:' .. lane .. ':' .. name, mailbox)
+            call('SREM', P .. 'parked:' .. lane .. ':' .. name, mailbox)
           end
         end
       end

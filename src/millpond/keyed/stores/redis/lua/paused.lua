@@ -1,3 +1,3 @@
 -- What is paused.   ARGV: skew.   Result: {now, {mailbox, slot, ...}}.
 
-return {whole(now), call('HGETALL', P .. 'held')}
+return {whole(now), call('HGETALL', P .. 'paused')}
