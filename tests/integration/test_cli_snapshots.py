@@ -91,7 +91,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 ODD = [
     (re.escape(user_and_host()), "USER@HOST"),
-    (re.escape(socket.gethostname()), "HOST"),
+    (rf"\b{re.escape(socket.gethostname())}\b", "HOST"),
     (rf"\b{os.getpid()}\b", "PID"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE AND TIME"),
     (r"\d\d-\d\d \d\d:\d\d:\d\d", "TIME"),
