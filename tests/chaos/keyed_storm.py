@@ -131,6 +131,10 @@ class Storm:
     def _spawn(self, program: str, name: str, options: dict[str, Any]) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(HERE / program), self.url_of(name), str(self.path), json.dumps(options)]
         process = subprocess.Popen(command, stderr=self.complaints)
+        while process.pid in self.names:  # the number of one that is gone: the log could not tell them apart
+            process.kill()
+            process.wait()
+            process = subprocess.Popen(command, stderr=self.complaints)
         self.names[process.pid] = name
         return process
 
