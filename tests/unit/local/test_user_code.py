@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from concurrent.futures import FIRST_COMPLETED
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,7 +94,8 @@ def test_a_slow_observer_of_a_timed_out_task_holds_up_no_other_pool():
 def test_a_slow_call_of_a_token_whose_time_is_up_holds_up_no_other_token():
     go_on, first, second = threading.Event(), threading.Event(), threading.Event()
     slow, quick = CancelToken(timeout=0.02), CancelToken(timeout=0.2)
-    slow.on_cancel(lambda: (first.set(), go_on.wait()))
+    register = partial(slow.on_cancel, lambda: (first.set(), go_on.wait()))
+    threading.Thread(target=register, daemon=True).start()  # its time may be up already: then it is called right there
     quick.on_cancel(second.set)
     try:
         assert first.wait(HANG)
