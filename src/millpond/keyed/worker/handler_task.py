@@ -27,6 +27,13 @@ class HandlerTask(asyncio.Task[None]):
             self.has_cancelled_itself = True
         return super().cancel(msg)
 
+    def uncancel(self) -> int:
+        """Take a cancellation back, as a time limit or a group of tasks inside a handler does: it was no failure."""
+        left = super().uncancel()
+        if not left:
+            self.has_cancelled_itself = False
+        return left
+
 
 def start(loop: asyncio.AbstractEventLoop, run: Coroutine[Any, Any, None]) -> HandlerTask:
     """Run handlers in a task of their own."""
