@@ -79,7 +79,7 @@ def test_jobs_are_seen_with_where_they_are_and_why(pool: KeyedPool):
         ids["waiting"] = run.dispatch("busy").id
         ids["retry"] = fail.dispatch("retry").id
         ids["dead"] = die.dispatch("dead", 7).id
-        ids["parked"] = pool.declare_job("stranger").dispatch("parked").id
+        ids["parked"] = pool.declare_job("stranger").dispatch("parked", number=8).id
         ids["delayed"] = run.options(delay=1000).dispatch("later").id
         pool.admin.pause("paused", reason="it floods us", by="ann")
         ids["paused"] = run.dispatch("paused").id
@@ -99,6 +99,7 @@ def test_jobs_are_seen_with_where_they_are_and_why(pool: KeyedPool):
         assert retry.due_at is not None and retry.dispatched_at is not None and retry.due_at > retry.dispatched_at + 60
         assert dead.attempts == 1 and dead.error.startswith("KeyError: 7") and dead.died_at is not None
         assert (dead.number, dead.arguments) == (pool.admin.dead_letters()[0].number, {"number": 7})
+        assert found[ids["parked"]].arguments == {"number": 8} and running.arguments == {}
         delayed = found[ids["delayed"]]
         assert delayed.dispatched_at is None and delayed.due_at is not None
         (pause,) = pool.admin.paused()

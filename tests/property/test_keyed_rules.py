@@ -104,7 +104,7 @@ class State:
     """The last signal that each worker has acted upon."""
 
     def hear(self, worker: str, signals: Iterable[Signal]) -> None:
-        """Let a worker have what was handed to it, once and in order."""
+        """Hand a worker what was sent to it, once and in order."""
         for one in signals:
             if one.number > self.heard[worker]:
                 self.heard[worker] = one.number

@@ -128,7 +128,7 @@ class Companions(RuleBasedStateMachine):
         name=st.sampled_from(COMPANIONS), fail=st.sampled_from(["", "", "", "before", "after"]), after=st.integers(0, 2)
     )
     def turn(self, name: str, fail: str, after: int) -> None:
-        """Let a companion take its turn; its first, second or third call to the store may be lost."""
+        """Take a companion's turn; its first, second or third call to the store may be lost."""
         real = type(self.log)._before
 
         def before(left: list[int] = [after]) -> None:  # noqa: B006
@@ -184,7 +184,7 @@ class Companions(RuleBasedStateMachine):
         assert all(count == 1 for count in asked.values()), asked
 
     def settle(self) -> None:
-        """Let everything come to its end: no more faults, and time goes on."""
+        """Bring everything to its end: no more faults, and time goes on."""
         for number in range(60):
             self.time += 0.3
             self.log.now += 300_000
@@ -420,7 +420,7 @@ def test_a_store_that_forgot_everything_is_followed_and_calls_are_answered(scene
 
 
 def settle(scene: Scene, *names: str, seconds: float = 0.3, turns: int = 12) -> None:
-    """Let time pass with nobody calling."""
+    """Advance the time with nobody calling."""
     for _ in range(turns):
         scene.pass_time(seconds)
         for name in names:

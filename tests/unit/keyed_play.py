@@ -157,11 +157,11 @@ class Clock:
             monkeypatch.setattr(module, "elapsed", lambda: self._now)
 
     def advance(self, leases: float) -> None:
-        """Let a part of a lease pass."""
+        """Advance the time by a part of a lease."""
         self._now += leases * self._lease
 
     def cut_off(self, worker: Working, leases: float = 0.9) -> None:
-        """Let a worker that cannot renew lose its lease, which still holds in the store; return when nothing runs."""
+        """End the lease of a worker that cannot renew; it still holds in the store. Return when nothing runs."""
         assert worker._worker is not None
         membership, runner = worker._worker._membership, worker._worker._runner
         assert membership is not None
@@ -169,14 +169,14 @@ class Clock:
         until(lambda: membership.is_over and runner.is_idle, "the end of what ran")
 
     def let_pass(self, leases: float, *workers: Working) -> None:
-        """Let time pass in small steps; these workers renew their leases meanwhile."""
+        """Advance the time in small steps; these workers renew their leases meanwhile."""
         for _ in range(round(4 * leases)):
             self.advance(0.25)
             for each in workers:
                 until(lambda each=each: self.is_renewed(each), "a renewal")  # type: ignore[misc]
 
     def is_renewed(self, worker: Working) -> bool:
-        """Let a worker renew its lease, and tell whether it has."""
+        """Ask a worker to renew its lease; return whether it has."""
         assert worker._worker is not None
         worker._worker._heartbeat.wake()
         membership = worker._worker._membership
@@ -184,13 +184,13 @@ class Clock:
 
 
 def skip(pool: KeyedPool, seconds: float) -> None:
-    """Let so much time pass on the clock of the store."""
+    """Advance the clock of the store by so much."""
     store: Any = pool._connection.store
     store.skew += round(seconds * 1_000_000)
 
 
 def beat_often(worker: Working) -> None:
-    """Let a worker renew its lease, however long it is, ten times a second."""
+    """Renew a worker's lease, however long it is, ten times a second."""
     assert worker._worker is not None
     heart = worker._worker._heartbeat
     heart._period = lambda: 0.1  # type: ignore[method-assign]

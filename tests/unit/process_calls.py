@@ -60,6 +60,13 @@ def square(x: int) -> int:
     return x * x
 
 
+def square_with_pauses(x: int) -> int:
+    """Take long enough now and then to be struck in the middle."""
+    if x % 250 == 0:
+        time.sleep(0.002)
+    return x * x
+
+
 def add(*numbers: int, scale: int = 1) -> int:
     return sum(numbers) * scale
 

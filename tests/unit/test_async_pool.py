@@ -79,7 +79,7 @@ class Gate:
 
 
 async def spin(passes: int = 10) -> None:
-    """Let the loop make some passes."""
+    """Wait for some passes of the loop."""
     for _ in range(passes):
         await asyncio.sleep(0)
 

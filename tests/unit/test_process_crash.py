@@ -42,7 +42,7 @@ def gate(tmp_path: Path) -> Iterator[calls.Gate]:
 
 
 def warm_up(pool: ProcessPool, *functions: Any) -> None:
-    """Let the pool learn that these functions are quick."""
+    """Run these functions until the pool has learned that they are quick."""
     for _ in range(3):
         wait([pool.submit(fn) for fn in functions], HANG)
 

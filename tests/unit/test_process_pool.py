@@ -742,15 +742,8 @@ def test_events_tell_of_workers_and_tasks():
         pool.submit(calls.square, 2).result(HANG)
         pool.submit(calls.fail).exception(HANG)
     names = [event.name for event in events]
-    assert names == [
-        "worker_started",
-        "task_started",
-        "task_finished",
-        "task_started",
-        "task_failed",
-        "pool_closed",
-        "worker_stopped",
-    ]
+    assert names[:5] == ["worker_started", "task_started", "task_finished", "task_started", "task_failed"]
+    assert sorted(names[5:]) == ["pool_closed", "worker_stopped"]  # told by two threads
     assert {event.pool for event in events} == {"mill"} and events[2].data["function"] == "square"
 
 

@@ -24,7 +24,7 @@ from waiting import HANG
 
 @contextmanager
 def answering(answer: bytes | None) -> Iterator[str]:
-    """Be a server that gives one answer to whatever it is asked, or none; return its URL."""
+    """Serve one answer to whatever is asked, or none; give the URL."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 

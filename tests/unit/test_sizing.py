@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -135,7 +136,7 @@ def test_min_workers_are_started_at_once_and_stay():
         becomes(lambda: pool.statistics().workers, 2)
 
 
-def test_an_eager_pool_starts_a_worker_for_each_task_up_to_its_size():
+def test_an_eager_pool_starts_a_worker_for_each_task_up_to_its_size(never_starved):
     busy = Busy()
     with ThreadPool(3) as pool:
         for number in range(1, 4):
@@ -147,7 +148,7 @@ def test_an_eager_pool_starts_a_worker_for_each_task_up_to_its_size():
         busy.go_on.set()
 
 
-def test_an_eager_pool_reuses_an_idle_worker():
+def test_an_eager_pool_reuses_an_idle_worker(never_starved):
     with ThreadPool(3) as pool:
         for _ in range(5):
             pool.submit(int).result(HANG)
@@ -179,12 +180,17 @@ def test_starvation_adds_workers_when_nothing_moves():
 
 
 def test_a_balanced_pool_grows_when_the_wait_would_be_long():
+    def grows() -> bool:
+        if pool.statistics().queued < 30:  # however late the pool looks at its size
+            pool.submit_many(time.sleep, [(0.05,)] * 30)
+        return pool.statistics().largest >= 4
+
     with ThreadPool(8, sizing="balanced") as pool:
-        pool.submit_many(time.sleep, [(0.05,)] * 60)
-        until(lambda: pool.statistics().largest >= 4)
+        until(grows)
+        pool.purge()
 
 
-def test_a_proactive_pool_has_workers_before_they_are_asked_for():
+def test_a_pool_measures_how_fast_tasks_come_and_how_long_they_run():
     seen = []
 
     def rule(snapshot: Snapshot) -> int:
@@ -200,6 +206,19 @@ def test_a_proactive_pool_has_workers_before_they_are_asked_for():
             time.sleep(0.01)
         assert known()[-1].arrival_rate < 200, "100 tasks come in per second at the most"
         assert known()[-1].run_time > 0.02, "each takes 50 ms at least"
+
+
+def test_a_pool_starts_what_its_rule_foresees_for_a_load_that_is_not_there_yet():
+    def foresee(snapshot: Snapshot) -> int:
+        return proactive(replace(snapshot, arrival_rate=100.0, run_time=0.05))
+
+    with ThreadPool(16, sizing=foresee) as pool:
+        busy = Busy()
+        pool.submit(busy)
+        busy.wait_for(1)
+        becomes(lambda: pool.statistics().idle, 5)  # for the tasks to come
+        assert (pool.statistics().running, pool.statistics().queued) == (1, 0)
+        busy.go_on.set()
 
 
 def test_any_callable_is_a_sizing_rule(never_starved):

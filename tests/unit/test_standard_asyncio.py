@@ -433,6 +433,14 @@ def test_awaiting_outside_of_a_loop_says_so(gate: threading.Event):
         gate.set()
 
 
+def test_run_outside_of_a_loop_says_what_to_take_instead_and_queues_nothing():
+    with ThreadPool(1) as pool:
+        for call in (pool.run, pool.options(timeout=HANG).run):
+            with pytest.raises(RuntimeError, match=r"no running event loop.* take submit\(\.\.\.\)\.result\(\)"):
+                call(int)
+        assert pool.statistics().submitted == 0
+
+
 def test_many_loops_in_many_threads_share_a_pool(hostile_switching):
     errors: list[BaseException] = []
     with ThreadPool(3) as pool:

@@ -42,7 +42,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def hostile_switching() -> Iterator[None]:
-    """Let threads switch as often as the interpreter can."""
+    """Switch threads as often as the interpreter can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

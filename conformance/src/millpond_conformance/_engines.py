@@ -28,7 +28,7 @@ from millpond.resources import ResourcePool
 from millpond.resources._engine import Engine, Question
 from millpond.resources._questions import Explain, PoolSettings, Resources, Standings, WholePool
 from millpond.resources._rules import changes, commands
-from millpond.resources._rules.records import HELD, OFFERED, WAITING, Holder, Request, Want
+from millpond.resources._rules.records import AWAY, HELD, OFFERED, WAITING, Holder, Request, Want
 from millpond.resources._rules.state import State
 from millpond.resources._rules.wire import Entry, thaw
 
@@ -589,14 +589,19 @@ def offers_to_another_session_lapse_unless_claimed(bench: Bench) -> None:
     other = bench.other
 
     def claimed() -> bool:
-        """Claim what is offered; a machine that stands still meanwhile comes too late, and is offered it again."""
-        if bench.states()["claimer"] == OFFERED:
+        """Claim what is, or was, offered: who comes too late, since the machine stood still, returns and is served."""
+        if bench.states()["claimer"] in (OFFERED, AWAY):
             bench.send(commands.Claim(other.session, ("claimer",)), other)
         return bench.states()["claimer"] == HELD
 
     bench.until(claimed, "an offer that nobody claims goes to the next, who may claim it")
-    offers = [one.id for entry in watch.entries for one in entry.changes if isinstance(one, changes.Offered)]
-    assert offers[:2] == ["sleeper", "claimer"]
+
+    def offers() -> list[str]:
+        entries = list(watch.entries)
+        return [one.id for entry in entries for one in entry.changes if isinstance(one, changes.Offered)]
+
+    bench.until(lambda: len(offers()) > 1, "a watcher hears of offers")
+    assert offers()[:2] == ["sleeper", "claimer"]
     bench.send(commands.Claim(other.session, ("sleeper",)), other)
     assert bench.states() == {"sleeper": WAITING, "claimer": HELD}, "one who was away returns to the line"
 

@@ -249,7 +249,7 @@ def _runs(tables: MemoryTables) -> dict[str, tuple[int, str, int, int, int, bool
 
 
 def finish(rules: Reference, now: int) -> None:
-    """Let everybody who was there be dead, and one worker behave: it gets all, and nothing is left but the dead."""
+    """End everybody who was there, and play one worker that behaves: it gets all, and nothing is left but the dead."""
     tables = tables_of(rules)
     settings, boxes = tables.settings, tables.mailboxes
     tables.numbers.is_paused = tables.numbers.is_shut = 0

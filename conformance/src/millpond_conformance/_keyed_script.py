@@ -84,7 +84,7 @@ class Worker:
     heard: int = 0
 
     def hear(self, signal: Signal) -> None:
-        """Have what was handed over, once."""
+        """Note what was handed over, once."""
         if signal.kind == "take" and signal.data and all(take.token != signal.note for take in self.takes):
             self.takes.append(Take(signal.slot, signal.mailbox, signal.note, (signal.data,)))
 
@@ -107,7 +107,7 @@ class Side:
         self.ends: dict[int, int] = {}
 
     def listen(self, worker: str) -> None:
-        """Let a worker listen, so that it can be handed jobs; where stores are shared, somebody else listens to all."""
+        """Listen for a worker, so that it can be handed jobs; where stores are shared, somebody else listens to all."""
         if not self.store.is_shared:
             self.store.listen(worker, lambda: None, lambda before, signal: None)
 
@@ -520,7 +520,7 @@ class Stage:
         self.calls.append((self.now, Verb("give", (worker.id, moves, "share"))))
 
     def look(self, _a: int, _b: int, _c: int) -> None:
-        """Let everybody note the ends of leases."""
+        """Note the ends of leases, as everybody would."""
         self.seen.append({one.id: one.lease_end for one in self.call("beat").members})
 
     def claim(self, who: int, seen: int, known: int) -> None:
@@ -545,7 +545,7 @@ class Stage:
             side.store.skew += microseconds
 
     def die(self, who: int, heir: int, _: int) -> None:
-        """Let all leases be over, and one worker find the others dead, as it would."""
+        """End all leases, and bury the others for one worker, as it would."""
         self.worker(who)
         survivor = self.workers[heir % len(self.workers)]
         self.look(0, 0, 0)

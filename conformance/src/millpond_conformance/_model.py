@@ -88,7 +88,7 @@ class Judge:
         return outcome
 
     def reload(self) -> None:
-        """Let the twin start from an image again."""
+        """Start the twin from an image again."""
         self.twin = clone(self.state)
 
     def _compare(self, command: commands.Command, outcome: Outcome, now: int) -> None:

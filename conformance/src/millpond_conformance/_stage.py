@@ -34,13 +34,13 @@ class Stage:
         return self.judge.state
 
     def tell(self, command: commands.Command) -> Reply:
-        """Let any command happen now."""
+        """Run any command now."""
         outcome = self.judge.step(command, self.now)
         self.changes = outcome.changes
         return outcome.reply
 
     def later(self, time: int) -> None:
-        """Let time pass, and what is over be over."""
+        """Advance the time, and end what is over then."""
         self.now += time
         self.tell(commands.Tick())
 
@@ -66,7 +66,7 @@ class Stage:
         return self.tell(commands.Acquire(name, session, number, Holder(id=session), wanted, **more))  # type: ignore[arg-type]
 
     def claim(self, *names: str) -> Reply:
-        """Let the session of the first of these requests claim them all."""
+        """Claim them all for the session of the first of these requests."""
         return self.tell(commands.Claim(self.state.requests[names[0]].session, names))
 
     def decline(self, name: str) -> Reply:
@@ -90,7 +90,7 @@ class Stage:
         return self.tell(commands.Renew(request.session, request.token))
 
     def pass_on(self, name: str) -> Reply:
-        """Let the holder pass on what a request holds."""
+        """Pass on what a request holds, as its holder."""
         request = self.state.requests[name]
         return self.tell(commands.Pass(request.session, request.token))
 

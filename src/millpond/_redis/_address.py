@@ -180,7 +180,7 @@ def _either(url: str, options: Mapping[str, str], name: str, yes: Sequence[str],
 
 
 def _limit(made: socket.socket, seconds: float) -> None:
-    """Let the kernel keep the time limit: Python asks it before each call whether there is something to read."""
+    """Leave the time limit to the kernel: Python asks it before each call whether there is something to read."""
     whole, part = divmod(max(1, round(min(seconds, _LONGEST) * 1_000_000)), 1_000_000)  # 0 would be no limit
     limit = struct.pack("ll", whole, part)
     made.settimeout(None)

@@ -123,7 +123,7 @@ class Gate:
                 file.turnstile.release()
 
     def leave(self) -> None:
-        """Let the next one in. In a forked child this does nothing: it was the parent who entered."""
+        """Leave, so that the next one may enter. In a forked child this does nothing: it was the parent who entered."""
         file = self._inside.get(threading.get_ident())
         if file is None:
             raise RuntimeError(f"this thread is not inside the gate {self.path!r}; leave() follows enter()")
@@ -158,7 +158,7 @@ class Gate:
         return f"its gate is held by {blocker}, for {waited:.1f} s or longer: continue or end that"
 
     def close(self) -> None:
-        """Be done with it: nobody may be inside through this object. Another Gate of the process stays as it is."""
+        """Close it: nobody may be inside through this object. Another Gate of the process stays as it is."""
         for file in (*self._past, self._file):
             file.done()
         self._past.clear()

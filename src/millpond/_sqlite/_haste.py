@@ -36,7 +36,7 @@ class _Haste:
             setswitchinterval(SHORT)
 
     def end(self) -> None:
-        """Be as before. Doing so without having begun does nothing."""
+        """Restore the usual interval. Doing so without having begun does nothing."""
         self._threads.discard(get_ident())
         if not self._threads and self._usual and getswitchinterval() < LONG:
             setswitchinterval(self._usual)

@@ -125,7 +125,7 @@ class Session:
     # -- ourselves ----------------------------------------------------------------------------------------------------
 
     def register(self, selector: selectors.BaseSelector) -> None:
-        """Have a selector wait for the bell and for deaths. To be done anew after `mend`."""
+        """Register the bell and the deaths with a selector. To be done anew after `mend`."""
         selector.register(self.bell, selectors.EVENT_READ)
         if self.deaths.fileno() >= 0:
             selector.register(self.deaths, selectors.EVENT_READ)

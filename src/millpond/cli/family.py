@@ -26,7 +26,7 @@ def _prctl() -> Callable[..., int] | None:
 
 
 def adopt_orphans() -> None:
-    """Let what the command leaves behind be our child, so that we know of it (Linux)."""
+    """Become the parent of what the command leaves behind, so that we know of it (Linux)."""
     prctl = _prctl()
     if prctl is not None:
         prctl(_ADOPT_ORPHANS, 1, 0, 0, 0)
@@ -55,7 +55,7 @@ def _is_proc_ours() -> bool:
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent is killed (Linux); now, if that has happened already."""
+    """Ask the kernel to kill this process when its parent is killed (Linux); end now, if that has happened already."""
     prctl = _prctl()
     if prctl is not None:
         prctl(_DIE_WITH_PARENT, signal.SIGKILL, 0, 0, 0)

@@ -50,17 +50,24 @@ def discover() -> list[Gpu]:
     return _nvidia() or _amd()
 
 
-def allowed(labels: Sequence[tuple[str, str]]) -> dict[str, str] | list[dict[str, str]] | None:
-    """Return what to ask for: these labels, within the GPUs that an outer variable allows."""
-    wanted = dict(labels)
+def limit() -> tuple[str, str] | None:
+    """Return the outer variable that says which GPUs may be used here, and what it says."""
     for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         listed = os.environ.get(variable)
         if listed is not None:
-            names = [one.strip() for one in listed.split(",") if one.strip()]
-            if not names:
-                raise click.ClickException(f"{variable} is empty: no GPU may be used here")
-            return [{**wanted, ("index" if one.isdigit() else "uuid"): one} for one in names]
-    return wanted or None
+            return variable, listed
+    return None
+
+
+def allowed(labels: Sequence[tuple[str, str]]) -> dict[str, str] | list[dict[str, str]] | None:
+    """Return what to ask for: these labels, within the GPUs that an outer variable allows."""
+    wanted, outer = dict(labels), limit()
+    if outer is None:
+        return wanted or None
+    names = [one.strip() for one in outer[1].split(",") if one.strip()]
+    if not names:
+        raise click.ClickException(f"{outer[0]} is empty: no GPU may be used here")
+    return [{**wanted, ("index" if one.isdigit() else "uuid"): one} for one in names]
 
 
 def _nvidia() -> list[Gpu]:
@@ -111,9 +118,7 @@ def variables(labels: Sequence[dict[str, str]]) -> dict[str, str]:
 
     On AMD, ROCR chooses first, and HIP counts from 0 what is left.
     """
-    indexes = [each["index"] for each in labels if "index" in each]
-    if not indexes:
-        return {}
+    indexes = [each["index"] for each in labels]
     chosen = ",".join(indexes)
     if labels[0].get("maker") == "amd":
         rest = ",".join(map(str, range(len(indexes))))

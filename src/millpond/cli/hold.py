@@ -176,7 +176,7 @@ class _Run:
                 alone = [name for name in grant.resources if capacities.get(name) == 1]
                 self._tails.lock(wanted.pool, alone, self._say, self._deadline)
             except AcquireTimeout as error:
-                _say(f"no {wanted} within {self._options.timeout:g} s: {str(error).partition(': ')[2] or error}")
+                _say(f"no {wanted} within {self._options.timeout:g} s: {in_the_way(error, wanted)}")
                 raise
         return Hold(wanted.pool, list(grant.resources), grant.token, shown(self._place.url))
 
@@ -278,6 +278,14 @@ class _Run:
         child.poll()
 
 
+def in_the_way(error: AcquireTimeout, wanted: Wanted) -> str:
+    """Say why one waited in vain, in a person's words: where nobody knows, programs are told which methods tell."""
+    why = str(error).partition(": ")[2] or str(error)
+    if why.startswith("waiters() and holders() tell"):
+        return f"`millpond who {wanted.pool}` tells who is ahead and who holds what"
+    return why
+
+
 def _standing(pool: ResourcePool, wanted: Wanted) -> str:
     waiters = pool.waiters()
     us = (lending.host_of(pool.url), os.getpid())  # in containers many have one pid
@@ -323,7 +331,7 @@ class _Signals:
         return self
 
     def pass_on_to(self, child: subprocess.Popen[bytes]) -> None:
-        """Let this be the command."""
+        """Pass signals on to this process from now on, those that came early first."""
         self._child = child
         while self._early:
             self._handle(self._early.pop(0), None)

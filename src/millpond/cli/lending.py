@@ -101,7 +101,9 @@ def ensure(
     pool: ResourcePool, url: str, wanted: Wanted, *, may_create: bool, say: Callable[[str], None] | None = None
 ) -> None:
     """Make a lock of a name that nobody has used so far; or GPUs, of those that are here."""
-    if pool.resources():
+    if there := pool.resources():
+        if wanted.pool == gpus.POOL:
+            _insist_on_index({one.name: one.labels for one in there if wanted.suits(one.name, one.labels)}, url)
         return
     if wanted.pool == gpus.POOL:
         found = gpus.discover()
@@ -127,6 +129,18 @@ def ensure(
             say(f"{wanted.pool!r} is new: a lock of its own" + (f" (there is {near})" if near else ""))
 
 
+def _insist_on_index(labels: Mapping[str, Mapping[str, str]], url: str) -> None:
+    """Refuse GPUs that no variable could name: the command would see all of them, and so use those of others."""
+    for name, has in labels.items():
+        if "index" not in has:
+            full = f"{gpus.POOL}/{name}"
+            raise NotThere(
+                f"{full} has no label `index`, from which CUDA_VISIBLE_DEVICES is set (at {shown(url)}): "
+                f"`millpond remove {full}`, and when none is left `millpond run --gpus 1 -- true` adds the GPUs that "
+                f"are here with their labels; or `millpond add {gpus.POOL} gpu-0 --label index=0`"
+            )
+
+
 def _adding(wanted: Wanted) -> str:
     """Return the command that would add what is wanted."""
     labels = "".join(f" --label {key}={value}" for key, value in wanted.labels)
@@ -139,9 +153,11 @@ def acquire(pool: ResourcePool, url: str, wanted: Wanted, **options: Any) -> Gra
     try:
         return pool.acquire(selector, name=wanted.name, count=wanted.number, **options)
     except Unsatisfiable:
+        outer = gpus.limit() if wanted.pool == gpus.POOL else None
+        within = f"{outer[0]} is {outer[1]} here, and allows no others; " if outer else ""
         raise NotThere(
-            f"nothing of {pool.name!r} at {shown(url)} could ever satisfy {wanted}: `millpond ls {pool.name}` lists "
-            f"what there is, {_adding(wanted)} adds to it"
+            f"nothing of {pool.name!r} at {shown(url)} could ever satisfy {wanted}: {within}`millpond ls {pool.name}` "
+            f"lists what there is, {_adding(wanted)} adds to it"
         ) from None
 
 
@@ -150,4 +166,6 @@ def variables(pool: ResourcePool, held: Hold) -> dict[str, str]:
     if held.pool != gpus.POOL:
         return {}
     labels = {each.name: dict(each.labels) for each in pool.resources()}
-    return gpus.variables([labels.get(name, {}) for name in held.resources])
+    mine = {name: labels.get(name, {}) for name in held.resources}
+    _insist_on_index(mine, held.url)
+    return gpus.variables(list(mine.values()))

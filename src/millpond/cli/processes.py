@@ -88,7 +88,7 @@ class Processes:
             os.read(self._wake_receiver, 4096)
 
     def _pass_on(self) -> None:
-        """Tell them to end; those that are just told so for another reason have heard the first signal."""
+        """Pass signals on to the workers; those just told to end for another reason have heard the first one."""
         while self._signals:
             number = self._signals.pop(0)
             self._is_ending = True

@@ -114,14 +114,14 @@ class Tails:
                 os.close(file)
 
     def unlock(self) -> None:
-        """Let go, also of what the command has left behind."""
+        """Release the locks, also those that the command has left behind."""
         for file in self.files:
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_UN)
         self.close()
 
     def close(self) -> None:
-        """Let go; what the command has left behind keeps its own."""
+        """Close the files; what the command has left behind keeps its own."""
         for file in self.files:
             with contextlib.suppress(OSError):
                 os.close(file)

@@ -179,7 +179,7 @@ for _function in (run_admitted, run_observed, HoldingCall.__call__, ObservedCall
 
 
 def hold(task: Task[Any], give_back: Callable[[Any], object]) -> None:
-    """Have `give_back(task)` called when the call of a task has ended, or its time is up, or it was cancelled."""
+    """Call `give_back(task)` when the call of a task has ended, or its time is up, or it was cancelled."""
     call = task._fn
     if isinstance(call, TimedCall):  # inside it, so that it is given back when the time is up
         call.fn = HoldingCall(call.fn, give_back, task)

@@ -140,7 +140,12 @@ class LoopWatcher(Watchers):
 
 def await_from_the_start(task: Awaitable) -> Awaited[Any]:
     """Return the asyncio future of a task that is not queued yet."""
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "no running event loop: run() is awaited in a coroutine; elsewhere take submit(...).result()"
+        ) from None
     awaited: Awaited[Any] = Awaited(loop=loop)
     awaited.task = task
     task._watchers = LoopWatcher(awaited, inbox_of(loop))

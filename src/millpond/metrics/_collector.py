@@ -56,7 +56,7 @@ class _Local:
         return readings
 
     def keep(self, readings: Readings) -> None:
-        """Let no count be less than it was."""
+        """Keep each count at least as high as it was."""
         for series, value in readings.values.items():
             if series[0].endswith("_total"):
                 readings.values[series] = self.counted[series] = max(value, self.counted.get(series, 0.0))

@@ -18,7 +18,7 @@ _known: weakref.WeakSet[Renewed] = weakref.WeakSet()
 
 
 def renew_in_child(thing: Renewed) -> None:
-    """Have `begin_anew` called in every child that is forked from now on."""
+    """Call `begin_anew` in every child that is forked from now on."""
     _known.add(thing)
 
 

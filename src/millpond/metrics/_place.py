@@ -156,7 +156,7 @@ class _Part:
             self.tell_away(readings)
 
     def tell_away(self, readings: Readings) -> None:
-        """Tell that the place cannot be reached; there may be no pool to name."""
+        """Report that the place cannot be reached; there may be no pool to name."""
         readings.add("millpond_up", ("", self._kind), 0)
 
     def read(self, away: set[str], readings: Readings) -> None:

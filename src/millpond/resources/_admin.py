@@ -66,7 +66,7 @@ class Admin:
         self._change(commands.Resize(_resource(resource), size, self._by, _arguments.text(reason, "reason")))
 
     def cordon(self, resource: str, *, reason: str | None = None) -> None:
-        """Stop lending a resource; its holder keeps it."""
+        """Stop lending a resource; its holder keeps it. What is quarantined stays so."""
         self._mark(resource, CORDONED, reason)
 
     def uncordon(self, resource: str, *, reason: str | None = None) -> None:
@@ -78,7 +78,7 @@ class Admin:
         self._mark(resource, QUARANTINED, _arguments.why(reason))
 
     def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
-        """Stop lending a resource, and wait until it is given back; then it is cordoned.
+        """Stop lending a resource, and wait until it is given back; then it is cordoned, or still quarantined.
 
         With `timeout` over first, `AcquireTimeout` is raised and the resource goes on draining.
         """

@@ -65,7 +65,7 @@ class AsyncAdmin:
         await self._change(commands.Resize(_resource(resource), size, self._by, _arguments.text(reason, "reason")))
 
     async def cordon(self, resource: str, *, reason: str | None = None) -> None:
-        """Stop lending a resource; its holder keeps it."""
+        """Stop lending a resource; its holder keeps it. What is quarantined stays so."""
         await self._mark(resource, CORDONED, reason)
 
     async def uncordon(self, resource: str, *, reason: str | None = None) -> None:
@@ -77,7 +77,7 @@ class AsyncAdmin:
         await self._mark(resource, QUARANTINED, _arguments.why(reason))
 
     async def drain(self, resource: str, *, reason: str | None = None, timeout: float | None = None) -> None:
-        """Stop lending a resource, and wait until it is given back; then it is cordoned.
+        """Stop lending a resource, and wait until it is given back; then it is cordoned, or still quarantined.
 
         With `timeout` over first, `AcquireTimeout` is raised and the resource goes on draining.
         """

@@ -275,7 +275,7 @@ class AsyncStream(Generic[T]):
             self._post((value,))
 
     def close(self) -> None:
-        """Let the iteration end after what is there."""
+        """End the iteration after what is there."""
         self._post(None)
 
     def _post(self, item: tuple[T] | None) -> None:

@@ -311,7 +311,7 @@ class AsyncGrant(AsyncObtainable):
         return AcquireTimeout(f"{words}: {why}" if why else words)
 
     def _hang_latch(self) -> AsyncLatch[OwnRequest]:
-        """Be told of the next step."""
+        """Return a latch that is set by the next step."""
         latch: AsyncLatch[OwnRequest] = AsyncLatch()
         self._latch = latch
         self._request.settled = latch.set
@@ -325,7 +325,7 @@ class AsyncGrant(AsyncObtainable):
         self._request.command = msgspec.structs.replace(self._request.command, rank=rank, refused=refused)
 
     async def _look_at_offer(self) -> AsyncLatch[OwnRequest]:
-        """Let the requester's placement accept or decline what was offered; return what tells how that goes on."""
+        """Ask the requester's placement to accept or decline what was offered; return the latch of what follows."""
         request = self._request
         offered = {name for name, _ in request.shares}
         token = request.token

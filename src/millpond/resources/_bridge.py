@@ -236,7 +236,7 @@ class Stream(Generic[T]):
             self._condition.notify()
 
     def close(self) -> None:
-        """Let the iteration end after what is there."""
+        """End the iteration after what is there."""
         with self._condition:
             self._closed = True
             self._condition.notify()

@@ -93,7 +93,7 @@ class Engine(Protocol):
         """Answer a question about the pool as it is now."""
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
-        """Tell every entry from now on; return what stops it. With `own`, what concerns others may be left out."""
+        """Notify of every entry from now on; return what stops it. With `own`, what concerns others may be left out."""
 
     def accept(self, pool: str, request: str, token: int, until: int) -> bool:
         """Take an offered lock at once, if the engine can make sure without a commit that it will not lapse.

@@ -312,7 +312,7 @@ class Grant(Obtainable):
         return AcquireTimeout(f"{words}: {why}" if why else words)
 
     def _hang_latch(self) -> Latch[OwnRequest]:
-        """Be told of the next step."""
+        """Return a latch that is set by the next step."""
         latch: Latch[OwnRequest] = Latch()
         self._latch = latch
         self._request.settled = latch.set
@@ -326,7 +326,7 @@ class Grant(Obtainable):
         self._request.command = msgspec.structs.replace(self._request.command, rank=rank, refused=refused)
 
     def _look_at_offer(self) -> Latch[OwnRequest]:
-        """Let the requester's placement accept or decline what was offered; return what tells how that goes on."""
+        """Ask the requester's placement to accept or decline what was offered; return the latch of what follows."""
         request = self._request
         offered = {name for name, _ in request.shares}
         token = request.token

@@ -10,7 +10,7 @@ from millpond.resources._engine import Question
 from millpond.resources._history import Known
 from millpond.resources._rules.changes import Ended
 from millpond.resources._rules.commands import Acquire
-from millpond.resources._rules.records import DRAINING, Settings, Want
+from millpond.resources._rules.records import DRAINING, QUARANTINED, Settings, Want
 from millpond.resources._rules.replica import Replica
 from millpond.resources._rules.step import told
 from millpond.resources._rules.wire import freeze
@@ -160,14 +160,14 @@ class Explain(Question[str], frozen=True):
 
 
 class IsDraining(Question[bool], frozen=True):
-    """Whether a resource is still being drained."""
+    """Whether a resource that is to be drained is still held."""
 
     resource: str
 
     def answer(self, replica: Replica, now: int) -> bool:
-        """Return whether it is there, in that state."""
+        """Return whether it is there, lent to nobody more, and not given back yet."""
         found = replica.state.resources.get(self.resource)
-        return found is not None and found.state == DRAINING
+        return found is not None and found.state in (DRAINING, QUARANTINED) and found.used > 0
 
 
 class CountRequests(Question[int], frozen=True):

@@ -39,10 +39,13 @@ class Asked:
                 )
             case "full":
                 return PoolFull(f"{self._pool} is full: {detail}; try again when others are done")
-        if kind == "unsatisfiable" or detail.startswith("unsatisfiable"):
+        if detail.startswith("unsatisfiable"):
+            kind = detail = "unsatisfiable"
+        if kind == "unsatisfiable":
+            namesake = f"name={detail!r} asks for the resource of that name; or " if detail not in ("", kind) else ""
             return Unsatisfiable(
-                f"no resource of {self._pool} could ever satisfy {self._wants!r}: add one that matches (resources() "
-                "lists them), or use wait_for_capacity=True"
+                f"no resource of {self._pool} could ever satisfy {self._wants!r}: {namesake}add one that matches "
+                "(resources() lists them), or use wait_for_capacity=True"
             )
         if kind == "busy" or detail.startswith("timed out"):
             return self.timed_out(why)

@@ -143,9 +143,14 @@ def _reachable(programs: Path, folder: Path) -> Path:
     try:
         subprocess.run([programs / "postgres", "--version"], check=True, capture_output=True, cwd="/", **_as_nobody())
     except (OSError, subprocess.CalledProcessError):
-        copy = folder / "programs"
+        package = programs.parents[1]
+        copy = folder / "programs" / package.name / programs.parent.name
         shutil.copytree(programs.parent, copy)
-        os.chmod(folder, 0o755)
+        libraries = package.with_name(f"{package.name}.libs")  # beside a wheel's package, where its programs look
+        if libraries.is_dir():
+            shutil.copytree(libraries, folder / "programs" / libraries.name)
+        for each in (folder, folder / "programs", copy.parent):
+            os.chmod(each, 0o755)
         return copy / "bin"
     return programs
 

@@ -68,7 +68,7 @@ class Moves:
         return sorted(told, key=lambda one: float(-one["until"]))[:KEPT]
 
     def _share(self, told: list[dict[str, Any]]) -> None:
-        """Tell what was begun again once, where several died together: the counters are those of the pool."""
+        """Report what was begun again once, where several died together: the counters are those of the pool."""
         dead = [row for row in told if row["rerun"] is not None]
         for row in dead:
             mine = self.seen[row["worker"]]

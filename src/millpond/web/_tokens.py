@@ -59,7 +59,7 @@ class Tokens:
         return int(text.partition(".")[0]) > time.time() and given not in self._ended
 
     def end(self, session: str) -> None:
-        """Let a session count no more."""
+        """End a session: it counts no more."""
         if self.is_session(session):
             self._ended[session] = None
             if len(self._ended) > SESSIONS:

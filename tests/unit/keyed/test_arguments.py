@@ -663,3 +663,36 @@ def test_a_result_has_the_same_limit_as_arguments(make: Callable[..., KeyedPool]
         unread.dispatch("k")
         assert len(large.dispatch("k", 1).result(HANG)) == 1
         assert [letter.name for letter in pool.admin.dead_letters()] == ["large"]
+
+
+def takes_a_number(number: int): ...
+
+
+def takes_a_list(names: list[str], job: Any = None): ...
+
+
+@pytest.mark.parametrize(("function", "kind"), [(takes_a_number, "int"), (takes_a_list, r"list\[str\]")])
+def test_a_first_parameter_that_is_no_job_by_its_annotation_is_refused_where_it_is_declared(
+    pool: KeyedPool, function, kind
+):
+    with pytest.raises(
+        TypeError, match=rf"as its first parameter, and .* is annotated as {kind}: def takes_a_.*\(job, n"
+    ):
+        pool.job(function)
+
+
+def unannotated(job, number: int): ...
+
+
+def anything(job: Any): ...
+
+
+def an_object(job: object): ...
+
+
+def by_a_name_for_type_checkers(job: OnlyForTypeCheckers): ...  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize("function", [unannotated, anything, an_object, by_a_name_for_type_checkers])
+def test_a_first_parameter_that_may_be_the_job_is_taken(pool: KeyedPool, function):
+    pool.job(function)

@@ -442,7 +442,9 @@ def test_what_cannot_be_printed_is_tried_again_as_the_policy_says_and_has_a_reas
     make: Callable[..., KeyedPool], number: int, colour: str, is_watched: bool
 ):
     events: list[str] = []
-    pool = make(on_event=lambda event: events.append(event.name)) if is_watched else make()
+    pool = (
+        make(lease=play.LONG, on_event=lambda event: events.append(event.name)) if is_watched else make(lease=play.LONG)
+    )
     runs: list[int] = []
 
     def plain(job: Job) -> None:

@@ -98,7 +98,7 @@ def owned(store: MemoryStore, worker: str) -> int:
 
 
 def settle_down(feed: Feed, *, turns: int = 10) -> None:
-    """Let the feed do what it would do at once."""
+    """Run the feed until it has done what it would do at once."""
     for _ in range(turns):
         feed._bell.clear()
         feed._round()

@@ -164,7 +164,7 @@ class Scene:
         return Signal(number, "take", f"j:k{number}", "", 1000 + number, b"" if is_over else body, slot)
 
     async def settle(self) -> None:
-        """Let the loop do what it has to."""
+        """Wait until the loop has done what it has to."""
         async with asyncio.timeout(HANG):
             await self.runner.idle(HANG)
             for _ in range(5):

@@ -251,13 +251,13 @@ def test_lease_and_drain_are_changed_while_no_worker_is_there(make: Callable[...
     pool = make(lease=play.LONG)
     with pool.worker():
         with pytest.raises(ValueError, match="end them first"):
-            pool.admin.configure(lease=7.0)
+            pool.admin.configure(lease=300.0)
         pool.admin.configure(max_per_key=3)
-    pool.admin.configure(lease=7.0, drain=3.0)
+    pool.admin.configure(lease=300.0, drain=3.0)
     with pool.worker():
         (view,) = pool.workers()
-        assert 0 < view.lease_left <= 7.0
-    make(lease=7.0, drain=3.0).statistics()
+        assert 0 < view.lease_left <= 300.0
+    make(lease=300.0, drain=3.0).statistics()
 
 
 @pytest.mark.parametrize(

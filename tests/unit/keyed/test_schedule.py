@@ -123,7 +123,7 @@ def test_keys_may_be_asked_for_each_time(pool: KeyedPool):
 def test_a_key_that_is_full_misses_its_time_and_no_other_key_does(url: str, caplog: pytest.LogCaptureFixture):
     ran: list[str] = []
     gate = threading.Event()
-    with KeyedPool("full", url, max_per_key=1) as pool:
+    with KeyedPool("full", url, lease=play.LONG, max_per_key=1) as pool:
 
         @pool.every(0.1, keys=lambda: ["slow", "", "fast", 7])  # type: ignore[list-item]
         def tick(job: Job) -> None:

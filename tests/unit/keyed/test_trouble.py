@@ -315,7 +315,7 @@ def test_answers_that_are_lost_at_random_lose_nothing(make: Callable[..., KeyedP
     """A call takes effect, or not, and fails: nothing is lost or twice at once, and no key is stuck afterwards."""
     print(f"{seed=}")
     dice = random.Random(seed)
-    one, two, calm = make(lease=play.LONG, drain=5.0), make(), make()
+    one, two, calm = make(lease=play.LONG, drain=play.LONG), make(), make()
     log = play.Log()
     done: list[tuple[str, int]] = []
 
@@ -749,9 +749,9 @@ def test_a_worker_lives_by_the_settings_of_the_pool_that_was_made_anew(make: Cal
         pool.admin.drop(force=True)  # it is made anew by the worker, which asks for the defaults
         worker._heartbeat.wake()
         until(lambda: working.is_member and working.id != before)
-        assert worker._feed.rebalancer._settings.lease == 5 * SECOND
-        assert worker._feed.rebalancer._sightings.lease == 5.0
-        assert worker._heartbeat._period() == 5.0 / 3
+        becomes(lambda: worker._feed.rebalancer._settings.lease, 5 * SECOND)  # all soon after it has its new id
+        becomes(lambda: worker._feed.rebalancer._sightings.lease, 5.0)
+        becomes(worker._heartbeat._period, 5.0 / 3)
         assert do.dispatch("k").result(HANG) == "k"
 
 

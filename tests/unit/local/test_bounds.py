@@ -42,7 +42,7 @@ def fail() -> None:
 
 
 def leave_by(way: str, pool: ThreadPool) -> None:
-    """Have a task leave the pool in this way while another runs."""
+    """Take a task out of the pool in this way while another runs."""
     held, started = threading.Event(), threading.Event()
 
     def run_first() -> None:

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections import Counter
+from concurrent.futures.thread import BrokenThreadPool
 
 import pytest
 
@@ -108,3 +110,17 @@ def test_a_pool_that_was_growing_at_a_fork_grows_in_the_child():
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=HANG, check=False)
     assert done.returncode == 0
+
+
+def test_who_waits_until_a_pool_is_idle_is_woken_when_its_initializer_fails():
+    def fail() -> None:
+        until(lambda: pool._runner.drainers)
+        raise ValueError("no database")
+
+    pool = ThreadPool(1, initializer=fail)
+    task = pool.submit(int)
+    drainer = threading.Thread(target=pool.drain, daemon=True)  # the exit of a program waits in the same way
+    drainer.start()
+    drainer.join(HANG)
+    assert not drainer.is_alive()
+    assert isinstance(task.exception(HANG), BrokenThreadPool)

@@ -392,10 +392,15 @@ def test_a_time_limit_ends_its_task_whatever_on_cancel_raises(caplog):
 
 def test_a_time_limit_ends_its_task_when_nobody_can_take_its_workers_place(caplog):
     caplog.set_level(logging.CRITICAL, "millpond")
-    gate = threading.Event()
+    begun, gate = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        gate.wait(HANG)
+
     pool = ThreadPool(1)
-    task = pool.subpool(1).options(timeout=0.1).submit(gate.wait)
-    until(lambda: pool.statistics().running)
+    task = pool.subpool(1).options(timeout=0.1).submit(run)
+    until(lambda: begun.is_set() or task.done())  # its time may be up by now, and its worker's place taken
     pool.shutdown(wait=False)
     assert isinstance(task.exception(HANG), TaskTimeout)
     gate.set()

@@ -35,7 +35,7 @@ async def eventually(question: Callable[[], Any]) -> Any:
 
 @contextlib.contextmanager
 def early_timers(seconds: float) -> Iterator[None]:
-    """Let what is due within so many seconds be done now.
+    """Run now what is due within so many seconds.
 
     So a lease that no slow machine can lose is renewed all the same while a test looks.
     """

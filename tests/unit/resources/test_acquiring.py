@@ -57,6 +57,14 @@ async def test_every_kind_of_selector_is_understood(lab, selector, served):
         assert grant.resource == served
 
 
+async def test_a_name_that_is_given_as_a_label_is_refused_with_the_way_to_ask_for_it(lab):
+    pool = await gpus(lab)
+    with pytest.raises(
+        Unsatisfiable, match="could ever satisfy 'gpu-0': name='gpu-0' asks for the resource of that name"
+    ):
+        await pool.acquire("gpu-0")
+
+
 async def test_a_name_asks_for_that_one(lab):
     pool = await gpus(lab)
     async with pool.acquire(name="gpu-1") as grant:

@@ -63,6 +63,22 @@ def test_a_drained_resource_is_cordoned_when_the_last_holder_is_gone():
     assert pool.mark("a", "draining").detail == "cordoned", "nobody is on it"
 
 
+@pytest.mark.parametrize("state", ["cordoned", "draining"])
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_quarantined_resource_stays_quarantined_and_keeps_the_reason_when_it_is_cordoned_or_drained(state, is_held):
+    pool = Stage("a")
+    if is_held:
+        pool.ask("1")
+    pool.tell(do.Mark("a", "quarantined", "ann", "smoke"))
+    assert pool.tell(do.Mark("a", state, "ben", "firmware")).detail == "quarantined"
+    assert not pool.changes
+    if is_held:
+        pool.release("1")
+    found = pool.state.resources["a"]
+    assert (found.state, found.note) == ("quarantined", "smoke")
+    assert pool.mark("a", "active").detail == "active"
+
+
 def test_a_removed_resource_goes_when_the_last_holder_is_gone():
     pool = Stage("a", "b")
     pool.ask("1", "@a")
@@ -370,7 +386,7 @@ def test_a_bundle_does_not_overtake_a_writer_nor_a_writer_an_overdue_bundle():
 
 
 def cost_of_writers(count: int) -> float:
-    """Let so many writers wait, each for its own resource; return the seconds of CPU per writer, once all are overdue."""
+    """Queue so many writers, each for its own resource; return the seconds of CPU per writer, once all are overdue."""
     state = State()
     for index in range(count):
         step(state, do.Add(f"r{index}", {}, 3), 1)

@@ -24,7 +24,7 @@ asynchronous = pytest.mark.asyncio
 
 
 def cut_off(pool) -> None:
-    """Let no renewal of this pool's grants reach the engine."""
+    """Withhold all renewals of this pool's grants from the engine."""
     engine = pool._own.engine
     apply = engine.apply
 

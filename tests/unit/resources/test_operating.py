@@ -162,6 +162,17 @@ async def test_a_drain_of_a_free_resource_is_over_at_once(lab):
     assert (await pool.resources())[0].state == "cordoned"
 
 
+async def test_a_drain_of_a_quarantined_resource_waits_for_its_holder_and_leaves_it_quarantined(lab):
+    pool = await two(lab)
+    async with pool.acquire(name="a"):
+        await pool.admin.quarantine("a", reason="smoke")
+        with pytest.raises(AcquireTimeout, match="'a' is still held after 0.1 s"):
+            await pool.admin.drain("a", timeout=0.1)
+    await asyncio.wait_for(pool.admin.drain("a", reason="firmware"), HANG)
+    assert (await pool.resources())[0].state == "quarantined"
+    assert await pool.admin.explain("a") == "a is quarantined (smoke)"
+
+
 async def test_a_drain_that_takes_too_long_raises_and_goes_on(lab):
     pool = await two(lab)
     async with pool.acquire(name="a"):

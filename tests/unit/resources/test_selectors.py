@@ -168,7 +168,7 @@ LABELS = st.dictionaries(WORDS, VALUES.map(str), max_size=3)
 
 
 def naive(selector, labels):
-    """Tell which of the alternatives, as the user wrote them, is the first to match."""
+    """Return which of the alternatives, as the user wrote them, is the first to match."""
     alternatives = [{}] if selector is None else [selector] if isinstance(selector, dict) else selector
     for index, terms in enumerate(alternatives):
         for key, value in terms.items():

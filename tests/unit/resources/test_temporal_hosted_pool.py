@@ -78,7 +78,7 @@ def held(hosted: HostedPool) -> dict[str, str]:
 
 
 def later(hosted: HostedPool, seconds: float) -> None:
-    """Let time pass, and wake the pool when it wants to be woken, as its workflow does."""
+    """Advance the time, and wake the pool when it wants to be woken, as its workflow does."""
     end = hosted.now + int(seconds * SECOND)
     for _ in range(1000):
         due = hosted.due()

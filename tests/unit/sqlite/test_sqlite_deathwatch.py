@@ -6,7 +6,6 @@ import dataclasses
 import os
 import select
 import subprocess
-import sys
 
 import pytest
 
@@ -110,7 +109,7 @@ def test_those_no_longer_asked_for_are_forgotten(watch, sleeper):
 
 
 def test_one_who_has_moved_to_another_live_file_is_watched_there(watch, live, sleeper, clock):
-    """What is known of him must be what he says now: in a file that is gone nobody's lock can be found."""
+    """What is known of a process must be what it says now: in a file that is gone nobody's lock can be found."""
     stranger = dataclasses.replace(sleeper().passport, namespace="elsewhere")
     watch.update({1: dataclasses.replace(stranger, live_nonce="of a file that is gone")})
     watch.update({1: stranger})
@@ -190,7 +189,7 @@ def test_where_the_system_has_no_pidfd_everybody_is_polled(live, sleeper, monkey
     watch.close()
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="warns of threads that pytest's plugins may have")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of threads that pytest's plugins may have
 def test_a_forked_child_that_closes_it_does_not_end_the_parents_watch(watch, sleeper):
     one = sleeper()
     watch.update({1: one.passport})

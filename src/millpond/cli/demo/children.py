@@ -51,7 +51,7 @@ class Child:
         return at
 
     def terminate(self) -> float:
-        """Tell it to end; return when."""
+        """Ask it to end (SIGTERM); return when that was."""
         at = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         return at

@@ -117,7 +117,7 @@ class Tenants:
         return self._end_one(is_killed=True)
 
     def drain(self) -> Failover | None:
-        """Tell a worker to leave: it ends what it has begun, and hands over the rest."""
+        """Ask a worker to leave: it ends what it has begun, and hands over the rest."""
         return self._end_one(is_killed=False)
 
     def _end_one(self, *, is_killed: bool) -> Failover | None:
@@ -145,7 +145,7 @@ class Tenants:
             self._story.say(f"{self._start_worker()} starts")
 
     def burst(self) -> None:
-        """Let one tenant dispatch many jobs at once."""
+        """Dispatch many jobs of one tenant at once."""
         key = random.choice(KEYS)
         self._bursts.append(key)
         self._story.say(f"{key} dispatches {BURST} jobs at once; they wait in its own mailbox and hold up nobody")
@@ -188,7 +188,7 @@ class Tenants:
         return all(id(one) in self._told for one in self.ledger.failovers)
 
     def tell(self) -> None:
-        """Tell what followed from the end of a worker, once that is known."""
+        """Report what followed from the end of a worker, once that is known."""
         with self._lock:
             waiting = [one for one in self.ledger.failovers if id(one) not in self._told]
             settled = [one for one in waiting if one.is_settled]

@@ -197,6 +197,13 @@ def shape_of(name: str, function: Callable[..., Any]) -> Shape | AnyShape:
     parameters = list(inspect.signature(function).parameters.values())
     if not parameters or parameters[0].kind not in _BY_POSITION:
         raise TypeError(f"job {name!r}: a handler takes the job as its first parameter: def {name}(job, ...)")
+    kind = _hints(function).get(parameters[0].name)
+    plain = typing.get_origin(kind) or kind
+    if isinstance(plain, type) and plain.__module__ == "builtins" and plain is not object:
+        raise TypeError(
+            f"job {name!r}: a handler takes the job as its first parameter, and {parameters[0].name!r} is annotated as "
+            f"{inspect.formatannotation(kind)}: def {name}(job, {parameters[0].name}, ...)"
+        )
     rest = parameters[1:]
     if any(each.kind in _REST for each in rest):
         return OpenShape(name, function, rest)

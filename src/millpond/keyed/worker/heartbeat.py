@@ -80,7 +80,7 @@ class Heartbeat:
         self._wake.set()
 
     def give_up(self, membership: Membership) -> None:
-        """Have nobody keep up a membership that is over, and join anew."""
+        """Drop a membership that is over, and join anew."""
         self._outer.give_up(membership.id)
         self._wake.set()
 

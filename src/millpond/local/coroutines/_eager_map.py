@@ -130,7 +130,7 @@ class EagerMap(Generic[T]):
         return False
 
     def yield_place(self) -> None:
-        """Have a worker give its place to an entry that may come before it."""
+        """Ask a worker to give its place to an entry that may come before it."""
         if self._places_wanted < len(self.workers):
             self._places_wanted += 1
             self.is_interrupted = True

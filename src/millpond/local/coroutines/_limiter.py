@@ -320,7 +320,7 @@ class Limiter:
             await self._idle.wait()
 
     def notify(self) -> None:
-        """Let in whoever waits for room, and wake those who wait for an idle pool, as far as it is so."""
+        """Admit whoever waits for room, and wake those who wait for an idle pool, as far as it is so."""
         if self.admission is not None and self.admission.waiting:
             self.admission.let_in()
         if self._idle is not None and self.is_idle():

@@ -73,7 +73,7 @@ class IoHandle:
         self.running = io
 
     def call_soon(self, call: Callable[[], object]) -> None:
-        """Have the thread call this soon, if there is one; a call that is on its way is not added again."""
+        """Queue a call for the thread to make soon, if there is one; a call that is on its way is not added again."""
         with self._runner.lock:
             io = self.running
             if io is not None and call not in self.calls:

@@ -217,7 +217,7 @@ class ProcessRunner:
             )
 
     def pause(self) -> None:
-        """Let no task start; what is on its way to a worker and not started comes back."""
+        """Start no more tasks; what is on its way to a worker and not started comes back."""
         with self.lock:
             self.is_paused = True
             for worker in self.workers.all:

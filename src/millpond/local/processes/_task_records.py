@@ -54,7 +54,7 @@ class TaskRecords:
         self.tries: dict[Hashable, int] = {}  # how often calls were tried again whose worker died
 
     def hold_place(self, task: Task[Any], _: Callable[[Any], None]) -> None:
-        """Have the place of an admitted task given back once, when it has ended or was cancelled."""
+        """Note that the place of an admitted task is to be given back once, when it has ended or was cancelled."""
         self.admitted.add(task)
 
     def leave_places(self, tasks: Iterable[Task[Any]]) -> None:

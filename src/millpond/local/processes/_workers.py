@@ -39,7 +39,7 @@ def usable_context(context: BaseContext) -> BaseContext:
 
 
 def restore_main_file() -> bool:
-    """Let a worker that is started while the interpreter ends find the main script, whose `__file__` is gone then.
+    """Restore the main script's `__file__`, gone while the interpreter ends, for a worker that is started then.
 
     Returns whether it was gone.
     """

@@ -118,7 +118,7 @@ class Slice:
         return seen == self._seen
 
     def stop(self) -> list[Any]:
-        """Let the worker end after its current item; return the rest, in reverse."""
+        """End the worker after its current item; return the rest, in reverse."""
         self._items.append(STOP)
         rest = [item for item in self._items[1:] if item is not STOP]
         self._items[:] = [STOP]

@@ -127,7 +127,7 @@ class Scaling:
         self._stalled_for = 0.0 if endings > 0 or not len(backlog) else self._stalled_for + seconds
 
     def _reap(self) -> None:
-        """Let those leave who were idle throughout the reaper's period."""
+        """Dismiss those who were idle throughout the reaper's period."""
         workers = self._workers
         if self._reaper is None:
             return

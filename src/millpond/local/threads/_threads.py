@@ -98,5 +98,6 @@ def _is_initialized(worker: Worker, workers: Workers) -> bool:
         runner.mark_broken(f"the initializer of pool {runner.name!r} raised {error!r}, so no task can run")
         workers.remove(worker)
         runner.fail_queued()  # also what came in while this worker was still there
+        runner.drainers.wake()
         return False
     return True

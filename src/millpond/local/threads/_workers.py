@@ -298,7 +298,7 @@ class Workers:
             return True
 
     def dismiss(self, number: int) -> None:
-        """Let the workers leave that have been idle longest."""
+        """Dismiss the workers that have been idle longest."""
         for _ in range(number):
             try:
                 lock = self.idle.pop(0)

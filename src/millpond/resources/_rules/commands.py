@@ -79,7 +79,7 @@ class Release(Verb, frozen=True):
 
 
 class Renew(Verb, frozen=True):
-    """Let a lease run for its whole length again from now. A lease that is over is not revived."""
+    """Renew a lease for its whole length from now. A lease that is over is not revived."""
 
     session: str
     token: int
@@ -160,7 +160,10 @@ class Resize(Verb, frozen=True):
 
 
 class Mark(Verb, frozen=True):
-    """Set a resource's state: active, cordoned, draining or quarantined."""
+    """Set a resource's state: active, cordoned, draining or quarantined.
+
+    What is quarantined is not cordoned or drained as well: it stays so, with its reason, until it is active.
+    """
 
     name: str
     state: str

@@ -78,7 +78,7 @@ class Line:
         self._last: tuple[int, int] | None = None
 
     def push(self, order: int, request: Request) -> None:
-        """Let a request join at its place."""
+        """Add a request at its place."""
         seq = request.seq
         last = self._last
         if last is None or (order >= last[0] and seq > last[1]):
@@ -89,7 +89,7 @@ class Line:
         self.size += 1
 
     def leave(self, request: Request) -> None:
-        """Let one of them go, who still waits now, but will not."""
+        """Remove one of them, who still waits now, but will not."""
         self.size -= 1
         heap = self.heap
         if not self.size:

@@ -297,7 +297,7 @@ class State:
         request.shares = ()
 
     def _fill(self, request: Request, resource: Resource) -> None:
-        """Let who has the whole of a resource have the whole of it again, now that it has another size."""
+        """Give who has the whole of a resource the whole of it again, now that it has another size."""
         wants = [want for want in request.wants for _ in range(want.count)]
         shares = []
         for want, (name, units) in zip(wants, request.shares, strict=True):

@@ -20,6 +20,7 @@ from millpond.resources._rules.records import (
     DRAINING,
     HELD,
     OFFERED,
+    QUARANTINED,
     REMOVING,
     WAITING,
     Request,
@@ -177,11 +178,16 @@ def _acquire(turn: Turn, command: commands.Acquire) -> Reply:
         request.since = now
         request.until = now + command.lease if command.lease else 0
     elif not command.patient and not _is_possible(state, request):
-        return Reply("unsatisfiable", command.id)
+        return Reply("unsatisfiable", command.id, detail=_namesake(state, command))
     elif not command.wait:
         return Reply("busy", command.id)
     turn.decide(changes.Asked(request, seen=command.seen))
     return _standing(request)
+
+
+def _namesake(state: State, command: commands.Acquire) -> str:
+    """Return the resource whose name stands where a label should, or ""."""
+    return next((want.selector for want in command.wants if want.selector in state.resources), "")
 
 
 def _ask_again(turn: Turn, command: commands.Acquire, known: Request) -> Reply:
@@ -391,6 +397,8 @@ def _mark(turn: Turn, command: commands.Mark) -> Reply:
         return Reply("unknown", command.name)
     if resource.state == REMOVING and command.state != ACTIVE:
         return Reply("ok", command.name, detail=REMOVING)  # it goes anyway; only to make it active calls it back
+    if resource.state == QUARANTINED and command.state in (CORDONED, DRAINING):
+        return Reply("ok", command.name, detail=QUARANTINED)  # lent to nobody as it is, and its reason stays
     turn.decide(changes.Marked(command.name, command.state, command.by, command.reason))
     _settle(turn, ((command.name, 0),))
     return Reply("ok", command.name, detail=resource.state)

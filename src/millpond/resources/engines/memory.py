@@ -127,7 +127,7 @@ class MemoryEngine:
         return DONE
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
-        """Tell every entry of the pool from now on."""
+        """Notify of every entry of the pool from now on."""
         with self._lock:
             here = self._pool(pool)
             here.watchers = [*here.watchers, watcher]
@@ -186,7 +186,7 @@ class MemoryEngine:
         return pool
 
     def _tell(self, pool: _Pool) -> None:
-        """Tell what is new: one thread at a time, in order, with no lock held while it talks."""
+        """Notify of what is new: one thread at a time, in order, with no lock held while it calls."""
         mine = False
         try:
             with self._lock:

@@ -257,7 +257,7 @@ class Companion:
             self._failures, self._trouble = 0, None
 
     def _take_turns(self) -> None:
-        """Let the pools take their turns, or with a slow store some of them: who is silent for long is replaced."""
+        """Take the turns of the pools, or with a slow store of some of them: who is silent for long is replaced."""
         if not self._turns:
             self._turns = list(self._questions.keys() | self._pools.keys())
         until = elapsed() + TURNS
@@ -396,12 +396,12 @@ class Companion:
                 self._bury(session)
 
     def _bury(self, session: Session) -> None:
-        """Tell the store that a process is gone, as soon as it can be told: what it held is free from then on."""
+        """Report to the store that a process is gone, as soon as that is possible: its grants are free from then on."""
         if self._sessions.get(session.session) is session:  # else it has said goodbye as it went
             self._end(session, f"process {session.process.pid} on {self._here.host} is gone")
 
     def _end(self, session: Session, reason: str) -> None:
-        """Let a session be over."""
+        """End a session."""
         del self._sessions[session.session]
         if session.process.fileno() >= 0:
             with contextlib.suppress(KeyError, ValueError):
@@ -435,7 +435,7 @@ class Companion:
             self._compare(pool)
 
     def _let_idle_go(self, pool: HostedPool) -> None:
-        """Let sessions leave a pool in which they have long had nothing: it costs the store two calls a second."""
+        """Retire sessions that have long had nothing in a pool: watching them costs the store two calls a second."""
         for session in self._sessions.values():
             if pool.name in session.pools and pool.is_idle(session.session, IDLE):
                 session.pools.discard(pool.name)
@@ -593,7 +593,7 @@ class Companion:
             self._selector.register(session.process, selectors.EVENT_READ, session)
 
     def _enter(self, session: Session, name: str) -> HostedPool:
-        """Let a session use a pool: from now on somebody watches over it there."""
+        """Enter a session in a pool: from now on somebody watches over it there."""
         pool = self._pool(name)
         if name not in session.pools or session.session not in pool.listeners:
             session.pools.add(name)
@@ -638,7 +638,7 @@ class Companion:
         connection.tell(_messages.Names(ask.number, ()))
 
     def _disconnect(self, connection: Connection) -> None:
-        """Let a connection go. The process may live on: as another program, or with another companion."""
+        """Close a connection. The process may live on: as another program, or with another companion."""
         if connection in self._connections:
             self._connections.discard(connection)
             self._selector.unregister(connection.socket)

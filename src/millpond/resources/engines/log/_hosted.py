@@ -179,7 +179,7 @@ class HostedPool:
         self._over[session] = (call, elapsed())
 
     def admit(self, session: Listener) -> None:
-        """Let a session of this machine use it."""
+        """Admit a session of this machine."""
         name = session.session
         self.listeners[name] = session
         self._called_at[name] = elapsed()
@@ -197,12 +197,12 @@ class HostedPool:
         )
 
     def retire(self, session: str) -> None:
-        """Let a session that is idle go until it comes again: nobody need watch over it here."""
+        """Retire a session that is idle until it comes again: nobody need watch over it here."""
         self.forget(session)
         self._written_off.append(session)
 
     def forget(self, session: str) -> None:
-        """Tell a session nothing more."""
+        """Remove a session from those who are notified."""
         self.listeners.pop(session, None)
         self._called_at.pop(session, None)
         self.curious.discard(session)
@@ -606,7 +606,7 @@ class HostedPool:
         return {one for one in found if one not in self.listeners}
 
     def _tell(self, steps: Iterable[Step]) -> None:
-        """Tell the sessions of this machine what was decided: entries first, then the answers to them."""
+        """Notify the sessions of this machine of what was decided: entries first, then the answers to them."""
         told: dict[str, list[Entry]] = {}
         everything: list[Entry] = []
         listeners = self.listeners

@@ -48,7 +48,7 @@ class Apply(Message, frozen=True, tag=2):
 
 
 class Look(Message, frozen=True, tag=3):
-    """Tell how requests of the session stand; with `strays`, also which others it has."""
+    """Ask how requests of the session stand; with `strays`, also which others it has."""
 
     number: int
     pool: str
@@ -64,7 +64,7 @@ class GetImage(Message, frozen=True, tag=4):
 
 
 class Watch(Message, frozen=True, tag=5):
-    """Tell what happens in a pool: all of it, or what concerns the session. Answered when it has begun."""
+    """Subscribe to what happens in a pool: all of it, or what concerns the session. Answered when it has begun."""
 
     number: int
     pool: str
@@ -72,7 +72,7 @@ class Watch(Message, frozen=True, tag=5):
 
 
 class GetPools(Message, frozen=True, tag=6):
-    """Tell the names of all pools."""
+    """Ask for the names of all pools."""
 
     number: int
 

@@ -97,7 +97,7 @@ def _start_at(path: str, url: str, here: Witness) -> socket.socket:
 
 @contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Have a file lock, which a process that is forked meanwhile does not keep."""
+    """Hold a file lock, which a process that is forked meanwhile does not keep."""
     deadline = elapsed() + START
     with _own(open(path, "a+")) as lock:
         while True:

@@ -54,7 +54,7 @@ def seen_from(one: Witness, here: Witness) -> bool | None:
 
 
 def verdict(one: Witness, here: Witness) -> bool | None:
-    """Tell the same of a session whose witness is silent: a machine that was started anew has no old processes left.
+    """Return the same of a session whose witness is silent: a machine that was started anew has no old processes left.
 
     Ask only then: two machines may have been made from one image, and have one id.
     """

@@ -138,7 +138,7 @@ class SqliteEngine:
         return DONE
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
-        """Tell every entry of the pool from now on; with `own`, only what concerns this session need be prompt."""
+        """Notify of every entry of the pool from now on; with `own`, only what concerns this session need be prompt."""
         self._check_open()
         with self._use:
             self._replicas.glance([pool])
@@ -354,7 +354,7 @@ class SqliteEngine:
         return isinstance(error, Exception)
 
     def _publish(self) -> None:
-        """Tell what was committed, then give the answers. Outside of the gate: who is woken takes the CPU or the GIL.
+        """Publish what was committed, then give the answers. Outside the gate: who is woken takes the CPU or the GIL.
 
         Interrupted, whoever comes next goes on where this one stopped; what was told or answered twice is heard once.
         """

@@ -93,7 +93,7 @@ def load(transaction: Transaction, pool: int) -> tuple[Replica, int]:
 
 
 def follow(transaction: Transaction, pool: int, replica: Replica) -> list[Entry] | None:
-    """Let a replica follow what was written since; return that, or None if it does not join on."""
+    """Apply what was written since to a replica; return that, or None if it does not join on."""
     first = pool * _VERSIONS
     here = first + replica.version
     rows = transaction.execute(

@@ -45,12 +45,12 @@ class Pool:
         return self.replica.state.due() if self.replica is not None else None
 
     def watch(self, watcher: Watcher, *, own: bool) -> None:
-        """Tell every entry from now on; with `own`, not everything need be prompt."""
+        """Notify of every entry from now on; with `own`, not everything need be prompt."""
         self.watchers = [*self.watchers, watcher]
         self.curious += not own
 
     def unwatch(self, watcher: Watcher, *, own: bool) -> None:
-        """Tell this one no more."""
+        """Remove this one from the watchers."""
         self.watchers = [one for one in self.watchers if one is not watcher]
         self.curious -= not own
 
@@ -61,7 +61,7 @@ class Pool:
             self.heard = self.replica.version
 
     def tell(self) -> None:
-        """Tell the watchers what they have not heard. Interrupted, it is told again."""
+        """Notify the watchers of what they have not heard. Interrupted, it is told again."""
         while self.unheard:
             news = self.unheard
             self._tell(news)
@@ -119,7 +119,7 @@ class Replicas:
         self._followed.clear()
 
     def bring_up(self, transaction: Transaction, name: str) -> Pool:
-        """Have a replica that is up to date in this batch. Once only: from then on it may be ahead of the file."""
+        """Bring a replica up to date in this batch. Once only: from then on it may be ahead of the file."""
         if name not in self._followed:
             self._follow(transaction, name, create=True).tell()
             self._followed.add(name)
@@ -171,7 +171,7 @@ class Replicas:
         return pool
 
     def _goes_on(self, transaction: Transaction, pool: Pool) -> bool:
-        """Let the replica follow with a single statement, and tell whether it could."""
+        """Bring the replica up to date with a single statement; return whether that was possible."""
         if pool.replica is None or pool.id is None or not pool.replica.version:
             return False
         replica, pool.replica = pool.replica, None  # interrupted in the middle, it would be good for nothing

@@ -63,7 +63,7 @@ class Wakeups:
             self._session.bell.drain()
 
     def listen_on(self, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]) -> None:
-        """Have an event loop read the bell itself: that saves a change of threads for all that it hears."""
+        """Add the bell to an event loop, which reads it itself: that saves a change of threads for all it hears."""
         if self.loop_that_listens is None or self.loop_that_listens.is_closed():
             with contextlib.suppress(NotImplementedError, ValueError, KeyError):
                 loop.add_reader(self._session.bell.fileno(), heard)
@@ -77,7 +77,7 @@ class Wakeups:
             self.listen()
 
     def unlisten(self) -> None:
-        """Have no event loop read the bell any more: it would hear whatever has the bell's descriptor next."""
+        """Remove the bell from the event loop that reads it: it would hear whatever has the bell's descriptor next."""
         loop, self.loop_that_listens = self.loop_that_listens, None
         if loop is None or loop.is_closed():
             return

@@ -94,7 +94,7 @@ class PoolActivities:
 
     @activity.defn(name=_messages.WATCH)
     async def watch(self, workflow_id: str) -> None:
-        """Tell a pool which of its workflows are closed, until it has none for a while."""
+        """Notify a pool which of its workflows are closed, until it has none for a while."""
         try:
             await self._watch(workflow_id)
         except asyncio.CancelledError:

@@ -17,7 +17,7 @@ PAUSE = 2.0
 
 
 def tell(url: str, session: str, pools: Iterable[str]) -> None:
-    """Tell them that the process of that session has ended, as soon as the server answers."""
+    """Report to the pools that the process of that session has ended, as soon as the server answers."""
     engine = open_engine(url)
     deadline = time.monotonic() + PATIENCE
     left = list(pools)

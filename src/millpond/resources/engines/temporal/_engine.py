@@ -83,7 +83,7 @@ class _Pool:
         return self.sender.is_running
 
     async def _deliver(self, parcels: Sequence[Pending], answer: _messages.Answer, sent: float) -> None:
-        """Let watchers hear what a batch did, then answer those who sent it."""
+        """Notify watchers of what a batch did, then answer those who sent it."""
         for one, reply in zip(parcels, answer.replies, strict=True):
             self._note(one.command, reply)
         await self.follower.hear(answer, sent)
@@ -189,7 +189,7 @@ class TemporalEngine:
         return DONE
 
     def watch(self, pool: str, watcher: Watcher, *, own: bool = False) -> Callable[[], None]:
-        """Tell every entry of the pool from now on."""
+        """Notify of every entry of the pool from now on."""
         here = self._pool(pool)
         item = (watcher, own)
         here.watchers = [*here.watchers, item]
@@ -325,7 +325,7 @@ class TemporalEngine:
 
 
 def _nobody(answer: Reply | Exception) -> None:
-    """Tell nobody: the entries do, or the next look."""
+    """Notify nobody: the entries do, or the next look."""
 
 
 async def _from_now_on(follower: Follower) -> None:

@@ -315,7 +315,7 @@ class Follower:
             self._tail = None
 
     async def _rest(self) -> None:
-        """Let several tasks of a busy pool come with one poll; while only this process is busy, none is needed."""
+        """Pause, so that several tasks of a busy pool come with one poll; none is needed while only we are busy."""
         await asyncio.sleep(REST)
         while self._is_busy() and self.is_alone:  # noqa: ASYNC110  (it costs nothing, and is rare)
             await asyncio.sleep(0.01)

@@ -405,7 +405,7 @@ class HostedPool:
         return list(self.replica.history)[-new:]
 
     def _rebase(self) -> None:
-        """Let this be the last state that is surely good."""
+        """Keep this as the last state that is surely good."""
         self._base = wire.freeze(self.replica.state), self.replica.version
         self._journal = []
 

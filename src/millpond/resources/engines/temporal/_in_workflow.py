@@ -266,7 +266,7 @@ class WorkflowGrant:
             raise self._loss()
 
     async def renew(self) -> None:
-        """Let a lease run for its whole length again from now."""
+        """Renew a lease for its whole length from now."""
         self.check()
         own = _own_grants()
         reply, cancelled = await own.send(self._pool, commands.Renew(own.session, self._token))
@@ -470,7 +470,7 @@ class _OwnGrants:
     async def send(
         self, pool: str, command: Command, grace: int = 0, until: float | None = None
     ) -> tuple[Reply | None, asyncio.CancelledError | None]:
-        """Have a command carried out; return a cancellation that came meanwhile with the answer.
+        """Send a command to be carried out; return a cancellation that came meanwhile with the answer.
 
         There is no answer (None) when it takes longer than `until`, or much longer than a cancellation: a request is
         then taken back, if it still can be, and all else goes on by itself.

@@ -41,7 +41,7 @@ class PoolClient:
         return self.client.get_workflow_handle(self.workflow_id, run_id=run_id)
 
     async def update(self, update_id: str, message: bytes) -> bytes:
-        """Have the pool run a batch, and return what it answers.
+        """Send the pool a batch to run, and return what it answers.
 
         The SDK's own call would do, but for its patience: it tries again by itself, and a pool that moves on to a new
         run, in a few milliseconds, would be found there after a second.

@@ -117,7 +117,7 @@ class Sender:
         return await future
 
     def beat(self) -> None:
-        """Let the pool hear that the process lives, with an empty batch."""
+        """Notify the pool with an empty batch that the process lives."""
         with self._lock:
             if self._is_running:
                 return

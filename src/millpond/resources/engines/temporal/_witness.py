@@ -43,7 +43,7 @@ class Witness:
         return self._process.pid if self._process is not None else None
 
     def mention(self, pool: str) -> None:
-        """Let it know of a pool, before anything is asked for there."""
+        """Name a pool to it, before anything is asked for there."""
         with self._lock:
             if pool not in self.pools:
                 self.pools.add(pool)
@@ -70,7 +70,7 @@ class Witness:
             _end(process)
 
     def leave_behind(self) -> None:
-        """Let it watch on after we have closed without giving everything back: it tells the pools when we end."""
+        """Leave it watching after we have closed without giving everything back: it tells the pools when we end."""
         with self._lock:
             self.pools.clear()
             process, self._process = self._process, None
