@@ -242,7 +242,7 @@ class Checker:
                 self.faults.append(f"{key} #{number} was acknowledged and is lost ({began})")
 
     def _is_forgotten(self, moment: float, since: float | None = None) -> bool:
-        """Tell whether the store may have lost what happened then.
+        """Return whether the store may have lost what happened then.
 
         A dispatch that was begun before an outage and returned after it (`since`, `moment`) may have taken effect before
         it: other jobs of its process went with it, and whoever sent them was held up by the outage.
@@ -265,7 +265,7 @@ class Checker:
             active.append(run)
 
     def _was_still(self, older: Run, newer: Run) -> bool:
-        """Tell whether the older one's worker stood still past its lease, and stopped it soon after it woke."""
+        """Return whether the older one's worker stood still past its lease, and stopped it soon after it woke."""
         for begin, end in self.processes[older.pid].stills:
             is_past = min(newer.began, end) - begin >= MARGIN * self.lease and newer.began <= end + WAKING
             if is_past and older.began <= end + SIGNAL_SLACK and older.ended <= end + self.zombie:
@@ -273,7 +273,7 @@ class Checker:
         return False
 
     def _is_orphan(self, older: Run, newer: Run) -> bool:
-        """Tell whether the store has lost all knowledge of the older one."""
+        """Return whether the store has lost all knowledge of the older one."""
         if not self.may_lose:
             return False
         return any(

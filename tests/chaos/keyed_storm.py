@@ -199,7 +199,7 @@ class Storm:
                 del self.producers[name]
 
     def freeze(self, victim: subprocess.Popen[bytes], seconds: float | None = None) -> None:
-        """Let a process stand still for a while, or until `thaw`. One that does so already is left alone."""
+        """Stop a process for a while, or until `thaw`. One that stands still already is left alone."""
         if victim.pid in self.frozen:
             return
         self.frozen.add(victim.pid)
@@ -296,7 +296,7 @@ class Storm:
         return {run.key: run.token for run in runs if run.pid == worker.pid and run.ended == inf}
 
     def have_all(self, workers: Iterable[subprocess.Popen[bytes]], residents: Iterable[str]) -> bool:
-        """Tell whether these residents run on these workers."""
+        """Return whether these residents run on these workers."""
         return set(residents) <= set().union(*map(self.held_by, workers))
 
     def holder(self, count: int = 1) -> subprocess.Popen[bytes]:
@@ -347,7 +347,7 @@ class Storm:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let the storm end, everything be done, and everybody go home."""
+        """End the storm: wait until everything is done, and everybody has gone."""
         self._calm()
         for producer in self.producers.values():
             self.log.write("T", pid=producer.pid)

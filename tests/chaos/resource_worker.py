@@ -38,8 +38,10 @@ class Worker:
         self.name = name
         self.has_begun = False
         self.is_over = False
+        self.stands_still = False  # now and then, while it uses something
         self.guard = threading.Lock()
         self.in_use: set[str] = set()
+        self.stillness = threading.Lock()
         self.is_armed = False  # the next alarm interrupts, once
         self.is_open = False  # the main thread has the oracle's books open
         self.is_late = False  # an alarm came meanwhile
@@ -123,7 +125,7 @@ class Worker:
             self.use(grant)
 
     def interrupt(self) -> None:
-        """Be interrupted at any moment of it, as by Ctrl-C."""
+        """Hold a resource, interrupted at any moment of it, as by Ctrl-C."""
         try:
             try:
                 self.is_armed = True
@@ -208,11 +210,22 @@ class Worker:
                 self.has_begun = True
             if self.random.random() < 0.3:
                 time.sleep(self.random.random() * 0.004)
+            if self.stands_still and self.random.random() < 0.05:
+                self.stand_still()
         finally:
             with self.guard:
                 self.in_use -= exclusive
             for device in devices:
                 device.close()
+
+    def stand_still(self) -> None:
+        """Stop this process while it uses something, until the storm lets it go on: it does so while the mark is there."""
+        mark = still(self.folder, self.name)
+        with self.stillness:
+            mark.touch()
+            # sent to the process, it might reach another thread, and this one go on to the next line
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+            mark.unlink()
 
     def violate(self, what: str) -> None:
         with open(self.folder / "violations", "a") as file:
@@ -222,6 +235,11 @@ class Worker:
 def begun(folder: Path, name: str) -> Path:
     """Return the file that is there as soon as that worker has used a grant."""
     return folder / f"begun-{name}"
+
+
+def still(folder: Path, name: str) -> Path:
+    """Return the file that is there while that worker stands still by itself."""
+    return folder / f"still-{name}"
 
 
 def main() -> None:
@@ -236,7 +254,10 @@ def main() -> None:
                 os.dup2(nothing.fileno(), 0)  # its pipes are not ours
                 os.dup2(nothing.fileno(), 1)
             pool = ResourcePool("chaos", url, holder=name, on_lost="ignore")
-            Worker(pool, folder, name, seed=int(number)).run()
+            worker = Worker(pool, folder, name, seed=int(number))
+            # on SQLite a lock can be accepted that the file does not tell of yet
+            worker.stands_still = url.startswith("sqlite")
+            worker.run()
             return
         print(answer, flush=True)
 

@@ -1,7 +1,8 @@
 """Programs of the chaos on Temporal: `python temporal_worker.py workflows|plain URL POOL FOLDER SEED`.
 
 Whoever holds a resource locks its device file: the kernel knows whether two use it at once, and lets go when a process
-dies. A conflict is noted in `faults`, every use with its token in `uses`, and who made it with its process in `users`.
+dies. A conflict is noted in `faults`, and a lock or lease of a plain program that was lost before its time; every use with
+its token in `uses`, and who made it with its process in `users`.
 
 A use that a busy machine made longer than its limit (that of an activity, or of a lease) is judged by nobody: what it
 uses may have been lent again by then, and rightly.
@@ -27,11 +28,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from millpond.errors import PoolError
+    from millpond.errors import LeaseLost, PoolError
     from millpond.resources import ResourcePool, temporal
     from millpond.resources.engines.temporal._url import parse
 
 QUEUE = "chaos"
+FAILURE = "it fails while it holds"
 LIMIT = 2.0
 """Seconds that an activity may take; leases are longer."""
 
@@ -101,7 +103,7 @@ class Cycle:
                         ),
                     )
                 if number % 5 == 1 and left == rounds:
-                    raise ApplicationError("it fails while it holds", non_retryable=True)
+                    raise ApplicationError(FAILURE, non_retryable=True)
                 if number % 5 == 2 and left > 1:
                     workflow.continue_as_new(args=[pool, folder, number, left - 1, grant.detach()])
         return number
@@ -119,8 +121,9 @@ def plain(url: str, name: str, folder: str, seed: int) -> None:
     pool = ResourcePool(name, url, on_lost="ignore", holder=f"plain-{os.getpid()}")
     print("ready", flush=True)
     while True:
+        lease = 4.0 if dice.random() < 0.5 else None
+        asked = time.time()
         try:
-            lease = 4.0 if dice.random() < 0.5 else None
             with pool.acquire(timeout=20, lease=lease) as grant:
                 began = time.time()
                 grant.check()
@@ -128,6 +131,8 @@ def plain(url: str, name: str, folder: str, seed: int) -> None:
                     time.sleep(dice.random() * 0.05)
         except PoolError as error:
             note(folder, "errors", f"{os.getpid()} {type(error).__name__}: {error}")
+            if isinstance(error, LeaseLost) and (lease is None or time.time() - asked < 0.9 * lease):
+                note(folder, "faults", f"lost before its time: {error}")
 
 
 async def terminate(url: str, workflow_id: str, *, kindly: bool) -> None:

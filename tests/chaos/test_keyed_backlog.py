@@ -45,8 +45,8 @@ def two_workers(store: str, folder: Path) -> Iterator[tuple[KeyedPool, list[subp
         yield pool, workers
 
 
-def seconds_until_taken_over(store: str, folder: Path, jobs: int) -> tuple[float, int]:
-    """Return how long it took until the keys of the dead ran elsewhere, and how much of the backlog was left then."""
+def seconds_until_taken_over(store: str, folder: Path, jobs: int) -> float:
+    """Return how long it took until the keys of the dead ran elsewhere, amid a backlog that does not come to its end."""
     with two_workers(store, folder) as (pool, (victim, survivor)):
         owned = {int(each.label.rpartition(":")[2]): each.id for each in pool.workers()}
         slots = pool.slots()
@@ -55,28 +55,36 @@ def seconds_until_taken_over(store: str, folder: Path, jobs: int) -> tuple[float
         busy = ours[:3000]
         work = pool.declare_job("work", keep_result=0)
         done = pool.statistics().done_total
-        for start in range(0, jobs, 10_000):
-            work.dispatch_many([(busy[number % len(busy)], True) for number in range(start, start + 10_000)])
+
+        def fill() -> None:
+            work.dispatch_many([(busy[number % len(busy)], True) for number in range(10_000)])
+
+        for _ in range(jobs // 10_000):
+            fill()
         until(lambda: pool.statistics().done_total > done + 1000, "the survivor is at it")
         victim.kill()
         killed = time.monotonic()
         work.dispatch_many([(key, False) for key in theirs[:KEYS]])
         log = folder / "log-1"
-        until(lambda: log.exists() and len(log.read_text().split()) == KEYS, "its keys run elsewhere", 2 * HANG)
-        return time.monotonic() - killed, pool.statistics().jobs
+
+        def is_taken_over() -> bool:
+            if pool.statistics().jobs < jobs // 2:  # so that it goes on, however late the lease ends on a busy machine
+                fill()
+            return log.exists() and len(log.read_text().split()) == KEYS
+
+        until(is_taken_over, "its keys run elsewhere", 2 * HANG)
+        return time.monotonic() - killed
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_keys_of_a_dead_worker_run_while_the_survivor_still_has_a_backlog(store: str, tmp_path: Path) -> None:
-    took, left = seconds_until_taken_over(store, tmp_path, 100_000)
-    print(f"{store}: {took:.1f} s, {left} jobs left")
-    assert left > 1000
+    took = seconds_until_taken_over(store, tmp_path, 100_000)
+    print(f"{store}: {took:.1f} s")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("store", STORES)
 def test_with_300_000_jobs_before_them_they_run_within_10_seconds(store: str, tmp_path: Path) -> None:
-    took, left = seconds_until_taken_over(store, tmp_path, 300_000)
-    print(f"{store}: {took:.1f} s, {left} jobs left")
-    assert left > 1000
+    took = seconds_until_taken_over(store, tmp_path, 300_000)
+    print(f"{store}: {took:.1f} s")
     assert took <= 10.0

@@ -1,8 +1,8 @@
 """Keyed pools under storms: real processes killed, stopped, dismissed and cut off at random.
 
 What must hold is read from the log of what ran when (`keyed_checker`, `keyed_log`). Seeds are printed; `CHAOS_SEED`
-repeats one (the choices, not the timing). There are seventy kills here, at a lease of a second. `keyed_mutants` shows
-that these tests can fail.
+repeats one (the choices, not the timing). There are seventy kills here, at a lease of a second. `mutants` shows that
+these tests can fail.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_kills_among_stops_farewells_and_joins_break_no_promise(store: str, tmp_
 @pytest.mark.parametrize("store", STORES)
 def test_a_join_storm_and_a_rolling_restart_interrupt_nothing(store: str, tmp_path: Path) -> None:
     """Each job runs once, and nothing overlaps, while all workers are replaced; each slot moves about twice."""
-    with storm_on(store, tmp_path, workers=2, rate=250, lease=HANG) as storm:
+    with storm_on(store, tmp_path, workers=2, rate=250, lease=HANG, pool={"drain": 2 * HANG}) as storm:
         storm.start()
         share(storm, 2)
         storm.size = 5
@@ -107,7 +107,7 @@ def test_a_join_storm_and_a_rolling_restart_interrupt_nothing(store: str, tmp_pa
 
 
 def dismiss_amid_a_job(storm: Storm, worker: subprocess.Popen[bytes]) -> None:
-    """Have a worker leave while it runs a job, which ends only when the worker is leaving and others have done some."""
+    """Dismiss a worker while it runs a job, which ends only when the worker is leaving and others have done some."""
     mine = next(each for each in storm.pool.workers() if each.label.endswith(f":{worker.pid}"))
     for key in (f"held-{worker.pid}-{number}" for number in itertools.count()):
         if storm.pool.owner(key).owner == mine.id:
@@ -173,7 +173,8 @@ def test_a_strict_worker_that_stood_still_past_its_lease_ends(tmp_path: Path) ->
 @pytest.mark.parametrize(("store", "job"), [("sqlite", "flow"), ("redis", "call")])
 def test_a_worker_killed_while_it_drains_holds_back_only_what_it_ran(store: str, job: str, tmp_path: Path) -> None:
     """All keys share one slot. Its owner is asked to leave while a handler runs, and killed before that has ended."""
-    with storm_on(store, tmp_path, workers=1, producers=0, residents=2, lease=3.0, pool={"slots": 1}) as storm:
+    one_slot = {"slots": 1, "drain": 2 * HANG}
+    with storm_on(store, tmp_path, workers=1, producers=0, residents=2, lease=10.0, pool=one_slot) as storm:
         storm.start()
         owner = storm.holder(2)
         storm.dispatch(job, "long", FOR_EVER)
@@ -318,7 +319,7 @@ def cut_off_until_others_take_over(storm: Storm, proxy_of: Callable[[str], Proxy
 def cut_off(
     storm: Storm, victim: subprocess.Popen[bytes], proxy_of: Callable[[str], Proxy]
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Let nothing through between the store and a worker, nor those behind the same proxy; give the workers of them."""
+    """Block all between the store and a worker and those behind the same proxy; give the workers of them."""
     proxy = proxy_of(storm.names[victim.pid])
     pids = {pid for pid, name in storm.names.items() if proxy_of(name) is proxy}
     for pid in pids:
@@ -380,7 +381,7 @@ def test_on_true_defaults_fifty_kills_start_each_resident_once_and_soon(
 
 
 def shares_are_settled(storm: Storm, workers: int) -> bool:
-    """Tell whether so many workers own all slots as the placement has it, and all residents run."""
+    """Return whether so many workers own all slots as the placement has it, and all residents run."""
     members = [each for each in storm.pool.workers() if not each.is_leaving]
     wanted = Rendezvous()([Member(each.id, each.weight) for each in members], SLOTS)
     return (

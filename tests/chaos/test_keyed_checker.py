@@ -11,7 +11,6 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import keyed_mutants
 from keyed_checker import Checker
 
 FINE = """
@@ -300,13 +299,3 @@ def test_one_that_others_had_taken_over_from_before_it_was_killed_has_no_failove
 
 def test_a_second_stop_changes_nothing():
     assert "overlap" in faults(STILL.replace("P 1.1 1", "P 1.1 1\nP 1.2 1") + "E 8.3 1 j a 1 100 stopped")
-
-
-# --- what storms are tried with ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mutant", keyed_mutants.MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_mutant_can_still_be_made(mutant: keyed_mutants.Mutant):
-    """`python tests/chaos/keyed_mutants.py` tries the storms with them; one whose text has gone would try nothing."""
-    for old, new in mutant.changes:
-        assert old != new and keyed_mutants.place_of(old).exists()
