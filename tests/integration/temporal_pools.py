@@ -213,7 +213,7 @@ def load(url: str, name: str, *, threads: int = 6, resources: int = 3, processes
 
 
 def is_late(error: Exception) -> bool:
-    """Tell whether a call failed only because nobody answered in time."""
+    """Return whether a call failed only because nobody answered in time."""
     late = (RPCStatusCode.CANCELLED, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.FAILED_PRECONDITION)
     return isinstance(error, RPCError) and error.status in late
 

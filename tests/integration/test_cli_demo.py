@@ -20,10 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from waiting import HANG, until
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()", "demo"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child runs another program at once
+
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 SENTENCE = re.compile(
     r"(w\d+): (\d+) keys? moved in ([\d.]+ (?:ms|s)), (\d+) jobs? re-run, 0 lost, order kept", re.ASCII

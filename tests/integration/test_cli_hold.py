@@ -25,9 +25,10 @@ import pytest
 
 from millpond._person import user
 from millpond._urls import shown
-from millpond.cli.hold import _standing
+from millpond.cli.hold import _standing, in_the_way
 from millpond.cli.lending import Hold, telling
 from millpond.cli.wanted import Wanted
+from millpond.errors import AcquireTimeout
 from millpond.resources import ResourcePool
 from waiting import HANG, until
 
@@ -199,6 +200,13 @@ def test_an_unknown_name_with_labels_or_a_count_is_no_lock(shell: Shell, wanted:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_time_out_that_nobody_explains_says_what_to_type():
+    error = AcquireTimeout("no '*' of pool 'build' was free within 1 s: waiters() and holders() tell who is ahead")
+    assert in_the_way(error, Wanted("build")) == "`millpond who build` tells who is ahead and who holds what"
+    error = AcquireTimeout("no '*' of pool 'build' was free within 1 s: build is held by ann: make all()")
+    assert in_the_way(error, Wanted("build")) == "build is held by ann: make all()"
+
+
 def test_who_waits_is_told_who_holds_it_and_why(shell: Shell):
     first = shell.start("run", "--hold", "build", "--reason", "nightly", "--", "sleep", LONG)
     until(shell.holders)
@@ -265,8 +273,7 @@ def test_a_killed_command_frees_what_its_run_held(shell: Shell):
 
 def test_what_a_killed_run_left_behind_holds_others_up(shell: Shell):
     first = shell.hold("build", "sh", "-c", f"sleep {LONG} & wait")
-    until(lambda: len(_family(first.pid)) == 2)
-    (left,) = [process for process in _family(first.pid) if process.name() == "sleep"]
+    (left,) = until(lambda: [process for process in _family(first.pid) if process.name() == "sleep"])
     first.kill()
     second = shell.start("run", "--hold", "build", "--", "echo", "mine")
     assert second.stderr is not None
@@ -284,8 +291,7 @@ def test_what_a_killed_run_left_behind_holds_others_up(shell: Shell):
 def test_what_a_killed_run_left_behind_is_avoided_and_seen(shell: Shell):
     assert shell.run("add", "boards", "a", "b").returncode == 0
     first = shell.hold("boards/a", "sh", "-c", f"sleep {LONG} & wait")
-    until(lambda: len(_family(first.pid)) == 2)
-    (left,) = [process for process in _family(first.pid) if process.name() == "sleep"]
+    (left,) = until(lambda: [process for process in _family(first.pid) if process.name() == "sleep"])
     first.kill()
     first.wait()
     until(lambda: not shell.holders("boards"))
@@ -336,8 +342,7 @@ def test_what_is_added_while_one_waits_may_be_what_one_gets(shell: Shell):
 def test_the_time_to_wait_is_for_all_of_it(shell: Shell):
     """For several names together, and for what a killed run has left behind."""
     first = shell.hold("build", "sh", "-c", f"sleep {LONG} & wait")
-    until(lambda: len(_family(first.pid)) == 2)
-    (left,) = [process for process in _family(first.pid) if process.name() == "sleep"]
+    (left,) = until(lambda: [process for process in _family(first.pid) if process.name() == "sleep"])
     first.kill()
     assert shell.run("run", "--hold", "build", "--timeout", "0.5", "--", "true").returncode == 75
     left.kill()
@@ -504,12 +509,16 @@ echo "2, GPU-ccc, NVIDIA GeForce RTX 4090, 24564"
 """
 
 
-def test_gpus_are_found_and_the_command_sees_its_own_only(shell: Shell):
+def _have_gpus(shell: Shell) -> None:
     (shell.folder / "bin").mkdir()
     tool = shell.folder / "bin" / "nvidia-smi"
     tool.write_text(SMI)
     tool.chmod(0o755)
     shell.environment["PATH"] = f"{tool.parent}:{shell.environment['PATH']}"
+
+
+def test_gpus_are_found_and_the_command_sees_its_own_only(shell: Shell):
+    _have_gpus(shell)
     show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES $MILLPOND_RESOURCES"]
     assert shell.run("run", "--gpus", "2", "--", *show).stdout == "0,1 gpu-0,gpu-1\n"
     assert shell.run("run", "--hold", "gpus{model=rtx-4090}", "--", *show).stdout == "2 gpu-2\n"
@@ -525,9 +534,30 @@ def test_gpus_are_found_and_the_command_sees_its_own_only(shell: Shell):
     assert shell.run("run", "--gpus", "2", "--", *inner).stdout == "0 gpu-0\n"
 
 
+def test_more_gpus_than_the_variable_around_allows_are_refused_with_its_name(shell: Shell):
+    _have_gpus(shell)
+    done = shell.run("run", "--gpus", "2", "--", "true", env={**shell.environment, "CUDA_VISIBLE_DEVICES": "1"})
+    assert done.returncode == 66 and "CUDA_VISIBLE_DEVICES is 1 here, and allows no others" in done.stderr
+
+
+def test_gpus_without_an_index_are_refused_since_no_variable_could_be_set(shell: Shell):
+    _have_gpus(shell)
+    shell.run("add", "gpus", "0", "--label", "model=a100")
+    for wanted in (["--gpus", "1"], ["--hold", "gpus"], ["--hold", "gpus/0"], ["--hold", "gpus{model=a100}"]):
+        done = shell.run("run", *wanted, "--", "touch", "ran")
+        assert done.returncode == 66 and "gpus/0 has no label `index`" in done.stderr, done.stderr
+        assert "CUDA_VISIBLE_DEVICES" in done.stderr and "`millpond remove gpus/0`" in done.stderr
+    assert not (shell.folder / "ran").exists() and not shell.holders()
+    shell.run("add", "gpus", "gpu-1", "--label", "index=1")
+    show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+    assert shell.run("run", "--hold", "gpus/gpu-1", "--", *show).stdout == "1\n", "it could not be another"
+    assert shell.run("run", "--gpus", "1", "--", *show).returncode == 66, "who adds GPUs twice would lend them twice"
+
+
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child runs another program at once
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(shell: Shell):
     pid, leader = pty.fork()
     if pid == 0:
@@ -577,7 +607,7 @@ def can_be_apart() -> bool:
 def storm(
     shell: Shell, shells: int, runs: int, kills: int, seed: int, *, apart: bool = False
 ) -> tuple[list[int], int, list[float]]:
-    """Let many shells fight over one name, kill runs and commands at random; go on until one was struck that had begun.
+    """Start shells that fight over one name, kill runs and commands at random, until one was struck that had begun.
 
     With `apart`, every other run is in a pid namespace of its own. Return exit codes, how many were struck, and the
     seconds that each shell took.

@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +89,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         waiter.join(HANG)
 
 
+HOST = re.escape(socket.gethostname())
 ODD = [
-    (re.escape(user_and_host()), "USER@HOST"),
-    (rf"\b{re.escape(socket.gethostname())}\b", "HOST"),
-    (rf"\b{os.getpid()}\b", "PID"),
+    (rf"\(pid {os.getpid()} on {HOST}\)", "(pid PID on HOST)"),
+    (rf"\b{re.escape(user_and_host())}:{os.getpid()}\b", "USER@HOST:PID"),
+    (rf"\b{HOST}:{os.getpid()}\b", "HOST:PID"),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "DATE AND TIME"),
     (r"\d\d-\d\d \d\d:\d\d:\d\d", "TIME"),
     (r"\b\d\d:\d\d:\d\d\b", "TIME"),
@@ -112,10 +113,16 @@ def steady(text: str) -> str:
     return "\n".join(re.sub(r" {2,}", "  ", line.rstrip()) for line in text.splitlines()) + "\n"
 
 
+ITS_NAME: dict[str, Callable[[Any], Any]] = {  # a process may have any number, and a host the name of anything
+    "pid": lambda value: "a large number" if value == os.getpid() else value,
+    "host": lambda value: "HOST" if value == socket.gethostname() else value,
+}
+
+
 def shape(value: Any) -> Any:
     """Return JSON with the values that differ as the names of their types; of a text the first line."""
     if isinstance(value, dict):
-        return {key: shape(one) for key, one in value.items()}
+        return {key: ITS_NAME[key](one) if key in ITS_NAME else shape(one) for key, one in value.items()}
     if isinstance(value, list):
         return [shape(one) for one in value]
     if isinstance(value, float):

@@ -19,6 +19,8 @@ from waiting import HANG, until
 
 COMMAND = [sys.executable, "-c", "from millpond.cli import main; main()"]
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # the child runs another program at once
+
 
 class Terminal:
     """A command in a terminal of its own."""

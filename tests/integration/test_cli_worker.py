@@ -90,7 +90,8 @@ def ask(url: str) -> tuple[int, str]:
         with urllib.request.urlopen(url, timeout=HANG) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_probes_are_told_how_a_worker_is(tmp_path):
@@ -214,7 +215,7 @@ SLOW = """
 import pathlib, time
 from millpond import Job, KeyedPool
 
-pool = KeyedPool("numbers", "sqlite:///numbers.db")
+pool = KeyedPool("numbers", "sqlite:///numbers.db", lease=600.0)
 
 @pool.job
 def wait(job: Job) -> int:
@@ -231,7 +232,7 @@ def test_a_signal_to_the_whole_group_is_one_signal(tmp_path):
     (tmp_path / "app.py").write_text(SLOW)
     process = start(tmp_path, "app:pool", "--processes", "2", "--grace", "600")
     try:
-        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db") as pool:
+        with KeyedPool("numbers", f"sqlite:///{tmp_path}/numbers.db", lease=600.0) as pool:
             until(lambda: len(members(pool)) == 2)
             receipts = [pool.declare_job("wait").dispatch(key) for key in ("a", "b", "c", "d")]
             until(lambda: len(list(tmp_path.glob("begun-*"))) == 4)

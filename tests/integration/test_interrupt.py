@@ -40,7 +40,7 @@ def interrupt_in(*names, running=0):
             quiet = quiet + 1 if all(name in found for name in names) else 0
             time.sleep(0.01)
         say("signal")
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGINT)  # where it is stopped just now, the kernel would choose another
     threading.Thread(target=watch, daemon=True).start()
 
 begun, started = [], threading.Event()

@@ -394,7 +394,7 @@ def test_11_a_slow_start_is_no_second_start_and_holds_up_nobody(url: str, how: s
     Pulse: 3 of 4 keys started twice; 3 of 4 dispatches were told that they timed out, behind the first.
     Ours: each starts once, though one blocks the very event loop; where it does not, another key is not held up.
     """
-    diary, pool, lease = Diary(), fresh(), 2.5
+    diary, pool, lease = Diary(), fresh(), 6.0  # not to be lost on a busy machine, nor long to outlast
     with Node(url, pool, "a", diary, lease=lease) as node, Node(url, pool, "b", diary):
         until(lambda: all(worker.slots for worker in node.pool.workers()))
         job = getattr(node, how)

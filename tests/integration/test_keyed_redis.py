@@ -166,7 +166,7 @@ def test_a_server_without_memory_is_drained_by_workers_that_come_then():
 
 def test_a_server_without_memory_does_all_that_brings_work_to_its_end(stores):
     with server_of_its_own() as server, redis.Redis.from_url(server.url) as client:
-        store = stores(server.url, max_losses=1, lease=SECOND)
+        store = stores(server.url, max_losses=1)
         hire(store)
         names = ("dead", "again", "runs", "moves", "purged", "cancelled")
         for name in names:
@@ -200,9 +200,8 @@ def test_a_server_without_memory_does_all_that_brings_work_to_its_end(stores):
         assert store.do(do.Gone("w")) == "noted"
         ends = {one.id: one.lease_end for one in store.ask(about.Members()).members}
         store.do(do.Leave("v"))
+        store.skew += 61 * SECOND  # a lease
         hire(store, "u", 0)
-        store.skew += 2 * SECOND
-        store.do(do.Renew("u"))
         assert store.claim("u", range(SLOTS), {"w": ends["w"]}).recovered > 1
         left = work(store, worker="u", want=100)
         assert {take.mailbox for take in left.takes} >= {"j:again", "j:moves"}
@@ -537,6 +536,7 @@ def test_a_call_that_is_not_answered_in_time_is_given_up(proxy, stores):
     _address._limit(store._dispatch_link._client._connection.socket, 0.1)  # this call only: all others have time
     with pytest.raises(EngineUnavailable, match="did not answer within .* unknown"):
         put(store, "b")
+    assert proxy.happened.wait(HANG), "it is in"
     put(store, "c")
     assert ids(work(store)) == ["a", "b", "c"], "the answer to it is not taken for that of the next"
 
@@ -617,12 +617,12 @@ def test_many_threads_may_call_at_once(store):
 
 
 def every_verb(store: RedisStore) -> None:
-    """Let everything happen that leaves something behind for a while, and end it."""
+    """Use everything that leaves something behind for a while, and end it."""
     hire(store)
     mailbox = "r:watch:k"
     put(store, "a", "b", "c")
-    late = Order(2, "j:late", body("late"), OrderOptions("late", "f", delay=SECOND))
-    unheard = Order(2, "j:late", body("later"), OrderOptions("later", "f", delay=SECOND))
+    late = Order(2, "j:late", body("late"), OrderOptions("late", "f", delay=30 * SECOND))
+    unheard = Order(2, "j:late", body("later"), OrderOptions("later", "f", delay=30 * SECOND))
     store.dispatch(Batch(f"batch-{next(_numbers)}", 1), [late, unheard, Order(3, "j:unknown", body("u"))])
     assert store.apply(do.Cancel(2, "j:late", "later")) == "cancelled"
     assert store.apply(do.Start(4, mailbox, body("res"))) == "started"
@@ -638,14 +638,14 @@ def every_verb(store: RedisStore) -> None:
     outcome = Outcome("a", "done", b"result", SECOND // 1000, "producer")
     done = work(
         store,
-        Report(key.slot, key.mailbox, key.token, 1, "retry", delay=SECOND, failures=1, outcomes=(outcome,)),
+        Report(key.slot, key.mailbox, key.token, 1, "retry", delay=30 * SECOND, failures=1, outcomes=(outcome,)),
         Report(unknown.slot, unknown.mailbox, unknown.token, 0, "park", reason=b"g"),
         Report(resident.slot, mailbox, resident.token, 1, "end", notes=99),
         want=0,
     )
     assert [one.kind for one in done.signals] == ["note", "cancel", "cancel"] and not done.stale
     store.apply(do.Resume(1, "paused"))
-    store.skew += 2 * SECOND
+    store.skew += 31 * SECOND  # half a lease
     store.join(Joiner("v", "host", names=("g",)))
     borrowed = work(store, worker="v")
     assert [take.mailbox for take in borrowed.takes] == ["j:unknown"]

@@ -103,13 +103,14 @@ def test_a_retry_a_dead_letter_and_a_parked_key(store):
 
 def test_delays_ids_and_outcomes_end_in_their_time(store):
     hand = Hand(store)
-    late = OrderOptions("1", "job", delay=10 * SECOND, unique_for=20 * SECOND)
+    late = OrderOptions("1", "job", delay=30 * SECOND, unique_for=60 * SECOND)
     assert dict(store.dispatch(Batch("b1", 1), [order("a", "1", late)])) == {}
     assert dict(store.dispatch(Batch("b2", 1), [order("a", "1", late)])) == {0: "same"}
     assert store.ask(about.Where(0, "j:a", "1")) == "delayed" and hand.work().takes == ()
-    store.skew += 11 * SECOND
+    store.skew += 31 * SECOND
+    store.renew("w")
     (take,) = hand.work().takes
-    hand.work(end(take, outcomes=(Outcome("1", "done", b"42", 5 * SECOND),)))
+    hand.work(end(take, outcomes=(Outcome("1", "done", b"42", 30 * SECOND),)))
     assert store.ask(
         about.Outcomes(
             (
@@ -118,7 +119,8 @@ def test_delays_ids_and_outcomes_end_in_their_time(store):
             )
         )
     ) == [("done", b"42"), None]
-    store.skew += 6 * SECOND
+    store.skew += 31 * SECOND
+    store.renew("w")
     assert store.ask(about.Outcomes(("1",))) == [None]
     hand.work()
     rows = store._file.read(lambda t: t.execute("SELECT count(*) FROM keyed_outcome").fetchone())
@@ -211,7 +213,7 @@ def test_keys_may_be_any_text(store):
 
 
 def _play(store, rng):
-    """Let every verb happen, in all its ways."""
+    """Call every verb, in all its ways."""
     hands = [Hand(store, name) for name in ("a", "b")]
     for number in range(150):
         job, key = str(number), order(rng.choice("xyz"), "")
@@ -510,7 +512,7 @@ def test_a_forked_child_begins_anew(store):
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, room: int) -> list[int]:
-    """Let no WAL grow beyond so many bytes, as on a disk that is full then; return how large it was when it was."""
+    """Limit every WAL to so many bytes, as on a disk that is full then; return how large it was when it was."""
     writing = Database.writing
     refused: list[int] = []
 

@@ -57,7 +57,8 @@ def get(url: str) -> tuple[int, bytes, str]:
         with urllib.request.urlopen(url, timeout=HANG) as answer:
             return answer.status, answer.read(), answer.headers["Content-Type"]
     except urllib.error.HTTPError as error:
-        return error.code, error.read(), error.headers["Content-Type"]
+        with error:
+            return error.code, error.read(), error.headers["Content-Type"]
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def test_a_test_holds_what_its_mark_names(suite: Suite):
 
 
 def devices(suite: Suite, workers: int, tests: int, killed: list[int]) -> None:
-    """Let workers of xdist share two devices; some tests kill their worker."""
+    """Run tests whose xdist workers share two devices; some tests kill their worker."""
     with ResourcePool("devices", suite.url) as pool:
         pool.add("one")
         pool.add("two")

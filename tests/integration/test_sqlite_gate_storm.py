@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from millpond._sqlite import Gate
-from waiting import until
+from waiting import HANG, until
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "sqlite"))
 import sqlite_programs as programs
@@ -54,7 +54,10 @@ class Counters:
     def wait_until_all_enter(self, times: int) -> None:
         """Wait until each has entered so many times more."""
         before = self.progress()
-        until(lambda: all(now >= then + times for now, then in zip(self.progress(), before, strict=True)))
+        until(
+            lambda: all(now >= then + times for now, then in zip(self.progress(), before, strict=True)),
+            f"that each enters {times} times more",
+        )
 
     def stop(self) -> list[int]:
         """Stop them, and return what each has counted."""
@@ -62,17 +65,22 @@ class Counters:
             file.write("1")
         return [int(program.line()) for program in self.programs]
 
-    def total(self) -> int:
-        return int(self.path.read_text()[1:21])
+    def check(self, others: int = 0) -> list[int]:
+        """Stop them, see that no two were inside at once, `others` among them, and return what each has counted."""
+        counts = self.stop()
+        total = int(self.path.read_text()[1:21])
+        assert total == sum(counts) + others, (
+            f"two were inside at once: {sum(counts) + others} entries, {total} counted"
+        )
+        return counts
 
 
 def test_eight_processes_never_meet_inside_and_none_is_left_behind(start, tmp_path):
     """With SQLite's own lock one of them would enter once while another enters thousands of times."""
     counters = Counters(start, tmp_path, 8)
     counters.wait_until_all_enter(3000)
-    counts = counters.stop()
+    counts = counters.check()
     print(f"gate storm: {sum(counts):,} entries, max/min per process {max(counts) / min(counts):.2f}")
-    assert counters.total() == sum(counts)
 
 
 def test_a_gate_file_that_is_deleted_again_and_again_lets_no_two_in(start, tmp_path):
@@ -85,10 +93,9 @@ def test_a_gate_file_that_is_deleted_again_and_again_lets_no_two_in(start, tmp_p
         with gate:
             os.unlink(gate.path)
     counters.wait_until_all_enter(100)
-    counts = counters.stop()
+    counts = counters.check()
     gate.close()
     print(f"with 4 deletions: {sum(counts):,} entries")
-    assert counters.total() == sum(counts)
 
 
 def test_a_hundred_kills_never_leave_it_stuck(start, tmp_path):
@@ -109,6 +116,10 @@ def test_a_hundred_kills_never_leave_it_stuck(start, tmp_path):
                     for _ in range(chance.randrange(2000)): pass
                     os.pwrite(mark, b"%010d" % 0, 0)
         workers = [worker() for _ in range(4)]
+        def stuck(*_):
+            say("it is stuck")
+            os._exit(1)
+        signal.signal(signal.SIGALRM, stuck)
         kills = killed_inside = 0
         while kills < 100 or killed_inside < 10:
             kills += 1
@@ -124,19 +135,25 @@ def test_a_hundred_kills_never_leave_it_stuck(start, tmp_path):
             os.waitpid(victim, 0)
             killed_inside += int(os.pread(mark, 10, 0) or 0) == victim
             workers.append(worker())
+            signal.alarm(int(sys.argv[3]))
             gate.enter()
+            signal.alarm(0)
             os.pwrite(mark, b"%010d" % 0, 0)
             gate.leave()
         for each in workers:
             os.kill(each, signal.SIGKILL)
             os.waitpid(each, 0)
+        signal.alarm(int(sys.argv[3]))
         gate.enter()
         say(kills, killed_inside)
         """,
         tmp_path / "p.db",
         seed,
+        int(HANG),
     )
-    kills, inside = program.line().split()
+    said = program.line()
+    assert said != "it is stuck"
+    kills, inside = said.split()
     print(f"{kills} kills, {inside} of them surely inside")
 
 
@@ -157,7 +174,11 @@ def test_what_the_kernel_takes_for_a_deadlock_between_processes_is_none_between_
     say("holds")
     hear()
     def want():
-        wanted.enter()
+        try:
+            wanted.enter()
+        except OSError:
+            say("it was an error")
+            return
         say("entered")
         wanted.leave()
     thread = threading.Thread(target=want)
@@ -210,8 +231,6 @@ def test_threads_of_one_process_and_other_processes_share_the_gate(start, tmp_pa
         enough.set()
         for thread in threads:
             thread.join()
-    theirs = counters.stop()
-    print(f"threads {mine}, processes {theirs}")
-    assert counters.total() == sum(mine) + sum(theirs)
+    print(f"threads {mine}, processes {counters.check(others=sum(mine))}")
     os.close(file)
     gate.close()

@@ -74,7 +74,9 @@ def storm(start: programs.Starter, path: Path, kills: int, processes: int, seed:
         if chance.random() < 0.2:
             victim = chance.choice(list(workers))
         else:
-            victim = chance.choice(until(lambda: [number for number in workers if commits(number)]))
+            victim = chance.choice(
+                until(lambda: [number for number in workers if commits(number)], "that a worker commits something")
+            )
         counted += bool(commits(victim))
         os.kill(workers.pop(victim), signal.SIGKILL)
     for pid in workers.values():
@@ -88,7 +90,7 @@ def storm(start: programs.Starter, path: Path, kills: int, processes: int, seed:
             "SELECT worker FROM row GROUP BY worker HAVING count(*) != max(sequence) + 1 OR count(*) % 2"
         ).fetchall()
     database.close()
-    assert gaps == []
+    assert gaps == [], "a transaction was torn: these workers have half of one"
     noted = 0
     for number in range(1, len(pids) + 1):
         lines = commits(number)

@@ -355,14 +355,14 @@ def _program(pools, name, lease=0.0):
 
 
 def _vanish(program, witness):
-    """Let both be gone at once, as when a machine is lost."""
+    """Kill both at once, as when a machine is lost."""
     program.send_signal(signal.SIGSTOP)
     os.kill(witness, signal.SIGKILL)
     program.kill()
 
 
 def _lost(pools, name, lease=0.0):
-    """Let a program hold, and vanish."""
+    """Start a program that holds, and end it and its witness at once."""
     with _program(pools, name, lease) as (program, witness):
         assert program.stdout.readline() == b"held\n"
         _vanish(program, witness)

@@ -282,7 +282,7 @@ def host(url: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an outage last for as long as a busy machine needs to end it."""
+    """Allow an outage as long as a busy machine needs to end it."""
     monkeypatch.setattr(_sender, "PATIENCE", 3600.0)
 
 

@@ -373,7 +373,7 @@ async def test_workers_of_all_kinds(client, pool, worker, options, count):
 
 
 async def waits_in_its_second_run(flow: WorkflowHandle[Any, Any], first: str) -> bool:
-    """Tell whether the next run has taken up its grant, and the server knows that."""
+    """Return whether the next run has taken up its grant, and the server knows that."""
     if not await is_in_its_second_run(flow, first):
         return False
     done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED

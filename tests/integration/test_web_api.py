@@ -253,6 +253,8 @@ def test_cordon_quarantine_drain_remove_and_add(client: Client, gpus: ResourcePo
         ("cordon", "cordoned"),
         ("uncordon", "active"),
         ("quarantine", "quarantined"),
+        ("drain", "quarantined"),  # it stays so until it is active again
+        ("uncordon", "active"),
         ("drain", "cordoned"),
     ):
         assert client.post(f"api/{verb}", {"pool": "gpus", "resource": "gpu-0", "reason": "r"}).status == 200

@@ -57,7 +57,7 @@ class Machine:
         return engine
 
     def vanish(self) -> None:
-        """Let the companion be gone from one moment to the next, as when power fails: nobody is told anything."""
+        """End the companion from one moment to the next, as when power fails: nobody is told anything."""
         if self._is_gone:
             return
         self._is_gone = True
@@ -90,7 +90,7 @@ def _vanish() -> None:
 
 @contextlib.contextmanager
 def quick(monkeypatch: pytest.MonkeyPatch, lost: float = 0.5) -> Iterator[None]:
-    """Let machines be missed soon."""
+    """Shorten the time after which a machine is missed."""
     monkeypatch.setattr(_companion, "LOST", lost)
     monkeypatch.setattr(_companion, "BEAT", 0.05)
     yield

@@ -8,10 +8,12 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from millpond.resources.engines.log._stores import open_log
 from millpond.testing._ports import free_port
 from millpond.testing._postgres import PostgresServer, find_postgres, postgres_server
 from millpond.testing._redis import Kind, RedisServer, find_redis_server, redis_server
@@ -100,6 +102,20 @@ def command(url: str, *words: str) -> bytes:
     with socket.create_connection((host, int(port)), timeout=20) as made:
         made.sendall(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(one), one.encode()) for one in words))
         return made.recv(1 << 16)
+
+
+def decider(url: str, pool: str) -> str:
+    """Return the machine whose companion decides in a pool; "" while there is none, or it watches over nobody yet."""
+    log: Any = open_log(url)
+    try:
+        if not url.startswith("postgres"):
+            companion = (log._client.command("HGET", log._of(pool).log[0], "decider") or b"").decode()
+        else:
+            rows = log._call("SELECT decider FROM millpond_resource_pool WHERE name = %s", (pool,))
+            companion = rows[0][0] if rows else ""
+        return next((one.machine for one in log.sessions(pool).values() if one.companion == companion), "")
+    finally:
+        log.close()
 
 
 @contextlib.contextmanager

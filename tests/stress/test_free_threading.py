@@ -38,7 +38,7 @@ ROUNDS = 20_000
 
 
 def race(rounds: int, make: Callable[[], Any], *sides: Callable[[Any], Any]) -> list[list[Any]]:
-    """Let threads do each their part on the same new object at the same moment, round by round; return what they got."""
+    """Run each part on the same new object in threads at the same moment, round by round; return what they got."""
     things = [make() for _ in range(rounds)]
     start = threading.Barrier(len(sides))
     got: list[list[Any]] = [[] for _ in sides]
@@ -58,7 +58,7 @@ def race(rounds: int, make: Callable[[], Any], *sides: Callable[[Any], Any]) -> 
 
 
 def hand_around(take: Callable[[], Any], put: Callable[[int], None]) -> list[int]:
-    """Let two threads take a number, one at a time, and put the next one in its place; return all that were taken."""
+    """Run two threads that take a number, one at a time, and put the next in its place; return all that were taken."""
     taken: list[list[int]] = [[], []]
 
     def run(mine: list[int]) -> None:
@@ -235,7 +235,7 @@ def test_a_bounded_pool_gives_every_place_back():
 
 
 def lost_between(tell: Callable[[int], object], take: Callable[[], int | None]) -> list[int]:
-    """Let one thread tell numbers and another take the last that was told, all the time; return those never taken."""
+    """Run a thread that tells numbers and one that takes the last told, all the time; return those never taken."""
     turns, got, lost = [0], [0], []
     is_over = threading.Event()
 
@@ -308,7 +308,7 @@ def test_jobs_that_many_threads_dispatch_keep_their_order(store, tmp_path):
     ran: dict[str, list[int]] = collections.defaultdict(list)
     busy: set[str] = set()
     twice: list[str] = []
-    with KeyedPool("storm", _url(store, tmp_path)) as pool:
+    with KeyedPool("storm", _url(store, tmp_path), lease=600.0, drain=600.0) as pool:
 
         def begin(key: str) -> None:
             twice.extend([key] if key in busy else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -72,7 +73,10 @@ class Storm:
             thread.join()
         self.is_over.set()
         trouble.join()
-        assert self.pool.drain()  # as long as it takes: the limit of the test tells a hang
+        before = -1
+        while not self.pool.drain(HANG):  # as long as it takes, but something must run
+            assert len(self.ran) > before, f"tasks wait and nobody runs them: {self.pool.statistics()}"
+            before = len(self.ran)
 
     def check(self) -> None:
         every = [task for tasks in self.tasks for task in tasks]
@@ -82,7 +86,8 @@ class Storm:
         assert set(self.ran).isdisjoint(cancelled), "a cancelled task ran"
         assert len(self.ran) + len(cancelled) == len(every), "a task was lost"
         now = self.pool.statistics()
-        assert (now.completed, now.cancelled, now.queued, now.running) == (len(self.ran), len(cancelled), 0, 0)
+        counted = (now.completed, now.cancelled, now.queued, now.running)
+        assert counted == (len(self.ran), len(cancelled), 0, 0), "what was counted is not what was done"
 
 
 @pytest.mark.timeout(900)
@@ -155,6 +160,28 @@ def test_waiters_of_every_kind_never_miss_the_end(seed, tiny_switch_interval):
         assert errors == []
 
 
+def test_a_lone_task_never_misses_a_worker_that_goes_to_sleep(seed, tiny_switch_interval):
+    """Nothing is submitted after it, and no idle worker leaves: who sleeps beside it would sleep for ever."""
+    late: list[int] = []
+
+    def ask_one_by_one(pool: ThreadPool) -> None:
+        for number in range(5000):
+            try:
+                pool.submit(int, number).result(HANG)
+            except TimeoutError:
+                late.append(number)
+                return
+
+    with contextlib.ExitStack() as stack:
+        pools = [stack.enter_context(ThreadPool(1, idle_timeout=None)) for _ in range(4)]
+        threads = [threading.Thread(target=ask_one_by_one, args=(pool,)) for pool in pools]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not late, f"workers slept beside tasks: {late}"
+
+
 def test_options_weather_a_storm_too(seed, tiny_switch_interval):
     """Keys in order, tokens, time-outs, groups, maps and subpools at the same time."""
     rng = random.Random(seed)
@@ -190,7 +217,8 @@ def test_options_weather_a_storm_too(seed, tiny_switch_interval):
         assert pool.drain(HANG)
         assert share.drain(HANG)
         assert all(task.done() for task in itertools.chain(tasks, plain))
-    assert all(numbers == sorted(numbers) for numbers in of_key.values())
+    for key, numbers in of_key.items():
+        assert numbers == sorted(numbers), f"the tasks of key {key} did not run in their order"
 
 
 def test_pools_closed_under_the_hands_of_submitters_lose_nothing(seed, tiny_switch_interval):
@@ -218,7 +246,7 @@ def test_pools_closed_under_the_hands_of_submitters_lose_nothing(seed, tiny_swit
         after = list(ran)
         for thread in threads:
             thread.join()
-        until(lambda: len(ran) >= len(taken))  # noqa: B023
+        until(lambda: len(ran) >= len(taken), "that all runs that was taken")  # noqa: B023
         assert Counter(ran) == Counter(taken)
         assert len(ran) - len(after) <= 3, "shutdown(wait=True) waited for all but those being submitted"
 
@@ -234,21 +262,36 @@ def test_ten_million_tasks(seed, tiny_switch_interval):
 
 
 def test_a_full_pool_under_many_submitters_never_holds_too_much(seed, tiny_switch_interval):
-    refused = itertools.count()
+    taken: list[int] = []
+    done: list[int] = []
+    refused: list[int] = []
+    crowds: set[int] = set()
     with ThreadPool(2, max_queued=3, when_full="raise") as pool:
-        done: list[int] = []
 
-        def submit() -> None:
-            for number in range(2000):
+        def submit(times: int) -> None:
+            for number in range(times):
                 try:
                     pool.submit(done.append, number)
                 except PoolFull:
-                    next(refused)
+                    refused.append(number)
+                else:
+                    taken.append(number)
+                    crowds.add(len(taken) - len(done))  # in this order: it may be too small, but not too large
 
-        threads = [threading.Thread(target=submit) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        def storm(times: int) -> None:
+            threads = [threading.Thread(target=submit, args=(times,)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        go_on = threading.Event()
+        for _ in range(2):
+            pool.submit(go_on.wait, HANG)
+        storm(100)  # while the workers are busy
+        assert len(taken) == 3, f"{len(taken)} tasks wait in a pool for 3"
+        go_on.set()
+        storm(2000)
         assert pool.drain(HANG)
-        assert len(done) + next(refused) == 8000
+    assert max(crowds) <= 5, f"{max(crowds)} tasks were in a pool for 5"
+    assert len(done) + len(refused) == 8400
