@@ -68,7 +68,7 @@ def type_in(command: str, expected: str, known: dict[str, str], address: str, fo
 
 
 async def is_visible(client: Client) -> bool:
-    """Tell whether Temporal's visibility, which lags, knows of the pool."""
+    """Return whether Temporal's visibility, which lags, knows of the pool."""
     query = "WorkflowId = 'millpond:gpus' AND ExecutionStatus = 'Running'"
     return bool([one async for one in client.list_workflows(query)])
 
