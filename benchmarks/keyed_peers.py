@@ -241,7 +241,7 @@ class Stage:
         self._warmed = 0
 
     def enqueue(self, jobs: int, **plan: Any) -> dict[str, Any]:
-        """Let a process put jobs, and return what it says when all are in Redis."""
+        """Start a process that puts jobs, and return what it says when all are in Redis."""
         return self.enqueued(self.begin_to_enqueue(jobs, **plan))
 
     def begin_to_enqueue(self, jobs: int, **plan: Any) -> subprocess.Popen[str]:

@@ -78,7 +78,7 @@ class Scene:
         self.wait(lambda: self._is_settled(workers), 0.05)
 
     def _is_settled(self, workers: int) -> bool:
-        """Tell whether all workers are up and have their share."""
+        """Return whether all workers are up and have their share."""
         shares = [view.slots for view in self.pool.workers()]
         return len(shares) == workers and sum(shares) == SLOTS and max(shares) <= 1.2 * SLOTS / workers
 
@@ -99,7 +99,7 @@ class Scene:
             )
 
     def hold(self, first: int, end: int) -> None:
-        """Let each of so many other keys have a job that waits for its second try, an hour from now."""
+        """Give each of so many other keys a job that waits for its second try, an hour from now."""
         target = self.done(1) + end - first
         for start in range(first, end, 1000):
             self.later.dispatch_many([(f"held-{number}",) for number in range(start, min(start + 1000, end))])

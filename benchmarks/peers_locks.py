@@ -255,7 +255,7 @@ def uncontended(peer: type[Peer], *, number: int = 3000) -> dict[str, Any]:
 
 
 def contended(peer: type[Peer], *, processes: int = 8, seconds: float = 4.0, hold: float = 0.001) -> dict[str, Any]:
-    """Let many processes want one lock, and hold it for a moment."""
+    """Run many processes that want one lock, and hold it for a moment."""
     return _storm(peer, "contended", processes=processes, waiters=1, locks=1, seconds=seconds, hold=hold)
 
 
@@ -268,7 +268,7 @@ def crowd(
     seconds: float = 4.0,
     hold: float = 0.0,
 ) -> dict[str, Any]:
-    """Let many waiters of a few processes want one of some locks, and give it back at once."""
+    """Run many waiters of a few processes that want one of some locks, and give it back at once."""
     return _storm(peer, "crowd", processes=processes, waiters=waiters, locks=locks, seconds=seconds, hold=hold)
 
 
@@ -333,7 +333,7 @@ def _about(peer: type[Peer], workload: str, **params: Any) -> dict[str, Any]:
 
 
 def _in_processes(peer: type[Peer], place: str, number: int, work: dict[str, Any]) -> list[Any]:
-    """Let processes do the same at the same time, and return what each of them noted."""
+    """Run processes that do the same at the same time, and return what each of them noted."""
     file = str(Path(inspect.getfile(peer)).resolve())
     children = []
     try:

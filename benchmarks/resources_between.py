@@ -70,7 +70,7 @@ def after_a_death(peer: type[Any]) -> float:
 
 
 def ten_thousand(peer: type[Any]) -> float:
-    """Let 10,000 tasks want 1,000 resources of 50 kinds, each once; return microseconds per grant."""
+    """Run 10,000 tasks that want 1,000 resources of 50 kinds, each once; return microseconds per grant."""
     waiters = harness.scale(WAITERS)
     with peer.server() as server:
         return asyncio.run(_ten_thousand(server.url, waiters)) / waiters * 1e6

@@ -130,7 +130,7 @@ def _workflows(side: str, work: Workload, server: str, smoke: bool) -> dict[str,
 async def _drive(
     side: str, place: TemporalServer, requesters: int, cycles: int, resources: int
 ) -> tuple[list[Any], int, int]:
-    """Let workflows request; return what they noted, what is still held then, and how many failed or got stuck."""
+    """Run workflows that request; return what they noted, what is still held then, and how many failed or got stuck."""
     from peers_temporal import Notes
     from temporalio.client import Client
 

@@ -38,7 +38,7 @@ async def bundle(lab: AsyncResourcePool) -> None:
 
 
 async def shared_and_exclusive(lab: AsyncResourcePool) -> None:
-    """Let several share the supply, and one have it for itself."""
+    """Share the supply between several, then lend all of it to one."""
     async with lab.acquire(name="bench-power", reason="soldering") as shared:
         calibration = asyncio.create_task(calibrate(lab))
         await asyncio.sleep(0.01)  # it stands in line now

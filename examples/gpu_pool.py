@@ -11,7 +11,7 @@ from millpond import ResourcePool
 
 
 def train(url: str, name: str) -> None:
-    """Be one of the four: take a GPU, say so, and use it until told to end."""
+    """Run as one of the four: take a GPU, say so, and use it until told to end."""
     with ResourcePool("gpus", url, holder=name) as gpus, gpus.acquire({"model": "a100"}, reason="training") as grant:
         print(f"{name} has {grant.resource}", flush=True)
         sys.stdin.read()  # stands for hours of training; ends when the parent closes the pipe

@@ -21,7 +21,7 @@ fence = SqlFence()
 
 
 def deploy(folder: str) -> None:
-    """Be one of the five: migrate, unless somebody has."""
+    """Run as one of the five: migrate, unless somebody has."""
     with ResourcePool("locks", f"sqlite:///{folder}/locks.db") as locks:
         locks.add("schema", exist_ok=True)
         with locks.acquire(name="schema", timeout=30, reason="migration") as grant:

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 async def tell(workers: list[subprocess.Popen[bytes]]) -> None:
-    """Let things happen, one after another."""
+    """Play the story, one thing after another."""
     async with pool:
         await until_right(workers, "eight tenants on three workers")
 
