@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.service import RPCError
 
 from millpond.errors import NotFound, PoolError, StaleToken
@@ -33,7 +33,10 @@ from millpond.resources.engines.temporal import _messages as say
 from millpond.testing._temporal import TUNED, temporal_server
 from waiting import HANG, becomes
 
-WORKER = Path(__file__).with_name("temporal_worker.py")
+sys.path.insert(0, str(Path(__file__).parent))
+import temporal_worker
+
+WORKER = Path(temporal_worker.__file__)
 RESOURCES = 4
 SOON = timedelta(seconds=2)
 """After which the server gives a task that was with a dead worker to another; the usual 10 s would be the whole storm."""
@@ -53,6 +56,7 @@ class Crew:
         self.folder = folder
         self.dice = dice
         self.killed: set[int] = set()
+        self.cancelled: set[str] = set()  # workflows
         self.kills = 0
         self._started = 0
         self._members: list[Member] = []
@@ -82,7 +86,7 @@ class Crew:
         return self.dice.choice(self._members)
 
     def has_begun(self, one: Member) -> bool:
-        """Tell whether a process hosts pools, or has used a resource."""
+        """Return whether a process hosts pools, or has used a resource."""
         assert one.process.poll() is None, f"a process ended by itself: {one.role}"
         return one.said.stat().st_size > 0 if one.role == "host" else str(one.process.pid) in self._users()
 
@@ -128,7 +132,8 @@ async def storm(client: Client, crew: Crew, kills: int) -> list[str]:
         victim, before = crew.choose(), crew.uses()
         deadline = time.monotonic() + 2 * HANG
         while not crew.has_begun(victim) or crew.uses() < before + 3:
-            assert time.monotonic() < deadline, f"nothing goes on: {crew.uses() - before} uses, {victim}"
+            if time.monotonic() > deadline:
+                pytest.fail(f"nothing goes on: {crew.uses() - before} uses, {victim}; {await story(client, ids[-1])}")
             if len(ids) < 5 or await is_over(client, ids[-5]):
                 await start_or_end(client, crew, ids)
             await asyncio.sleep(0.05 * crew.dice.random())
@@ -151,15 +156,23 @@ async def start_or_end(client: Client, crew: Crew, ids: list[str]) -> None:
     if number % 4 == 1:
         handle = client.get_workflow_handle(crew.dice.choice(ids[-3:]))
         with contextlib.suppress(RPCError):
-            await (handle.cancel() if crew.dice.random() < 0.5 else handle.terminate(reason="chaos"))
+            if crew.dice.random() < 0.5:
+                crew.cancelled.add(handle.id)
+                await handle.cancel()
+            else:
+                await handle.terminate(reason="chaos")
 
 
 async def is_over(client: Client, workflow_id: str) -> bool:
     return (await client.get_workflow_handle(workflow_id).describe()).close_time is not None
 
 
-async def closed(client: Client, ids: list[str], limit: float) -> dict[str, int]:
-    """Wait until all workflows are closed; return how they ended."""
+async def closed(client: Client, crew: Crew, ids: list[str], limit: float) -> dict[str, int]:
+    """Wait until all workflows are closed; return how they ended.
+
+    Only those fail that were told to; and those that were cancelled while their activity was on a process that was
+    killed: Temporal does not try it again, and fails the workflow for its time limit.
+    """
     deadline = time.monotonic() + limit
     ends: dict[str, int] = {}
     for one in ids:
@@ -167,6 +180,10 @@ async def closed(client: Client, ids: list[str], limit: float) -> dict[str, int]
             status = (await client.get_workflow_handle(one).describe()).status
             if status not in (WorkflowExecutionStatus.RUNNING, None):
                 ends[status.name] = ends.get(status.name, 0) + 1
+                if status == WorkflowExecutionStatus.FAILED:
+                    why = await failure(client, one)
+                    may = {temporal_worker.FAILURE} | ({"Activity task timed out"} if one in crew.cancelled else set())
+                    assert why in may, f"{one} failed: {why}"
                 break
             if time.monotonic() > deadline:
                 pytest.fail(f"{one} still runs: {await story(client, one)}")
@@ -174,8 +191,17 @@ async def closed(client: Client, ids: list[str], limit: float) -> dict[str, int]
     return ends
 
 
+async def failure(client: Client, workflow_id: str) -> str:
+    """Tell why a workflow has failed."""
+    try:
+        await client.get_workflow_handle(workflow_id).result()
+    except WorkflowFailureError as error:
+        return str(error.cause)
+    raise AssertionError(f"{workflow_id} has not failed")
+
+
 async def story(client: Client, workflow_id: str) -> str:
-    """Tell the last events of a workflow, and how its pool stands."""
+    """Return the last events of a workflow, and how its pool stands."""
     events = (await client.get_workflow_handle(workflow_id).fetch_history()).events
     pool = client.get_workflow_handle("millpond:chaos")
     parts: list[object] = [str(event)[:600] for event in events[-6:]]
@@ -213,7 +239,7 @@ def chaos(folder: Path, kills: int) -> None:
                     client = await Client.connect(server.address)
                     ids = await storm(client, crew, kills)
                     crew.kill("plain")
-                    return await closed(client, ids, 2 * HANG + kills)
+                    return await closed(client, crew, ids, 2 * HANG + kills)
 
                 ends = asyncio.run(main())
                 becomes(lambda: left_over(pool, crew), [], 2 * HANG)
@@ -226,6 +252,8 @@ def chaos(folder: Path, kills: int) -> None:
         assert ends.get("COMPLETED") and (ends.keys() & {"FAILED", "CANCELED", "TERMINATED"})
     faults = folder / "faults"
     assert not faults.exists(), faults.read_text()
+    broken = [path.name for path in folder.glob("said-*") if b"Nondeterminism" in path.read_bytes()]
+    assert not broken, f"a replay decided otherwise: {broken}"
     last: dict[str, int] = {}
     for line in (folder / "uses").read_text().splitlines():
         resource, token = line.split()

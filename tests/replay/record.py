@@ -17,6 +17,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "shared"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 from temporal_pools import Desk, ask, engines, run, until
 

@@ -25,6 +25,7 @@ from millpond.resources._rules.step import Outcome, step
 from millpond.resources.engines.temporal import _hosted_pool
 from millpond.resources.engines.temporal import _messages as say
 from millpond.resources.engines.temporal._hosted_pool import HostedPool
+from millpond.resources.engines.temporal._worker import Plugin
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 
 HISTORIES = sorted((Path(__file__).parent / "histories").glob("*.json"))
@@ -49,7 +50,7 @@ def replay(path: Path) -> tuple[list[say.Answer], list[say.Answer]]:
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as executor:  # whose threads end with the block
         patch.setattr(HostedPool, "take", remember)
         replayer = Replayer(
-            workflows=[PoolWorkflow], workflow_task_executor=executor, debug_mode=True
+            workflows=[PoolWorkflow], workflow_task_executor=executor, debug_mode=True, plugins=[Plugin()]
         )  # no limit of 2 s
         asyncio.run(replayer.replay_workflow(history))
     return then, now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from millpond.errors import EngineError
 from millpond.resources._rules import commands
 from millpond.resources.engines.temporal import _messages
 from millpond.resources.engines.temporal._orders import Order, raw
-from millpond.resources.engines.temporal._pool_client import PoolClient
+from millpond.resources.engines.temporal._pool_client import PoolClient, Refused
 from millpond.resources.engines.temporal._recovery import recover_state
 from millpond.resources.engines.temporal._sender import Sender
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
@@ -90,7 +91,7 @@ class PoolActivities:
     @property
     def activities(self) -> list[Callable[..., Any]]:
         """All of them, for a worker."""
-        return [self.watch, self.recover]
+        return [self.watch, self.recover, self.knock]
 
     @activity.defn(name=_messages.WATCH)
     async def watch(self, workflow_id: str) -> None:
@@ -121,6 +122,21 @@ class PoolActivities:
             except (RPCError, WorkflowQueryFailedError, EngineError) as error:
                 logger.warning("a look at workflows failed", extra={"millpond": {"error": str(error)}})
             await asyncio.sleep(ROUND)
+
+    @activity.defn(name=_messages.KNOCK)
+    async def knock(self, workflow_id: str) -> None:
+        """Send a pool an empty batch, in which it does what is due and what signals ask for."""
+        pool_client = PoolClient(activity.client(), workflow_id, self._task_queue)
+        batch = _messages.write(_messages.Batch("knock", 0))  # without a number: nobody need remember it
+        deadline = elapsed() + ATTEMPT
+        while True:
+            try:
+                await pool_client.update(str(uuid.uuid4()), batch)
+                return
+            except (Refused, RPCError) as error:
+                if elapsed() > deadline:
+                    raise _failure(pool_client.unavailable(error)) from None
+            await asyncio.sleep(0.01)
 
     @activity.defn(name=_messages.RECOVER)
     async def recover(self, workflow_id: str, run_id: str, previous: str | None) -> RawValue:

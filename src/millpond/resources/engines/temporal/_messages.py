@@ -42,6 +42,7 @@ NOTICE: Final = "millpond"
 COMMAND: Final = "millpond_apply"
 WATCH: Final = "millpond_watch"
 RECOVER: Final = "millpond_inherit"
+KNOCK: Final = "millpond_knock"
 MOVING, BAD_REQUEST = "PoolIsMoving", "BadRequest"
 
 
@@ -127,6 +128,14 @@ class Refusal(Struct, frozen=True, omit_defaults=True):
     why: str
 
 
+class Leftover(Struct, frozen=True, omit_defaults=True):
+    """A signal that was not looked at yet."""
+
+    name: str
+    data: bytes
+    args: int = 1  # how many there were, of which this is the first
+
+
 class CarriedState(Struct, omit_defaults=True):
     """All that a pool carries over continue-as-new, and leaves when it is terminated."""
 
@@ -146,6 +155,7 @@ class CarriedState(Struct, omit_defaults=True):
     quarantine: str = ""  # why the resources were not to be trusted when it was inherited
     told: int = 0  # the version up to which answers hold what happened
     limit: int = 0  # bytes that the server lets a payload have, if anybody knows
+    signals: list[Leftover] = []  # that wait for a batch
 
 
 class Opening(Struct, omit_defaults=True):
@@ -155,13 +165,6 @@ class Opening(Struct, omit_defaults=True):
     limit: int = 0  # bytes that the server lets a payload have, if anybody knows
     resources: dict[str, Any] | list[str] = {}
     waiters: list[Any] = []
-
-
-class Leftover(Struct, frozen=True):
-    """A signal that a closed run had received, but never looked at."""
-
-    name: str
-    data: bytes
 
 
 class Recovered(Struct, omit_defaults=True):

@@ -103,8 +103,7 @@ class _Search:
             elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
                 signal = event.workflow_execution_signaled_event_attributes
                 values = await self._decode(signal.input.payloads)
-                if len(values) == 1:
-                    found.append(_messages.Leftover(signal.signal_name, values[0].data))
+                found.append(_messages.Leftover(signal.signal_name, values[0].data if values else b"", len(values)))
         return found
 
     async def _decode(self, payloads: Sequence[Payload]) -> list[Payload]:

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from temporalio.client import Client
 from temporalio.plugin import SimplePlugin
-from temporalio.worker import Worker, WorkflowRunner
+from temporalio.worker import ReplayerConfig, UnsandboxedWorkflowRunner, Worker, WorkerConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from millpond.errors import PoolError
 from millpond.resources._rules.placement import POLICIES
 from millpond.resources._rules.records import Request, Resource
 from millpond.resources.engines.temporal._activities import PoolActivities, UserActivities
+from millpond.resources.engines.temporal._runner import PoolRunner
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 
@@ -44,6 +45,7 @@ def pool_worker(
             raise TypeError(f"placement {name!r} must be a function of a resource and a request, not {key!r}")
         POLICIES[name] = key
     options.setdefault("sticky_queue_schedule_to_start_timeout", timedelta(seconds=2))  # a dead host costs no more
+    options.setdefault("unsandboxed_workflow_runner", PoolRunner())
     activities = [*options.pop("activities", ()), *PoolActivities(task_queue).activities]
     workflows = [*options.pop("workflows", ()), PoolWorkflow]
     return Worker(client, task_queue=task_queue, workflows=workflows, activities=activities, **options)
@@ -54,6 +56,7 @@ class Plugin(SimplePlugin):
 
     It adds the activity that speaks with pools, lets `millpond` and `msgspec` pass the sandbox, and makes errors of
     pools fail a workflow (instead of its task). `task_queue` is where pools are hosted that are started on first use.
+    A worker or Replayer that has `PoolWorkflow` among its workflows needs it, too.
 
     Workflows ask by local activities, so let the worker's cache hold all that are busy at once: one that is evicted
     while it asks does so again, but only after its task has timed out.
@@ -66,6 +69,20 @@ class Plugin(SimplePlugin):
             workflow_runner=_let_pass,
             workflow_failure_exception_types=[PoolError],
         )
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """See base class."""
+        config = super().configure_worker(config)
+        if type(config.get("unsandboxed_workflow_runner")) is UnsandboxedWorkflowRunner:
+            config["unsandboxed_workflow_runner"] = PoolRunner()
+        return config
+
+    def configure_replayer(self, config: ReplayerConfig) -> ReplayerConfig:
+        """See base class."""
+        config = super().configure_replayer(config)
+        if type(config.get("unsandboxed_workflow_runner")) is UnsandboxedWorkflowRunner:
+            config["unsandboxed_workflow_runner"] = PoolRunner()
+        return config
 
 
 def _let_pass(runner: WorkflowRunner | None) -> WorkflowRunner:

@@ -2,6 +2,9 @@
 
 It decides nothing itself (`_hosted_pool` does) and waits for nothing in a handler. What it sees to:
 
+- *only batches decide*: a signal waits in the inbox, a timer only tells that it is time, and both have a host send an
+  empty batch (`_knock`). Of all but batches the SDK may tell another time, and another order, when they are replayed:
+  docs/decisions/0032 has the cases;
 - *time*: one timer for whatever ends first; it is never moved back, so a busy pool does not fill its history with them;
 - *notices* go out side by side; each stays in the state until the server has taken it, also over continue-as-new;
 - *continue-as-new* comes by its own count, long before the limits of the server, whether or not it is busy. From the
@@ -39,6 +42,7 @@ from millpond.resources._rules.records import HELD, QUARANTINED, Holder, Request
 from millpond.resources.engines.temporal import _hosted_pool, _messages, _queries, _sessions
 from millpond.resources.engines.temporal._hosted_pool import HostedPool
 from millpond.resources.engines.temporal._orders import raw
+from millpond.resources.engines.temporal._runner import insist_on_order
 from millpond.resources.engines.temporal._url import PREFIX
 
 UPDATES: Final = 300
@@ -49,7 +53,7 @@ SIGNALS: Final = 7_000
 """Signals of one run; the server allows 10,000."""
 BYTES: Final = 3_000_000
 EVENTS: Final = 10_000
-DAY: Final = 86_400.0
+DAY: Final = 86_400_000_000
 DELIVERY: Final = 2.0
 """Seconds for notices to arrive before it moves on; those that did not are written again."""
 IN_FLIGHT: Final = 500
@@ -69,7 +73,9 @@ class PoolWorkflow:
         self._name = info.workflow_id.removeprefix(PREFIX)
         self._rules = _newest_rules()
         self._hosted: HostedPool | None = None
-        self._early: list[tuple[str, Sequence[RawValue]]] = []
+        self._inbox: list[_messages.Leftover] = []
+        self._undelivered: list[tuple[_messages.Notice, FailureError]] = []
+        self._is_knocking = self._must_knock_again = False
         self._opening = _messages.Opening()
         self._sending: dict[int, _messages.Notice] = {}
         self._sent = 0
@@ -81,7 +87,7 @@ class PoolWorkflow:
         self._is_leaving = False
         self._is_closing = False
         self._is_dropped = False
-        self._began = workflow.time()
+        self._began = _now()
         self._detailed = 0.0
         self._stay_until = 0
         self._problem = ""
@@ -104,7 +110,8 @@ class PoolWorkflow:
         if strange := hosted.placements() - POLICIES.keys():
             raise RuntimeError(f"this worker does not know the placements {strange}: give them to pool_worker()")
         self._hosted = hosted
-        hosted.tick(_now())
+        hosted.tick(self._began)
+        self._inbox = [*(carried.signals if carried else []), *self._inbox]
         for name in opening.resources:
             hosted.apply(commands.Add(name, {}, by="the pool's input"))
             if isinstance(opening.resources, dict) and opening.resources[name] is not None:
@@ -126,6 +133,7 @@ class PoolWorkflow:
     @workflow.run
     async def run(self, start: RawValue = NOTHING) -> str:
         """Live until it is dropped."""
+        insist_on_order()
         if self._problem:
             raise ApplicationError(self._problem, non_retryable=True)
         living = asyncio.create_task(self._live())
@@ -143,6 +151,8 @@ class PoolWorkflow:
         if self._hosted is None:
             await self._take_over()
         self._settle()
+        if self._inbox:
+            self._knock()
         while True:
             await workflow.wait_condition(lambda: self._is_leaving)
             if self._sending:
@@ -164,15 +174,20 @@ class PoolWorkflow:
         """Run a batch of commands: `{"lane": ..., "number": ..., "commands": [...]}`."""
         hosted = self._ready()
         self._updates += 1
+        self._must_knock_again = False
+        hosted.tick(_now())
+        self._do_what_waits(hosted)
         try:
             wanted, beyond = _messages.read_batch(batch.payload.data)
             answer = hosted.take(wanted, _now(), beyond)
         except ValueError as error:
             raise ApplicationError(f"not a batch: {error}", type=_messages.BAD_REQUEST, non_retryable=True) from error
+        finally:
+            self._is_leaving = self._is_leaving or self._should_move_on()
+            self._settle()
         written = _messages.write(answer)
         if len(written) > hosted.limit // 2:  # whoever is behind asks for news
             written = _messages.write(msgspec.structs.replace(answer, base=answer.version, entries=[]))
-        self._settle()
         return raw(written)
 
     @apply.validator
@@ -190,13 +205,17 @@ class PoolWorkflow:
     def hear(self, name: str, args: Sequence[RawValue]) -> None:
         """Take any signal, in any shape."""
         self._signals += 1
-        if self._hosted is None:
-            self._early.append((name, args))
-            return
-        self._hosted.tick(_now())
-        data = [one.payload.data for one in args]
-        self._try(name, _SIGNALS.get(name, PoolWorkflow._unknown), self._hosted, data)
-        self._settle()
+        self._inbox.append(_messages.Leftover(name, args[0].payload.data if args else b"", len(args)))
+        self._knock()
+
+    def _do_what_waits(self, hosted: HostedPool) -> None:
+        """Do what signals ask for, and what follows from notices that could not be delivered."""
+        undelivered, self._undelivered = self._undelivered, []
+        for notice, error in undelivered:
+            self._undeliverable(hosted, notice, error)
+        inbox, self._inbox = self._inbox, []
+        for one in inbox:
+            self._try(one.name, _SIGNALS.get(one.name, PoolWorkflow._unknown), hosted, [one.data] * one.args)
 
     def _try(self, name: str, handler: _Handler, hosted: HostedPool, args: list[bytes]) -> None:
         try:
@@ -240,7 +259,7 @@ class PoolWorkflow:
             raise ValueError(reply.detail or reply.kind)
 
     def _hand_off(self, hosted: HostedPool, args: list[bytes]) -> None:
-        """Let the next run of a workflow have what the last one holds, in the words of the locking sample."""
+        """Hand what the last run of a workflow holds to the next one, in the words of the locking sample."""
         wanted = msgspec.json.decode(_only(args), type=_HandOffSignal)
         request = _held_by(hosted, wanted.resource, wanted.workflow_id, wanted.old_run_id)
         if not request.session.startswith("l:"):
@@ -263,7 +282,7 @@ class PoolWorkflow:
     def _refuse(self, name: str, why: str) -> None:
         """Say no in the history, where whoever sent it looks."""
         if self._hosted is not None:
-            self._hosted.refuse(name, why, _now())
+            self._hosted.refuse(name, why, self._hosted.now)
         workflow.logger.warning("a signal was refused", extra={"signal": name, "why": why})
         workflow.upsert_memo({"millpond_refused": f"{name[:100]}: {why}"[:500]})
 
@@ -323,30 +342,26 @@ class PoolWorkflow:
         )
         left = _messages.thaw(found.payload.data, _messages.Recovered)
         self._opening.limit = self._opening.limit or left.limit
+        self._inbox = [*left.leftovers, *self._inbox]
         self._begin(left.carried)
         assert self._hosted is not None
         if left.quarantine:
             self._hosted.quarantine(left.quarantine)
-        early, self._early = self._early, []
-        for one in left.leftovers:
-            self.hear(one.name, [raw(one.data)])
-        for name, args in early:
-            self.hear(name, args)
 
     def _settle(self) -> None:
         """See to all that a change may call for."""
         hosted = self._hosted
         if hosted is None or self._is_leaving:
             return
-        if self._should_move_on():
-            self._is_leaving = True
-            return
         self._post(hosted)
         self._set_alarm(hosted)
-        if not self._is_watched and hosted.has_workflows():
+        self._set_watch(hosted)
+        self._show(hosted)
+
+    def _set_watch(self, hosted: HostedPool) -> None:
+        if not self._is_watched and not self._is_leaving and hosted.has_workflows():
             self._is_watched = True
             asyncio.create_task(self._watch())  # noqa: RUF006  (the workflow's loop keeps its tasks)
-        self._show(hosted)
 
     def _should_move_on(self) -> bool:
         info = workflow.info()
@@ -356,7 +371,7 @@ class PoolWorkflow:
             or info.is_continue_as_new_suggested()
             or info.get_current_history_size() > BYTES
             or info.get_current_history_length() > EVENTS
-            or workflow.time() - self._began > DAY
+            or _now() - self._began > DAY
         )
 
     def _set_alarm(self, hosted: HostedPool) -> None:
@@ -369,9 +384,33 @@ class PoolWorkflow:
         left = due - _now()
         await workflow.sleep(left / 1e6 if left > 0 else 1.0)  # what is not over by now has a reason: no hurry
         self._alarms.remove(due)
-        if self._hosted is not None and not self._is_closing:
-            self._hosted.tick(_now())
-            self._settle()
+        self._knock()
+
+    def _knock(self) -> None:
+        """Have a host send a batch, in which all is done that waits, or is due."""
+        if self._is_knocking:
+            self._must_knock_again = True
+        elif self._hosted is not None and not self._is_closing:
+            self._is_knocking = True
+            asyncio.create_task(self._have_a_batch_sent())  # noqa: RUF006
+
+    async def _have_a_batch_sent(self) -> None:
+        try:
+            await workflow.execute_activity(
+                _messages.KNOCK,
+                workflow.info().workflow_id,
+                start_to_close_timeout=timedelta(seconds=30),
+                retry_policy=RetryPolicy(
+                    initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=5)
+                ),
+            )
+        except FailureError as error:
+            workflow.logger.warning("no batch could be sent: %s", error)
+            self._must_knock_again = True
+        self._is_knocking = False
+        if self._must_knock_again:
+            self._must_knock_again = False
+            self._knock()
 
     def _post(self, hosted: HostedPool) -> None:
         while hosted.notices and len(self._sending) < IN_FLIGHT:
@@ -390,13 +429,14 @@ class PoolWorkflow:
         except FailureError as failure:
             error = failure
         del self._sending[number]
-        if self._hosted is not None and error is not None and notice.kind == "granted":
-            self._undeliverable(self._hosted, notice, error)
-        self._settle()
+        if error is not None and notice.kind == "granted":
+            self._undelivered.append((notice, error))
+            self._knock()
+        if self._hosted is not None and not self._is_leaving:
+            self._post(self._hosted)
 
     def _undeliverable(self, hosted: HostedPool, notice: _messages.Notice, error: FailureError) -> None:
         """Give to others what its workflow cannot be told of."""
-        hosted.tick(_now())
         if isinstance(error, ApplicationError) and error.type == "ExternalWorkflowExecutionNotFound":
             hosted.died(notice.session, hosted.now, "its workflow is closed")
             return
@@ -419,7 +459,7 @@ class PoolWorkflow:
         return f"assign_resource_{workflow.info().workflow_id}", raw(msgspec.json.encode(content))
 
     async def _watch(self) -> None:
-        """Have an eye on workflows for as long as any holds or waits."""
+        """Watch over workflows for as long as any holds or waits."""
         try:
             await workflow.execute_activity(
                 _messages.WATCH,
@@ -433,22 +473,26 @@ class PoolWorkflow:
         except FailureError as error:
             workflow.logger.warning("the watch over workflows ended: %s", error)
         self._is_watched = False
-        self._settle()
+        if self._hosted is not None:
+            self._set_watch(self._hosted)
 
     def _show(self, hosted: HostedPool) -> None:
-        """Let Temporal's UI show who holds what."""
+        """Show in Temporal's UI who holds what."""
         if workflow.time() - self._detailed >= 1.0:
             self._detailed = workflow.time()
             workflow.set_current_details(_queries.details(hosted.replica))
 
     def _estate(self) -> _messages.CarriedState:
         carried = self._ready(moving=False).carried_state()
-        carried.notices = [*self._sending.values(), *carried.notices]
+        undelivered = [notice for notice, _ in self._undelivered]  # the next run finds that out, too
+        carried.notices = [*self._sending.values(), *undelivered, *carried.notices]
+        carried.signals = self._inbox
         return carried
 
     def _move_on(self) -> None:
         """Go on in a new run, with everything."""
         assert self._hosted is not None
+        self._do_what_waits(self._hosted)
         size = self._hosted.limit * 975 // 1000
         data = _messages.freeze_to_fit(self._estate(), size)
         if len(data) > size:  # better a long history than a pool that stands still
@@ -457,6 +501,7 @@ class PoolWorkflow:
             self._stay_until = workflow.info().get_current_history_length() + 1000
             self._is_closing = self._is_leaving = False
             self._settle()
+            self._knock()
             return
         workflow.continue_as_new(raw(data))
 
