@@ -355,13 +355,10 @@ class PoolWorkflow:
             return
         self._post(hosted)
         self._set_alarm(hosted)
-        self._set_watch(hosted)
-        self._show(hosted)
-
-    def _set_watch(self, hosted: HostedPool) -> None:
-        if not self._is_watched and not self._is_leaving and hosted.has_workflows():
+        if not self._is_watched and hosted.has_workflows():
             self._is_watched = True
             asyncio.create_task(self._watch())  # noqa: RUF006  (the workflow's loop keeps its tasks)
+        self._show(hosted)
 
     def _should_move_on(self) -> bool:
         info = workflow.info()
@@ -431,9 +428,8 @@ class PoolWorkflow:
         del self._sending[number]
         if error is not None and notice.kind == "granted":
             self._undelivered.append((notice, error))
+        if self._undelivered or (self._hosted is not None and self._hosted.notices):
             self._knock()
-        if self._hosted is not None and not self._is_leaving:
-            self._post(self._hosted)
 
     def _undeliverable(self, hosted: HostedPool, notice: _messages.Notice, error: FailureError) -> None:
         """Give to others what its workflow cannot be told of."""
@@ -473,8 +469,8 @@ class PoolWorkflow:
         except FailureError as error:
             workflow.logger.warning("the watch over workflows ended: %s", error)
         self._is_watched = False
-        if self._hosted is not None:
-            self._set_watch(self._hosted)
+        if self._hosted is not None and self._hosted.has_workflows():
+            self._knock()
 
     def _show(self, hosted: HostedPool) -> None:
         """Show in Temporal's UI who holds what."""
