@@ -98,6 +98,14 @@ def family(pid: int) -> list[psutil.Process]:
     return found
 
 
+def hears_ctrl_c(process: psutil.Process, demo: int) -> bool:
+    """Return whether Ctrl-C in the terminal reaches a process: one that still imports would die of it, with a traceback."""
+    if os.getsid(process.pid) != os.getsid(demo):
+        return False
+    masks = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    return not any(int(masks[kind], 16) & 1 << signal.SIGINT - 1 for kind in ("SigBlk", "SigIgn"))
+
+
 def are_gone(processes: list[psutil.Process]) -> bool:
     return not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in processes)
 
@@ -152,7 +160,9 @@ def test_the_demo_fits_a_small_terminal_needs_no_colour_and_is_left_by_ctrl_c(tm
         shown.shows(r"w1 +\d+ keys?")
         shown.shows(r"\[\d\d\]")
         assert not re.search(r"\x1b\[[0-9;]*(?:3[0-7]|38;|4[0-7]|48;|9[0-7])[0-9;]*m", shown.raw)
+        until(lambda: any("forkserver" in str(one.cmdline()) for one in family(shown.pid)))
         children = family(shown.pid)
+        assert [one.cmdline() for one in children if hears_ctrl_c(one, shown.pid)] == []
         shown.type("\x03")
         assert shown.code() == 0
         assert "left by Ctrl-C" in shown.screen and "Traceback" not in shown.screen

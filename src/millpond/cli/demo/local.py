@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
+import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 from millpond import AsyncPool, ProcessPool, Statistics, ThreadPool
 
@@ -27,6 +31,23 @@ def count_primes(limit: int) -> int:
 async def fetch(_: int) -> None:
     """Stand for a request over the network."""
     await asyncio.sleep(random.uniform(0.05, 0.5))
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start threads that Ctrl-C passes by, and so the processes that these start.
+
+    One that is still importing would print a traceback into the terminal.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which lets signals through again in whatever thread it is started by
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Rate:
@@ -54,8 +75,9 @@ class LocalPools:
         self._rates: dict[str, Rate] = {}
         feeds = (self._feed_threads, self._feed_processes, self._feed_asyncio)
         self._feeders = [threading.Thread(target=feed, name=f"demo{feed.__name__}", daemon=True) for feed in feeds]
-        for feeder in self._feeders:
-            feeder.start()
+        with _without_interrupts():
+            for feeder in self._feeders:
+                feeder.start()
 
     def close(self) -> None:
         """Stop feeding, and end the pools."""
