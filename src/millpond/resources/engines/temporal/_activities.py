@@ -128,20 +128,15 @@ class PoolActivities:
         """Send a pool an empty batch, in which it does what is due and what signals ask for."""
         pool_client = PoolClient(activity.client(), workflow_id, self._task_queue)
         batch = _messages.write(_messages.Batch("knock", 0))  # without a number: nobody need remember it
-        try:
-            async with asyncio.timeout(ATTEMPT):
-                while True:
-                    try:
-                        await pool_client.update(str(uuid.uuid4()), batch)
-                        return
-                    except Refused as error:
-                        if error.kind == _messages.BAD_REQUEST:
-                            return  # somebody has taken the lane's name; what waited is done all the same
-                    except RPCError as error:
-                        logger.debug("a pool was not reached: %s", error)
-                    await asyncio.sleep(0.01)
-        except TimeoutError:
-            raise _failure(pool_client.unavailable("in time")) from None
+        deadline = elapsed() + ATTEMPT
+        while True:
+            try:
+                await pool_client.update(str(uuid.uuid4()), batch)
+                return
+            except (Refused, RPCError) as error:
+                if elapsed() > deadline:
+                    raise _failure(pool_client.unavailable(error)) from None
+            await asyncio.sleep(0.01)
 
     @activity.defn(name=_messages.RECOVER)
     async def recover(self, workflow_id: str, run_id: str, previous: str | None) -> RawValue:

@@ -299,8 +299,8 @@ class HostedPool:
         return bool(self.replica.state.requests)
 
     def has_workflows(self) -> bool:
-        """Return whether any workflow holds or waits that is not known to be closed."""
-        return any(_sessions.is_workflow(one) and one not in self._closed for one in self.replica.state.index.sessions)
+        """Return whether any workflow holds or waits."""
+        return any(_sessions.is_workflow(one) for one in self.replica.state.index.sessions)
 
     # --- small things ------------------------------------------------------------------------------------------
 
@@ -398,7 +398,7 @@ class HostedPool:
             self.notices.append(Notice(self.pool, chain, kind, request, token, shares, detail, session))
 
     def _since(self, version: int) -> list[Entry]:
-        """Return what happened after a version."""
+        """Return what happened after a version; what timers and signals did goes with the next answer."""
         new = self.replica.version - version
         if new <= len(self._journal):
             return self._journal[-new:] if new else []

@@ -156,7 +156,6 @@ class CarriedState(Struct, omit_defaults=True):
     told: int = 0  # the version up to which answers hold what happened
     limit: int = 0  # bytes that the server lets a payload have, if anybody knows
     signals: list[Leftover] = []  # that wait for a batch
-    signals_heard: int = 0  # by this run, so that those which it had received, but never heard, can be told from them
 
 
 class Opening(Struct, omit_defaults=True):

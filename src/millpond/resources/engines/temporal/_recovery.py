@@ -69,10 +69,7 @@ class _Search:
             if error.status != RPCStatusCode.FAILED_PRECONDITION and activity.info().attempt < 5:
                 raise
             return await self._salvage(run_id, str(error))
-        signals = await self._signals(await self._history(run_id))
-        return _messages.Recovered(
-            carried, signals[carried.signals_heard :]
-        )  # the others it has done, or carries itself
+        return _messages.Recovered(carried, await self._signals(await self._history(run_id)))
 
     async def _last(self) -> str:
         """Return the last run, for a pool that was started by hand; "" if there is none, or it was dropped."""
@@ -97,11 +94,11 @@ class _Search:
         handle = self._client.get_workflow_handle(self._workflow_id, run_id=run_id)
         return [event async for event in handle.fetch_history_events()]
 
-    async def _signals(self, events: Sequence[HistoryEvent], *, waiting: bool = False) -> list[_messages.Leftover]:
-        """Return the signals that a run had received; with `waiting` those that no batch has done yet."""
+    async def _signals(self, events: Sequence[HistoryEvent], *, all_of_them: bool = False) -> list[_messages.Leftover]:
+        """Return the signals that a run had received, but never looked at."""
         found: list[_messages.Leftover] = []
         for event in events:
-            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED and waiting:
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED and not all_of_them:
                 found = []
             elif event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED:
                 signal = event.workflow_execution_signaled_event_attributes
@@ -123,7 +120,7 @@ class _Search:
             why = f"{why}; {error}"
         if isinstance(beginning, str) or beginning is None:  # it never began, so it has nothing of its own
             left = await self.recover(beginning)
-            left.leftovers += await self._signals(events)
+            left.leftovers += await self._signals(events, all_of_them=True)
             return left
         if all(event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED for event in events):
             beginning.leftovers = await self._signals(events)
@@ -135,7 +132,7 @@ class _Search:
         hosted = HostedPool(self._workflow_id, self._heir)  # a new incarnation: copies of the old one may know more
         hosted.replica, hosted.now = replica, now
         told = f"its pool was ended and its state could not be read ({why[:200]}): uncordon it when it is surely free"
-        return _messages.Recovered(hosted.carried_state(), await self._signals(events, waiting=True), quarantine=told)
+        return _messages.Recovered(hosted.carried_state(), quarantine=told)
 
     async def _follow(self, replica: Replica, events: Sequence[HistoryEvent]) -> int:
         """Follow answers for as long as none is missing, and find the resources behind that; return when it ended."""

@@ -20,8 +20,6 @@ from millpond.resources.engines.temporal._runner import PoolRunner
 from millpond.resources.engines.temporal._url import PREFIX, TASK_QUEUE
 from millpond.resources.engines.temporal._workflow import PoolWorkflow
 
-ACTIVITIES: Final = 10_000
-"""At once: each pool with workflows has one that goes on, and one now and then. They only wait for the server."""
 _BUILT_IN: Final = frozenset(POLICIES)
 Key = Callable[[Resource, Request], tuple[int, ...]]
 """Says how well a resource suits a request: the smallest tuple wins. It must be pure, and stay as it is."""
@@ -48,8 +46,6 @@ def pool_worker(
         POLICIES[name] = key
     options.setdefault("sticky_queue_schedule_to_start_timeout", timedelta(seconds=2))  # a dead host costs no more
     options.setdefault("unsandboxed_workflow_runner", PoolRunner())
-    if not {"tuner", "activity_executor"} & options.keys():
-        options.setdefault("max_concurrent_activities", ACTIVITIES)
     activities = [*options.pop("activities", ()), *PoolActivities(task_queue).activities]
     workflows = [*options.pop("workflows", ()), PoolWorkflow]
     return Worker(client, task_queue=task_queue, workflows=workflows, activities=activities, **options)
@@ -67,7 +63,6 @@ class Plugin(SimplePlugin):
     """
 
     def __init__(self, *, task_queue: str = TASK_QUEUE, prefix: str = PREFIX) -> None:
-        self._task_queue = task_queue
         super().__init__(
             "millpond",
             activities=UserActivities(task_queue, prefix).activities,
@@ -78,9 +73,6 @@ class Plugin(SimplePlugin):
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """See base class."""
         config = super().configure_worker(config)
-        activities = config.get("activities") or []
-        if PoolWorkflow in (config.get("workflows") or []) and not any(map(_is_knock, activities)):
-            config["activities"] = [*activities, *PoolActivities(self._task_queue).activities]
         if type(config.get("unsandboxed_workflow_runner")) is UnsandboxedWorkflowRunner:
             config["unsandboxed_workflow_runner"] = PoolRunner()
         return config
@@ -91,10 +83,6 @@ class Plugin(SimplePlugin):
         if type(config.get("unsandboxed_workflow_runner")) is UnsandboxedWorkflowRunner:
             config["unsandboxed_workflow_runner"] = PoolRunner()
         return config
-
-
-def _is_knock(activity: Callable[..., Any]) -> bool:
-    return getattr(activity, "__func__", None) is PoolActivities.knock
 
 
 def _let_pass(runner: WorkflowRunner | None) -> WorkflowRunner:

@@ -61,8 +61,6 @@ IN_FLIGHT: Final = 500
 ROWS: Final = 500
 """Waiters that a query shows unless it is asked for more: 20,000 would not fit into its answer."""
 NOTHING: Final = raw(b"{}")
-CANCEL: Final = "(cancel)"
-"""An operator's wish in the inbox, and in the list of what was refused."""
 
 
 @workflow.defn(name=_messages.WORKFLOW, sandboxed=False)
@@ -82,15 +80,14 @@ class PoolWorkflow:
         self._sending: dict[int, _messages.Notice] = {}
         self._sent = 0
         self._updates = 0
-        self._signals = self._heard = 0
+        self._signals = 0
         self._alarms: list[int] = []  # each earlier than the one before
         self._strange: dict[str, int] = {}  # placement -> how often it was not known
         self._is_watched = False
         self._is_leaving = False
         self._is_closing = False
-        self._is_too_large = False
         self._is_dropped = False
-        self._began = int(info.workflow_start_time.timestamp() * 1e6)
+        self._began = _now()
         self._detailed = 0.0
         self._stay_until = 0
         self._problem = ""
@@ -145,10 +142,8 @@ class PoolWorkflow:
                 return await asyncio.shield(living)
             except asyncio.CancelledError:
                 if self._hosted is not None and not self._hosted.is_in_use():
-                    self._is_closing = True  # a batch of the same task comes again, to the next run
                     raise
-                self._inbox.append(_messages.Leftover(CANCEL, b"", 0))
-                self._knock()
+                self._refuse("(cancel)", "the pool is in use: drop it, or release what is held and cancel what waits")
 
     async def _live(self) -> str:
         if "millpond" not in workflow.memo():
@@ -180,9 +175,6 @@ class PoolWorkflow:
         hosted = self._ready()
         self._updates += 1
         self._must_knock_again = False
-        if self._is_too_large:
-            self._is_too_large = False
-            self._stay_until = workflow.info().get_current_history_length() + 1000
         hosted.tick(_now())
         self._do_what_waits(hosted)
         try:
@@ -213,7 +205,6 @@ class PoolWorkflow:
     def hear(self, name: str, args: Sequence[RawValue]) -> None:
         """Take any signal, in any shape."""
         self._signals += 1
-        self._heard += 1
         self._inbox.append(_messages.Leftover(name, args[0].payload.data if args else b"", len(args)))
         self._knock()
 
@@ -224,8 +215,7 @@ class PoolWorkflow:
             self._undeliverable(hosted, notice, error)
         inbox, self._inbox = self._inbox, []
         for one in inbox:
-            handler = PoolWorkflow._stay if one.name == CANCEL else _SIGNALS.get(one.name, PoolWorkflow._unknown)
-            self._try(one.name, handler, hosted, [one.data] * one.args)
+            self._try(one.name, _SIGNALS.get(one.name, PoolWorkflow._unknown), hosted, [one.data] * one.args)
 
     def _try(self, name: str, handler: _Handler, hosted: HostedPool, args: list[bytes]) -> None:
         try:
@@ -285,9 +275,6 @@ class PoolWorkflow:
             reply = hosted.apply(commands.Add(name, {}, by="signal"))
             if reply.kind == "refused":
                 raise ValueError(reply.detail)
-
-    def _stay(self, hosted: HostedPool, args: list[bytes]) -> None:
-        raise ValueError("the pool is in use: drop it, or release what is held and cancel what waits")
 
     def _unknown(self, hosted: HostedPool, args: list[bytes]) -> None:
         raise ValueError(f"no such signal; there are {', '.join(_SIGNALS)}")
@@ -400,7 +387,7 @@ class PoolWorkflow:
         """Have a host send a batch, in which all is done that waits, or is due."""
         if self._is_knocking:
             self._must_knock_again = True
-        elif self._hosted is not None and not self._is_leaving:  # which only batches decide, as all that gives commands
+        elif self._hosted is not None and not self._is_closing:
             self._is_knocking = True
             asyncio.create_task(self._have_a_batch_sent())  # noqa: RUF006
 
@@ -409,7 +396,7 @@ class PoolWorkflow:
             await workflow.execute_activity(
                 _messages.KNOCK,
                 workflow.info().workflow_id,
-                start_to_close_timeout=timedelta(seconds=6),  # of a host that is killed, until another one does it
+                start_to_close_timeout=timedelta(seconds=30),
                 retry_policy=RetryPolicy(
                     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=5)
                 ),
@@ -496,19 +483,20 @@ class PoolWorkflow:
         undelivered = [notice for notice, _ in self._undelivered]  # the next run finds that out, too
         carried.notices = [*self._sending.values(), *undelivered, *carried.notices]
         carried.signals = self._inbox
-        carried.signals_heard = self._heard
         return carried
 
     def _move_on(self) -> None:
         """Go on in a new run, with everything."""
         assert self._hosted is not None
+        self._do_what_waits(self._hosted)
         size = self._hosted.limit * 975 // 1000
         data = _messages.freeze_to_fit(self._estate(), size)
         if len(data) > size:  # better a long history than a pool that stands still
             workflow.logger.error("the pool is too large to continue as new: %d bytes", len(data))
             self._updates = self._signals = 0
+            self._stay_until = workflow.info().get_current_history_length() + 1000
             self._is_closing = self._is_leaving = False
-            self._is_too_large = True
+            self._settle()
             self._knock()
             return
         workflow.continue_as_new(raw(data))
