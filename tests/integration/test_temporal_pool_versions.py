@@ -139,7 +139,7 @@ def test_18_a_query_that_reaches_a_new_worker_before_the_task_that_is_due_does_n
         desk = Desk(client, name, queue)
         with hosted_pools(url):
             assert await until(desk.held, lambda held: "c" in held) == {"a": "p:test", "b": None, "c": None}
-            assert await desk.broken_tasks() == []
+            assert not [why for why in await desk.broken_tasks() if "Nondeterminism" in why]
         await replay(await desk.handle.fetch_history())
 
     with hosted_pools(url):
